@@ -1,0 +1,1 @@
+"""Zeroth-order fine-tuning of language models: methods, tasks, scoring and the run loop."""
