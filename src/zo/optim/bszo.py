@@ -1,0 +1,203 @@
+"""BSZO: the slopes along k random directions, filtered into a posterior whose mean is the step.
+
+    z_1 … z_k ~ N(0, I);  μ = 0, Σ = σ_p² I;  f₀ = L(θ)
+    for τ = 1 … m:
+        τ ≤ k: d = e_τ,  y = (L(θ + ε z_τ) − f₀) / ε
+        τ > k: d = the widest axis of Σ,  y = the value cached for it             (BSZO)
+               d = the top eigenvector of Σ,  y = (L(θ + ε Σ d_i z_i) − f₀) / ε   (BSZO-B)
+        r = (y − dᵀμ)/‖d‖;  σ_e² ← (1 − α) σ_e² + α r²
+        K = Σd / (dᵀΣd + σ_e²‖d‖²);  μ ← μ + K (y − dᵀμ);  Σ ← Σ − K dᵀΣ
+    θ ← θ − η Σ_i μ_i z_i
+
+Cost: 1 + k forward passes per step (BSZO), 1 + m (BSZO-B); state: one float. Passes over the weights: 2k + 1 in
+BSZO (the k directions of the update are one pass).
+
+Source: Feng and Huang, "Robust and Efficient Zeroth-Order LLM Fine-Tuning via Adaptive Bayesian Subspace Optimizer",
+Algorithm 1 (BSZO) and Algorithm 2 (BSZO-B); docs/deviations.md tells paper, released code and this file apart.
+
+Deviations: as the released code, σ_e adapts after every observation and persists over steps, with a floor of 0.1 of
+its start value, and Σ gets 1e-10 I after each observation (Algorithm 1 adapts σ_e only when τ > k: `noise_update:
+extra`; neither paper algorithm has a floor: `noise_floor: 0`). With `two_sided` f₀ is not measured, since nothing
+uses it; the reported loss is then the mean of the measured ones.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.params import ParamSpace, Terms
+from zo.posterior import Posterior, Vector
+
+NEGLIGIBLE = 1e-10
+"""Coefficients at most this large, in absolute value, are not worth a pass over the weights."""
+
+
+@dataclass
+class BSZOConfig:
+    """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale.
+        k: Subspace dimension, ≥ 1.
+        m: Measurements per step, ≥ k; None means k + 1.
+        reuse_probes: True: a measurement beyond the k-th takes the cached slope of the widest axis (BSZO). False: it
+            is a forward pass along the top eigenvector of Σ (BSZO-B).
+        two_sided: Two-sided differences, two forward passes per measurement.
+        prior_std: σ_p > 0; None means sqrt(n / 1e6) for n trainable values.
+        noise_std: σ_e at the start, > 0; None means sqrt(n / 1e6).
+        adaptive_noise: False keeps σ_e at its start value.
+        noise_ema: α in (0, 1], the weight of the newest squared residual in σ_e².
+        noise_update: `every` observation adapts σ_e, or only the `extra` ones beyond the k-th.
+        noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
+        adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
+    """
+
+    name: str = "bszo"
+    eps: float = 1e-4
+    k: int = 2
+    m: int | None = None
+    reuse_probes: bool = True
+    two_sided: bool = False
+    prior_std: float | None = None
+    noise_std: float | None = None
+    adaptive_noise: bool = True
+    noise_ema: float = 0.1
+    noise_update: str = "every"
+    noise_floor: float = 0.1
+    adaptive_sampling: bool = True
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        checks = [
+            ("eps", self.eps > 0, "must be greater than 0"),
+            ("k", self.k >= 1, "must be at least 1"),
+            ("m", self.m is None or self.m >= self.k, f"must be at least k={self.k}, or null"),
+            ("prior_std", self.prior_std is None or self.prior_std > 0, "must be > 0, or null"),
+            ("noise_std", self.noise_std is None or self.noise_std > 0, "must be > 0, or null"),
+            ("noise_ema", 0 < self.noise_ema <= 1, "must be in (0, 1]"),
+            ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
+            ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
+        ]
+        return [(key, right) for key, ok, right in checks if not ok]
+
+
+@dataclass
+class BSZOBConfig(BSZOConfig):
+    """BSZO-B, the paper's baseline: extra measurements are made, not looked up."""
+
+    name: str = "bszo_b"
+    reuse_probes: bool = False
+
+
+class BSZO(ZOOptimizer):
+    """θ ← θ − η B μ, with μ the posterior mean of the slopes along the columns of B."""
+
+    def __init__(self, params: ParamSpace, config: BSZOConfig, *, lr: float, seed: int):
+        super().__init__(params, config, lr=lr, seed=seed)
+        self.config = config
+        self.k = config.k
+        self.m = config.k + 1 if config.m is None else config.m
+        auto = math.sqrt(params.numel / 1e6)
+        self.prior_std = auto if config.prior_std is None else config.prior_std
+        self.noise_std_start = auto if config.noise_std is None else config.noise_std
+        self.noise_var = self.noise_std_start**2  # the running σ_e², before the floor
+
+    @property
+    def forwards_per_step(self) -> int:
+        """1 + measurements that are made; two-sided 2 per measurement."""
+        measured = self.k if self._cached else self.m
+        return 2 * measured if self.config.two_sided else 1 + measured
+
+    @property
+    def noise_std(self) -> float:
+        """σ_e as the next observation uses it."""
+        return max(self.config.noise_floor * self.noise_std_start, math.sqrt(self.noise_var))
+
+    def estimate(self, loss_fn: LossFn) -> Estimate:
+        """Measures slopes along the axes and where Σ is widest, and filters them into μ."""
+        posterior = Posterior(self.k, self.prior_std)
+        losses: list[float] = [] if self.config.two_sided else [loss_fn()]
+        slopes: list[float] = []
+        residuals: list[float] = []
+        for tau in range(self.m):
+            d, axis = self._sampling_direction(tau, posterior)
+            if tau >= self.k and self._cached and axis is not None:
+                y = slopes[axis]
+            else:
+                y = self._slope(d, losses, loss_fn)
+                slopes.append(y)
+            self._finite("slope", y)
+            residuals.append(posterior.residual(d, y))
+            self._adapt_noise(tau, residuals[-1])
+            posterior.observe(d, y, self.noise_std)
+        loss = float(np.mean(losses)) if self.config.two_sided else losses[0]
+        scalars = {
+            "noise_std": self.noise_std,
+            "shrinkage": posterior.shrinkage,
+            "posterior_trace": float(np.trace(posterior.cov)),
+            "residual_rms": math.sqrt(sum(r * r for r in residuals) / len(residuals)),
+            "mu_norm": float(np.linalg.norm(posterior.mean)),
+        }
+        return Estimate(loss, tuple(float(mu) for mu in posterior.mean), scalars)
+
+    def apply(self, record: Record) -> None:
+        """θ ← θ − η Σ_i μ_i z_i, in one pass."""
+        self.params.add_(
+            [
+                (-self.lr * mu, self.direction(i))
+                for i, mu in enumerate(record)
+                if abs(mu) > NEGLIGIBLE
+            ]
+        )
+
+    @property
+    def _cached(self) -> bool:
+        """Whether measurements beyond the k-th are looked up."""
+        return self.config.reuse_probes and self.config.adaptive_sampling
+
+    def _sampling_direction(self, tau: int, posterior: Posterior) -> tuple[Vector, int | None]:
+        """Returns the subspace direction d, (k,), of measurement tau, and its axis if it is one."""
+        adaptive = tau >= self.k and self.config.adaptive_sampling
+        if adaptive and not self.config.reuse_probes:
+            return posterior.widest_direction(), None
+        axis = posterior.widest_axis() if adaptive else tau % self.k
+        return np.eye(self.k)[axis], axis
+
+    def _slope(self, d: Vector, losses: list[float], loss_fn: LossFn) -> float:
+        """Measures the slope along B d and appends every measured loss to `losses`."""
+        eps = self.config.eps
+        with self.params.excursion() as probe:
+            probe.to(self._terms(eps * d))
+            losses.append(loss_fn())
+            if not self.config.two_sided:
+                return (losses[-1] - losses[0]) / eps
+            probe.to(self._terms(-eps * d))
+            losses.append(loss_fn())
+        return (losses[-2] - losses[-1]) / (2 * eps)
+
+    def _terms(self, coefficients: Vector) -> Terms:
+        eps = self.config.eps
+        return [
+            (float(c), self.direction(i))
+            for i, c in enumerate(coefficients)
+            if abs(c) > NEGLIGIBLE * eps
+        ]
+
+    def _adapt_noise(self, tau: int, residual: float) -> None:
+        """σ_e² ← (1 − α) σ_e² + α r²."""
+        if self.config.adaptive_noise and (self.config.noise_update == "every" or tau >= self.k):
+            alpha = self.config.noise_ema
+            self.noise_var = (1 - alpha) * self.noise_var + alpha * residual**2
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the step index and the running σ_e²."""
+        return {**super().state_dict(), "noise_var": self.noise_var}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state_dict`."""
+        super().load_state_dict(state)
+        self.noise_var = float(state["noise_var"])
