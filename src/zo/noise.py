@@ -11,6 +11,7 @@ on torch's version only if torch changes its sampler. On the CPU torch keeps 32 
 
 import hashlib
 import struct
+import threading
 from typing import NamedTuple
 
 from torch import Generator, Tensor
@@ -35,7 +36,14 @@ class NoiseKey(NamedTuple):
     direction: int
 
 
-_generators: dict[str, Generator] = {}
+class _Generators(threading.local):
+    """One generator per device and thread: between its seeding and its draw nobody else seeds it."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Generator] = {}
+
+
+_generators = _Generators()
 
 
 def normal_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
@@ -51,7 +59,7 @@ def normal_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
     """
     digest = hashlib.blake2b(struct.pack("<5q", *key, tensor_index), digest_size=8).digest()
     device = str(out.device)
-    if device not in _generators:
-        _generators[device] = Generator(device=out.device)
-    generator = _generators[device].manual_seed(int.from_bytes(digest, "little", signed=True))
+    if device not in _generators.of:
+        _generators.of[device] = Generator(device=out.device)
+    generator = _generators.of[device].manual_seed(int.from_bytes(digest, "little", signed=True))
     return out.normal_(generator=generator)
