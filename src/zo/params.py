@@ -32,8 +32,10 @@ class ParamSpace:
     def __init__(self, named: Iterable[tuple[str, Tensor]], restore: str = "subtract"):
         if restore not in RESTORE_POLICIES:
             raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
-        unique = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(list(named))}
-        kept = list(reversed(unique.values()))
+        unique: dict[int, tuple[str, Tensor]] = {}
+        for name, tensor in named:
+            unique.setdefault(tensor.data_ptr(), (name, tensor))
+        kept = list(unique.values())
         if not kept:
             raise ValueError("no trainable tensors: at least one is needed")
         self.names = [name for name, _ in kept]
