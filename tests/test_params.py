@@ -1,0 +1,202 @@
+"""Weights move by exactly the terms asked for, each storage once, and come back."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zo.directions import Gaussian
+from zo.noise import NoiseKey
+from zo.params import ParamSpace
+
+Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+POLICIES = ["subtract", "snapshot"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every entry the same."""
+
+    value: float
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        return torch.full(p.shape, self.value)
+
+
+def weights(dtype: torch.dtype = torch.float32) -> list[tuple[str, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    shapes = {"w": (48, 40), "b": (48,), "v": (7, 3, 2)}
+    return [(n, torch.randn(s, generator=generator).to(dtype)) for n, s in shapes.items()]
+
+
+def copies(space: ParamSpace) -> list[Tensor]:
+    return [t.clone() for t in space.tensors]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def sum_in_float64(start: list[Tensor], terms) -> list[Tensor]:
+    return [
+        p.double() + sum(c * z.sample(i, p).double() for c, z in terms) for i, p in enumerate(start)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_add_moves_by_the_sum_of_its_terms(dtype):
+    space = ParamSpace(weights(dtype))
+    start = copies(space)
+    terms = [(0.5, Z[0]), (-0.25, Z[1]), (0.125, Z[2])]
+    space.add_(terms)
+    for p, exact in zip(space.tensors, sum_in_float64(start, terms), strict=True):
+        assert p.dtype == dtype
+        # one rounding to the dtype, and three of float32 arithmetic on the way
+        allowed = UNIT_ROUNDOFF[dtype] * exact.abs() + 4 * 2.0**-24 * (exact.abs() + 4)
+        assert (p.double() - exact).abs().le(allowed).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_add_of_several_terms_rounds_once(dtype):
+    """Half-precision results equal the exact sum rounded once, but for near-ties of float32."""
+    space = ParamSpace(weights(dtype))
+    start = copies(space)
+    terms = [(0.01, Z[0]), (-0.003, Z[1]), (0.002, Z[2])]
+    space.add_(terms)
+    once = [exact.to(dtype) for exact in sum_in_float64(start, terms)]
+
+    each = ParamSpace(weights(dtype))
+    for term in terms:
+        each.add_([term])
+
+    def differ(a: list[Tensor], b: list[Tensor]) -> int:
+        return sum(int((x != y).sum()) for x, y in zip(a, b, strict=True))
+
+    assert differ(space.tensors, once) <= space.numel * 0.002
+    assert differ(each.tensors, once) >= space.numel * 0.05, (
+        "the terms tell one rounding from three"
+    )
+
+
+def test_add_of_nothing_changes_nothing():
+    space = ParamSpace(weights())
+    start = copies(space)
+    space.add_([])
+    assert equal(space.tensors, start)
+
+
+def test_small_terms_add_up_in_half_precision_before_they_are_rounded():
+    """1 + 3 · 0.003 is 1.0078 in bf16; added one by one each term is lost."""
+    p = torch.ones(4, dtype=torch.bfloat16)
+    ParamSpace([("p", p)]).add_([(1.0, Constant(0.003))] * 3)
+    assert p.tolist() == [1.0078125] * 4
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(6, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embed.weight
+        self.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+
+def test_tied_tensors_move_once():
+    model = Tied()
+    start = model.embed.weight.detach().clone()
+    space = ParamSpace.of(model)
+    assert space.names == ["embed.weight", "norm.weight", "norm.bias"]
+    assert space.numel == 6 * 4 + 4 + 4
+    space.add_([(1.0, Constant(0.5))])
+    assert torch.equal(model.embed.weight, start + 0.5)
+    assert model.head.weight is model.embed.weight
+    assert model.frozen.eq(0).all()
+
+
+def test_a_repeated_storage_keeps_its_first_name_and_place():
+    a, b = torch.zeros(3), torch.zeros(2)
+    space = ParamSpace([("a", a), ("b", b), ("again", a), ("view", a.view(3))])
+    assert space.names == ["a", "b"]
+    assert [t.data_ptr() for t in space.tensors] == [a.data_ptr(), b.data_ptr()]
+    space.add_([(1.0, Constant(1.0))])
+    assert a.eq(1).all()
+    assert b.eq(1).all()
+
+
+def test_unknown_policy_and_empty_space_are_refused():
+    with pytest.raises(ValueError, match="restore"):
+        ParamSpace(weights(), restore="hope")
+    with pytest.raises(ValueError, match="tensor"):
+        ParamSpace([])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_excursion_counts_from_theta_and_not_from_its_last_place(policy):
+    space = ParamSpace(weights(), policy)
+    start = copies(space)
+    eps = 0.01
+    stops = [[(eps, Z[0])], [(-eps, Z[0])], [(eps, Z[1]), (eps, Z[0])], [(2 * eps, Z[2])], []]
+    with space.excursion() as trip:
+        for terms in stops:
+            trip.to(terms)
+            for p, exact in zip(space.tensors, sum_in_float64(start, terms), strict=True):
+                torch.testing.assert_close(p.double(), exact, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_excursion_ends_at_theta(policy, dtype, fails):
+    """Bit for bit under snapshot; under subtract within half a unit in the last place per move."""
+    space = ParamSpace(weights(dtype), policy)
+    start = copies(space)
+
+    def probe() -> None:
+        with space.excursion() as trip:
+            trip.to([(0.02, Z[0])])
+            assert not equal(space.tensors, start)
+            trip.to([(-0.02, Z[0])])
+            if fails:
+                raise ArithmeticError
+
+    if fails:
+        with pytest.raises(ArithmeticError):
+            probe()
+    else:
+        probe()
+    if policy == "snapshot":
+        assert equal(space.tensors, start)
+    moves = 3
+    for i, (p, was) in enumerate(zip(space.tensors, start, strict=True)):
+        reach = was.double().abs() + 0.02 * Z[0].sample(i, p).double().abs()
+        allowed = moves * 1.01 * UNIT_ROUNDOFF[dtype] * reach
+        assert (p.double() - was.double()).abs().le(allowed).all()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_successive_excursions_start_where_theta_then_is(policy):
+    space = ParamSpace(weights(), policy)
+    with space.excursion() as trip:
+        trip.to([(1.0, Constant(1.0))])
+    space.add_([(1.0, Constant(0.25))])
+    moved = copies(space)
+    with space.excursion() as trip:
+        trip.to([(1.0, Constant(1.0))])
+        for p, was in zip(space.tensors, moved, strict=True):
+            torch.testing.assert_close(p, was + 1.0)
+    for p, was in zip(space.tensors, moved, strict=True):
+        torch.testing.assert_close(p, was)
+
+
+def test_the_space_writes_through_to_the_model():
+    model = nn.Linear(3, 2)
+    space = ParamSpace.of(model)
+    with space.excursion() as trip:
+        trip.to([(1.0, Constant(2.0))])
+        inside = model.bias.detach().clone()
+    assert torch.allclose(inside, model.bias + 2.0)
+    assert model.bias.requires_grad
+    assert model.bias.grad is None
