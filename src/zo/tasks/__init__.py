@@ -1,0 +1,16 @@
+"""Tasks as data: where the examples are, how they are asked, which answers there are."""
+
+from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.data import Example, Splits, load_splits
+from zo.tasks.prompts import Encoded, encode, render
+
+__all__ = [
+    "Encoded",
+    "Example",
+    "Splits",
+    "TaskConfig",
+    "TaskError",
+    "encode",
+    "load_splits",
+    "render",
+]

@@ -1,0 +1,38 @@
+"""Which training examples make up a step's mini-batch: a function of (seed, step) alone."""
+
+import numpy as np
+
+STREAM = 1  # keeps this order apart from any other use of the run's seed
+
+
+class BatchOrder:
+    """Mini-batches drawn from an endless row of permutations, so that every one is full.
+
+    Args:
+        n: Training examples.
+        batch_size: Examples per mini-batch, at most n.
+        seed: The run's seed.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int):
+        self.n = n
+        self.batch_size = batch_size
+        self.seed = seed
+        self._permutations: dict[int, list[int]] = {}
+
+    def indices(self, step: int) -> list[int]:
+        """Returns the examples of step `step`, counted from 0: `batch_size` indices below n."""
+        first = step * self.batch_size
+        return [
+            self._permutation(i // self.n)[i % self.n]
+            for i in range(first, first + self.batch_size)
+        ]
+
+    def _permutation(self, epoch: int) -> list[int]:
+        if epoch not in self._permutations:
+            generator = np.random.default_rng([self.seed, STREAM, epoch])
+            self._permutations = {
+                e: p for e, p in self._permutations.items() if e == epoch - 1
+            }  # a mini-batch spans two epochs at most
+            self._permutations[epoch] = generator.permutation(self.n).tolist()
+        return self._permutations[epoch]

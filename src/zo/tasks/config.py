@@ -1,0 +1,60 @@
+"""What a task is: an address, a template, label words and sizes; nothing but data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+# What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
+MISSING: Any = "???"
+
+
+class TaskError(ValueError):
+    """A task that cannot be used as configured; one sentence that names the key."""
+
+
+@dataclass
+class TaskConfig:
+    """One task.
+
+    Attributes:
+        name: registry name, the YAML file's name.
+        path: hub id, local directory, or a file format (csv, json, parquet) read from `data_files`.
+        subset: the hub's configuration name, e.g. ``sst2`` of ``nyu-mll/glue``.
+        revision: the hub's commit or branch.
+        data_files: split -> file; ``package:<package>/<file>`` is a file inside a pip package.
+        where: column -> value; only rows that have these values count.
+        train_split: training and validation examples come from here.
+        test_split: None: test examples follow them in the same permutation of `train_split`.
+        label_field: column with the index of the true candidate.
+        prompt: `str.format` template over the columns, for decoder models.
+        candidates: index = label; each is appended verbatim to the prompt, leading space included.
+        objective: ``classification``: cross entropy over the candidates' scores.
+        train_size: examples, exact.
+        validation_size: examples, exact.
+        test_size: examples; at most this many of `test_split`, exactly this many without one.
+        train_set_seed: of the permutation that training and validation examples are drawn by.
+        split_order: ``shuffled``, or ``first``: the first rows in the order of the file.
+        max_length: tokens of prompt and longest candidate, > 0; a longer prompt loses its beginning.
+        install: the command that brings the data, shown when they cannot be found.
+    """
+
+    name: str = MISSING
+    path: str = MISSING
+    subset: str | None = None
+    revision: str | None = None
+    data_files: dict[str, str] | None = None
+    where: dict[str, Any] | None = None
+    train_split: str = "train"
+    test_split: str | None = "validation"
+    label_field: str = "label"
+    prompt: str = MISSING
+    candidates: list[str] = MISSING
+    objective: str = "classification"
+    train_size: int = MISSING
+    validation_size: int = MISSING
+    test_size: int = MISSING
+    train_set_seed: int = 0
+    split_order: str = "shuffled"
+    max_length: int = 256
+    install: str | None = None
