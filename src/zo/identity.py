@@ -1,0 +1,75 @@
+"""Who a run is: an id from its configuration, and where its numbers came from."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
+
+
+def run_id(name: str, configuration: Mapping[str, Any]) -> str:
+    """Returns an id that depends on the configuration alone.
+
+    Args:
+        name: A readable beginning, letters, digits, dashes and underscores.
+        configuration: Plain nested data: everything that decides the run's numbers, and nothing else.
+
+    Returns:
+        `name`, a dash and 12 hexadecimal digits; usable as directory name and as W&B id.
+    """
+    canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
+    return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Returns code, library versions, machine and time of start."""
+    revision = _git("rev-parse", "HEAD")
+    return {
+        "git_revision": revision or "unknown",
+        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "device": device_name(device),
+        "host_cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of the GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return f"cpu: {line.split(':', 1)[1].strip()}"
+    return f"cpu: {platform.processor() or platform.machine()}"
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def _git(*arguments: str) -> str:
+    """Returns what git prints about this source tree, or nothing outside of one."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,33 @@
+"""Peak memory of a run: the GPU's where there is one, otherwise the process's resident memory."""
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+GIB = 2**30
+
+
+def reset_peak(device: torch.device) -> None:
+    """Starts a new measurement of the peak."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: peak = current resident size
+    except OSError:
+        return  # elsewhere the peak is that of the process since it started
+
+
+def peak_gib(device: torch.device) -> float:
+    """Returns the peak since `reset_peak`, GiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / GIB
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
