@@ -54,6 +54,14 @@ class ModelConfig:
     lr_grid: dict[str, Any] = field(default_factory=dict)
     install: str | None = None
 
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        return [
+            ("lr_grid", f"must list numbers greater than 0 for {name}")
+            for name, grid in self.lr_grid.items()
+            if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
+        ]
+
 
 @dataclass(frozen=True)
 class Loaded:

@@ -58,3 +58,17 @@ class TaskConfig:
     split_order: str = "shuffled"
     max_length: int = 256
     install: str | None = None
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        sizes = ("train_size", "validation_size", "test_size", "max_length")
+        found = [(key, "must be at least 1") for key in sizes if getattr(self, key) < 1]
+        if len(self.candidates) < 2 or not all(c.strip() for c in self.candidates):
+            found.append(("candidates", "must be at least two words"))
+        if self.objective != "classification":
+            found.append(("objective", "must be classification"))
+        if self.split_order not in ("shuffled", "first"):
+            found.append(("split_order", "must be shuffled or first"))
+        if self.train_set_seed < 0:
+            found.append(("train_set_seed", "must be at least 0"))
+        return found
