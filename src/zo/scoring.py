@@ -122,9 +122,10 @@ class CandidateScorer:
         """
         if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
             raise ValueError("a batch needs examples, all with the same number of candidates")
-        self._check_span(examples)
         width = max(e.length for e in examples)
         longest = max(len(ids) for e in examples for ids in e.candidate_ids)
+        packed = longest > 1
+        self._check_span(examples, packed)
         rows = [_lay_out(e) for e in examples]
         reads: list[int] = []  # flattened over the rows
         token_reads, token_ids = [], []
@@ -137,7 +138,6 @@ class CandidateScorer:
                 token_ids.append(ids + [0] * short)
         shape = (len(examples), -1, longest)
         where = self._tensor(token_reads).view(shape)
-        packed = longest > 1
         segments = _padded([row.segments for row in rows], width, -1) if packed else []
         positions = _padded([row.positions for row in rows], width, 0) if packed else []
         return Batch(
@@ -216,15 +216,14 @@ class CandidateScorer:
         mask = torch.zeros(hidden.shape, dtype=self._model_dtype, device=self._device)
         return mask.masked_fill_(hidden, torch.finfo(self._model_dtype).min)
 
-    def _check_span(self, examples: Sequence[Encoded]) -> None:
+    def _check_span(self, examples: Sequence[Encoded], packed: bool) -> None:
         span = max(
             len(e.prompt_ids) + max(len(ids) for ids in e.candidate_ids) - 1 for e in examples
         )
-        if span > min(self._positions, self._window):
-            raise ValueError(
-                f"task.max_length: {span} tokens, but the model sees"
-                f" {min(self._positions, self._window)} at a time"
-            )
+        # The block mask replaces the model's own, and with it a sliding window's edge.
+        limit = min(self._positions, self._window) if packed else self._positions
+        if span > limit:
+            raise ValueError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

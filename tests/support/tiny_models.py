@@ -1,0 +1,95 @@
+"""Random decoder models of a few thousand parameters, and a byte-pair tokenizer for them."""
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+VOCABULARY = 300
+WORDS = (
+    "the film was great . the plot was terrible . a story that it was good to see , and bad to"
+    " forget ! it wasn't the best ; it was the worst ."
+)
+
+
+OPT = {
+    "hidden_size": 32,
+    "word_embed_proj_dim": 32,
+    "ffn_dim": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+    "vocab_size": VOCABULARY,
+    "init_std": 0.3,
+}
+LLAMA = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+    "vocab_size": VOCABULARY,
+    "initializer_range": 0.3,
+}
+GPT2 = {
+    "n_embd": 32,
+    "n_head": 4,
+    "n_layer": 2,
+    "n_positions": 64,
+    "vocab_size": VOCABULARY,
+    "initializer_range": 0.3,
+}
+
+
+def opt(**changes):
+    return _random(OPTForCausalLM, OPTConfig(**OPT | changes))
+
+
+def llama(**changes):
+    return _random(LlamaForCausalLM, LlamaConfig(**LLAMA | changes))
+
+
+def mistral(**changes):
+    return _random(MistralForCausalLM, MistralConfig(**LLAMA | changes))
+
+
+def gpt2(**changes):
+    return _random(GPT2LMHeadModel, GPT2Config(**GPT2 | changes))
+
+
+DECODERS = {"opt": opt, "llama": llama, "mistral": mistral, "gpt2": gpt2}
+
+
+def tokenizer(bos="</s>"):
+    """Byte-level BPE that prepends `bos`, as OPT's does; with None it prepends nothing."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "</s>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([WORDS] * 3, trainer)
+    if bos is not None:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, bpe.token_to_id(bos))]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="</s>", eos_token="</s>")
+
+
+def _random(kind, config):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return kind(config).eval()

