@@ -16,15 +16,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import StrMethodFormatter
 
 from analysis import command
 from analysis.selection import ZERO_SHOT, Cell, Selection
 from analysis.style import RC, look
 
 WIDTH, HEIGHT = 7.0, 3.0  # inches: the width of a page's text
-WINDOWS = 20  # the running mean spans this part of the longest run
+WINDOWS = 10  # the running mean spans this part of the longest run
 MARKS = 8  # markers along a loss curve
+FAINT = 0.35  # opacity of the other learning rates
+SINGLE_STEPS = 0.25  # opacity of the single steps of all methods together
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +68,11 @@ def loss_curves(selection: Selection, window: int) -> pd.DataFrame:
             columns=["step", "train/forwards", "train/loss", "eval/val_accuracy"]
         ).set_axis(["step", "forwards", "train_loss", "val_accuracy"], axis=1)
         finite = rows["train_loss"].where(np.isfinite(rows["train_loss"]))
-        mean = finite.rolling(window, center=True, min_periods=1).mean().where(finite.notna())
+        mean = (
+            finite.rolling(window, center=True, min_periods=(window + 1) // 2)
+            .mean()
+            .where(finite.notna())
+        )
         rows.insert(3, "train_loss_mean", mean)
         rows["forwards"] = rows["forwards"].where(rows["step"] > 0, 0).astype("Int64")
         rows.insert(0, "chosen", cell.run_id in chosen)
@@ -85,12 +91,12 @@ def loss_figure(selection: Selection, curves: pd.DataFrame, window: int) -> Figu
     trained = [cell for cell in selection.cells if cell.method != ZERO_SHOT]
     for cell in sorted(trained, key=lambda c: c.run_id in chosen):  # the chosen ones on top
         rows = curves[curves["run_id"] == cell.run_id]
-        _draw_loss(left, cell, rows, cell.run_id in chosen)
+        _draw_loss(left, cell, rows, SINGLE_STEPS / len(chosen) if cell.run_id in chosen else None)
         _draw_accuracy(right, cell, rows, cell.run_id in chosen)
     _limit_loss(left, curves)
     _mark_collapses(left, trained, curves)
-    averaged = f", mean over {window} steps" if window > 1 else ""
-    left.set(xlabel="step", ylabel=f"training loss (nats{averaged})")
+    averaged = f"\nmean over {window} steps, single ones faint" if window > 1 else ""
+    left.set(xlabel="step", ylabel=f"training loss (nats){averaged}")
     right.set(xlabel="forward passes (training)", ylabel=f"validation accuracy (%{_n(selection)})")
     zero_shot = selection.chosen.get(ZERO_SHOT)
     if zero_shot and zero_shot.val_accuracy is not None:
@@ -99,20 +105,23 @@ def loss_figure(selection: Selection, curves: pd.DataFrame, window: int) -> Figu
         right.axhline(level, color=style.colour, linestyle=style.line, linewidth=1.2)
     for axes in (left, right):
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     handles = _legend(selection, bool(zero_shot))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4))
     return figure
 
 
-def _draw_loss(axes: Axes, cell: Cell, rows: pd.DataFrame, chosen: bool) -> None:
+def _draw_loss(axes: Axes, cell: Cell, rows: pd.DataFrame, raw_opacity: float | None) -> None:
+    """The running mean; of a chosen run, one with an opacity for its raw curve, that one too."""
     style, rows = look(cell.method), rows[rows["train_loss"].notna()]
-    if not chosen:
+    if raw_opacity is None:
         axes.plot(
-            rows["step"], rows["train_loss_mean"], color=style.colour, linewidth=0.8, alpha=0.35
+            rows["step"], rows["train_loss_mean"], color=style.colour, linewidth=0.8, alpha=FAINT
         )
         return
-    axes.plot(rows["step"], rows["train_loss"], color=style.colour, linewidth=0.4, alpha=0.15)
+    axes.plot(
+        rows["step"], rows["train_loss"], color=style.colour, linewidth=0.4, alpha=raw_opacity
+    )
     axes.plot(
         rows["step"],
         rows["train_loss_mean"],
@@ -127,7 +136,7 @@ def _draw_accuracy(axes: Axes, cell: Cell, rows: pd.DataFrame, chosen: bool) -> 
     style, rows = look(cell.method), rows[rows["val_accuracy"].notna()]
     forwards, percent = rows["forwards"].astype(float), 100 * rows["val_accuracy"]
     if not chosen:
-        axes.plot(forwards, percent, color=style.colour, linewidth=0.8, alpha=0.35)
+        axes.plot(forwards, percent, color=style.colour, linewidth=0.8, alpha=FAINT)
         return
     axes.plot(forwards, percent, color=style.colour, linestyle=style.line, marker=style.marker)
     best = rows["step"] == cell.best_step
@@ -145,17 +154,13 @@ def _draw_accuracy(axes: Axes, cell: Cell, rows: pd.DataFrame, chosen: bool) -> 
 
 
 def _limit_loss(axes: Axes, curves: pd.DataFrame) -> None:
-    """Show the chosen runs whole; a run on its way to collapse may leave the panel."""
-    shown = curves[curves["chosen"] & np.isfinite(curves["train_loss"])]
-    if shown.empty:
-        shown = curves[np.isfinite(curves["train_loss"])]
-    if shown.empty:
-        return
-    low, high = shown["train_loss"].quantile([0.01, 0.99])
-    low = min(low, shown["train_loss_mean"].min())
-    high = max(high, shown["train_loss_mean"].max())
-    margin = 0.05 * (high - low) or 0.1
-    axes.set_ylim(low - margin, high + margin)
+    """Show the chosen runs' means; single steps and a run on its way to collapse may leave the panel."""
+    means = curves.loc[curves["chosen"], "train_loss_mean"].dropna()
+    if means.empty:
+        means = curves["train_loss_mean"].dropna()
+    if not means.empty:
+        margin = 0.4 * (means.max() - means.min()) or 0.1
+        axes.set_ylim(means.min() - margin, means.max() + margin)
 
 
 def _mark_collapses(axes: Axes, cells: Sequence[Cell], curves: pd.DataFrame) -> None:

@@ -6,6 +6,7 @@ letters for the notes. Each writer turns that into its own language.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -96,12 +97,12 @@ def show(table: TextTable, console: Console) -> None:
         title=table.title, box=SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False
     )
     for i, column in enumerate(table.columns):
-        whole = [*column.split(), *(row[i] for row in table.rows)]  # never broken
-        grid.add_column(
-            Text(column), justify="left" if i < 1 else "right", min_width=max(map(len, whole))
-        )
+        width = max(map(len, [*column.split(), *(row[i] for row in table.rows)]))
+        header = Text("\n".join(wrap(column, width)))  # no wider than the cells below it
+        grid.add_column(header, justify="left" if i < 1 else "right", no_wrap=True)
     for row in table.rows:
         grid.add_row(*(Text(cell) for cell in row))
+    console.print()
     console.print(grid)
     for line in table.below():
         console.print(Text(line), style="dim")

@@ -139,8 +139,9 @@ def _check_comparable(runs: pd.DataFrame) -> None:
     Raises:
         LogError: the first difference found, with its key and values.
     """
-    if "optimizer.name" not in runs or runs["optimizer.name"].isna().any():
-        raise LogError(f"run {runs['run_id'].iloc[0]} does not log its optimizer.name")
+    nameless = runs[runs.reindex(columns=["optimizer.name"])["optimizer.name"].isna()]
+    if len(nameless):
+        raise LogError(f"run {nameless['run_id'].iloc[0]} does not log its optimizer.name")
     configuration = [
         key
         for key in runs.columns
@@ -247,7 +248,13 @@ def _ordered(cells: list[Cell]) -> list[Cell]:
 def _choose(cells: Iterable[Cell]) -> dict[str, Cell]:
     """Each method's finished cell of best validation accuracy; of equal ones the smaller lr."""
     chosen: dict[str, Cell] = {}
-    for cell in sorted(cells, key=lambda c: (-(c.val_accuracy or 0.0), c.lr or 0.0)):
-        if cell.status == "finished":
-            chosen.setdefault(cell.method, cell)
+    for cell in cells:  # in the order of lr within a method
+        best = chosen.get(cell.method)
+        if cell.status == "finished" and (best is None or _accuracy(cell) > _accuracy(best)):
+            chosen[cell.method] = cell
     return chosen
+
+
+def _accuracy(cell: Cell) -> float:
+    assert cell.val_accuracy is not None  # checked for every finished run
+    return cell.val_accuracy

@@ -30,7 +30,7 @@ CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "
     "best validation accuracy, with its 95 % Wilson interval. Gain and p: against zero-shot on the "
     "same test examples, two-sided exact McNemar test, not corrected for the number of methods. "
-    "Time per step: median. Forward passes: of training, without evaluation."
+    "Time per step: median. Passes: forward passes of training, without evaluation."
 )
 PIPE_WIDTH = 100  # characters, where there is no terminal to ask
 
@@ -64,7 +64,7 @@ def write_tables(selection: Selection, directory: Path) -> list[Path]:
     Raises:
         LogError: a run contradicts itself; then nothing has been written.
     """
-    results = {m: _result(cell, selection) for m, cell in selection.chosen.items()}
+    results = compare(selection)
     table, grid = method_table(selection, results), grid_table(selection)
     texts = {
         "table.csv": method_frame(selection, results).to_csv(index=False, lineterminator="\n"),
@@ -76,20 +76,26 @@ def write_tables(selection: Selection, directory: Path) -> list[Path]:
     }
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
+    paths = [directory / name for name in texts] + write_figures(selection, directory)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
     show(grid, console)
     show(table, console)
-    return [directory / name for name in texts] + write_figures(selection, directory)
+    return paths
+
+
+def compare(selection: Selection) -> dict[str, Result]:
+    """What each method's chosen run says against chance and zero-shot.
+
+    Raises:
+        LogError: a run contradicts itself.
+    """
+    return {method: _result(cell, selection) for method, cell in selection.chosen.items()}
 
 
 def _result(cell: Cell, selection: Selection) -> Result:
-    """Interval and comparison of a finished run.
-
-    Raises:
-        LogError: its predictions do not have the accuracy that it logged.
-    """
+    """Interval and comparison of a finished run, whose predictions must have its accuracy."""
     predictions, labels = _required(cell.predictions), _required(cell.labels)
     n, test_accuracy = _required(cell.test_n), _required(cell.test_accuracy)
     if len(labels) != n or len(predictions) != n:
@@ -170,14 +176,14 @@ def grid_frame(selection: Selection) -> pd.DataFrame:
 def method_table(selection: Selection, results: dict[str, Result]) -> TextTable:
     """The main table as a page shows it."""
     some = next(iter(selection.chosen.values()), None)
-    val_n = f" (n = {some.val_n})" if some else ""
-    test_n = f" (n = {some.test_n})" if some else ""
+    val_n = f", n={some.val_n}" if some else ""
+    test_n = f", n={some.test_n}" if some else ""
     table = TextTable(
         title=f"{selection.name}: every method at its best learning rate",
         columns=[
-            *("method", "lr", "best step", f"validation %{val_n}", f"test %{test_n}"),
+            *("method", "lr", "best step", f"val. %{val_n}", f"test %{test_n}"),
             *("95 % interval", "gain, points", "p", "ms per step"),
-            *("forward passes per step", "forward passes to best"),
+            *("passes per step", "passes to best"),
         ],
         caption=_caption(selection),
     )
@@ -209,7 +215,7 @@ def _figures(cell: Cell, result: Result, selection: Selection, table: TextTable)
         gain_mark = table.note(
             f"there is no finished zero-shot run; `{selection.command}` makes it"
         )
-    if cell.forwards_to_best is None:
+    if cell.forwards_to_best is None and not is_zero_shot:
         forwards_mark = table.note(f"the history of run {cell.run_id} lacks its best step")
     forwards = _number(cell.forwards_to_best, ",d") + forwards_mark
     return [
@@ -245,7 +251,7 @@ def grid_table(selection: Selection) -> TextTable:
     chosen = {cell.run_id for cell in selection.chosen.values()}
     table = TextTable(
         title=f"{selection.name}: every learning rate tried",
-        columns=["method", "lr", "validation %", "test %", "best step", "status"],
+        columns=["method", "lr", "val. %", "test %", "best step", "status"],
         caption=["→ is the chosen learning rate, * a collapsed run, – one that has not finished."],
     )
     for cell in selection.cells:

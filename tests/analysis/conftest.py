@@ -1,0 +1,22 @@
+"""One set of logs per test session, written by W&B itself; tests that change them get a copy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.make_logs import write_quickstart
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The miniature sweep, to be read only."""
+    out = tmp_path_factory.mktemp("logs") / "out"
+    write_quickstart(out)
+    return out
+
+
+@pytest.fixture
+def logs(quickstart: Path, tmp_path: Path) -> Path:
+    """A copy of the miniature sweep, to be spoiled."""
+    return shutil.copytree(quickstart, tmp_path / "out", symlinks=True)

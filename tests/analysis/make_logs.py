@@ -1,0 +1,141 @@
+"""Runs as train.py logs them (docs/design.md), written by W&B itself in offline mode."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import wandb
+
+from analysis.wandb_files import read_run_file
+
+STEPS, EVAL_EVERY, VAL_N, TEST_N = 40, 10, 20, 20
+LABELS = "01" * (TEST_N // 2)
+SETTINGS = wandb.Settings(silent=True, x_transaction_log_flush_interval=1.0)
+
+
+def predictions(correct: int) -> str:
+    """Predictions of which the first `correct` are right."""
+    flipped = LABELS.translate({ord("0"): "1", ord("1"): "0"})
+    return LABELS[:correct] + flipped[correct:]
+
+
+def config(method: str, lr: float, **changes: Any) -> dict[str, Any]:
+    trains = method != "zero_shot"
+    return {
+        "model": {"name": "reviews-tiny", "lr_grid": {"mezo": [1e-4, 1e-3]}},
+        "task": {"name": "rotten_tomatoes", "label_words": ["terrible", "great"]},
+        "optimizer": {"name": method},
+        "precision": {"name": "fp32"},
+        "seed": 0,
+        "lr": lr,
+        "lr_index": 0 if lr < 1e-3 else 1,
+        "steps": STEPS if trains else 0,
+        "provenance": {
+            "git_revision": "1489d1e0000000000000000000000000000000ab",
+            "git_dirty": False,
+            "versions": {"torch": "2.9.0", "wandb": wandb.__version__},
+            "device": "cpu",
+        },
+    } | changes
+
+
+def history(forwards: int, accuracies: list[float], seed: int = 0) -> list[dict[str, float]]:
+    """Rows of a run of 10 steps per evaluation; `accuracies` of steps 0, 10, 20, ..."""
+    noise = np.random.default_rng(seed)
+    rows = []
+    for step in range((len(accuracies) - 1) * EVAL_EVERY + 1):
+        row: dict[str, float] = {}
+        if step > 0:
+            loss = 0.7 - 0.004 * step + 0.05 * noise.standard_normal()
+            row |= {"train/loss": loss, "train/forwards": step * forwards, "time/step_s": 0.05}
+        if step % EVAL_EVERY == 0:
+            row |= {"eval/val_accuracy": accuracies[step // EVAL_EVERY]}
+        rows.append({"step": step, **row})
+    return rows
+
+
+def summary(forwards: int, accuracies: list[float], correct: int, **changes: Any) -> dict[str, Any]:
+    best = int(np.argmax(accuracies))
+    return {
+        "run/status": "finished",
+        "run/stop_reason": "steps",
+        "run/steps": (len(accuracies) - 1) * EVAL_EVERY,
+        "run/forwards_per_step": forwards,
+        "best/step": best * EVAL_EVERY,
+        "best/val_accuracy": accuracies[best],
+        "best/val_n": VAL_N,
+        "best/test_accuracy": correct / TEST_N,
+        "best/test_n": TEST_N,
+        "best/test_predictions": predictions(correct),
+        "test/labels": LABELS,
+        "time/step_ms_median": 50.0 if forwards else None,
+    } | changes
+
+
+def write_run(
+    out: Path,
+    run_id: str,
+    settings: dict[str, Any],
+    rows: list[dict[str, float]],
+    final: dict[str, Any],
+    group: str = "quickstart",
+) -> Path:
+    """Log one run, or one fragment of a run; the path of its file."""
+    directory = out / run_id
+    directory.mkdir(parents=True, exist_ok=True)
+    before = set(directory.glob("wandb/offline-run-*"))
+    run = wandb.init(
+        mode="offline",
+        project="zo",
+        dir=directory,
+        id=run_id,
+        name=run_id,
+        group=group,
+        config=settings,
+        settings=SETTINGS,
+    )
+    for row in rows:
+        run.log({k: v for k, v in row.items() if k != "step"}, step=int(row["step"]))
+    run.summary.update(final)
+    run.finish()
+    (fragment,) = set(directory.glob("wandb/offline-run-*")) - before
+    path = fragment / f"run-{run_id}.wandb"
+    patience = time.monotonic() + 20
+    while read_run_file(path).exit_code is None:  # W&B's own process may still be writing
+        assert time.monotonic() < patience, f"{path} stays unfinished"
+        time.sleep(0.01)
+    return path
+
+
+def cut_copy(path: Path, out: Path, size: int) -> Path:
+    """A copy of a run file below another directory, torn after `size` bytes."""
+    copy = out / path.parent.name / path.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(path.read_bytes()[:size])
+    return copy
+
+
+def write_quickstart(out: Path) -> None:
+    """A sweep in miniature: zero-shot, mezo at three lr (one collapses), bszo at two that tie."""
+    write_run(
+        out,
+        "zero",
+        config("zero_shot", 0.0),
+        history(0, [0.5]),
+        summary(0, [0.5], 10, **{"run/forwards_per_step": 0}),
+    )
+    mezo_good, mezo_other = [0.5, 0.6, 0.75, 0.7, 0.75], [0.5, 0.55, 0.55, 0.6, 0.65]
+    write_run(
+        out, "mezo-4", config("mezo", 1e-4), history(2, mezo_good, 1), summary(2, mezo_good, 17)
+    )
+    write_run(
+        out, "mezo-5", config("mezo", 1e-5), history(2, mezo_other, 2), summary(2, mezo_other, 19)
+    )
+    rows = history(2, [0.5, 0.4], 3)[:8]
+    rows[-1]["train/loss"] = float("nan")
+    collapsed = {"run/status": "collapsed", "run/stop_reason": "non_finite", "run/collapse_step": 7}
+    write_run(out, "mezo-1", config("mezo", 0.1), rows, summary(2, [0.5], 10, **collapsed))
+    tie = [0.5, 0.6, 0.65, 0.8, 0.7]
+    write_run(out, "bszo-3", config("bszo", 1e-3), history(4, tie, 4), summary(4, tie, 20))
+    write_run(out, "bszo-4", config("bszo", 1e-4), history(4, tie, 5), summary(4, tie, 16))
