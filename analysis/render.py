@@ -114,7 +114,9 @@ def _mark(i: int) -> str:
 
 
 def _latex_text(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    """Text as LaTeX; what stands between backticks is code."""
+    parts = ["".join(LATEX.get(character, character) for character in p) for p in text.split("`")]
+    return "".join(rf"\texttt{{{p}}}" if i % 2 else p for i, p in enumerate(parts))
 
 
 def _escaped(text: str) -> str:

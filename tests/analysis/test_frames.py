@@ -38,7 +38,7 @@ def test_runs_and_history(quickstart: Path) -> None:
 def test_symlinks_and_overlaps_count_once(logs: Path) -> None:
     assert list(logs.glob("*/wandb/latest-run"))  # W&B's own
     os.symlink(logs / "zero", logs / "again")
-    assert len(find_run_files([logs, logs / "zero", logs])) == 6
+    assert len(find_run_files([logs, logs / "zero", logs / "again"])) == 6
 
 
 def test_runs_logged_online_count(logs: Path) -> None:

@@ -148,7 +148,9 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     found = {row["method"]: row for row in records(directory / "table.csv")}
     assert (found["hizoo"]["status"], found["hizoo"]["test_accuracy"]) == ("unfinished", "")
     assert found["lozo"]["status"] == "collapsed"
-    assert r"--\textsuperscript{b}" in (directory / "table.tex").read_text()
+    latex = (directory / "table.tex").read_text()
+    assert r"--\textsuperscript{b}" in latex
+    assert r"\texttt{python train.py sweep=quickstart}" in latex
 
 
 def test_without_zero_shot(logs: Path) -> None:

@@ -59,6 +59,13 @@ def test_torn_tail_keeps_what_precedes_it(long_file: Path, tmp_path: Path, share
     assert run.config["lr"] == 1e-4
 
 
+def test_cut_between_the_parts_of_a_record(long_file: Path, tmp_path: Path) -> None:
+    """At the end of a block every chunk is whole, but hardly ever every record."""
+    blocks = long_file.stat().st_size // BLOCK_BYTES
+    cuts = [read_run_file(cut_copy(long_file, tmp_path, i * BLOCK_BYTES)) for i in range(1, blocks)]
+    assert any(run.torn_at is not None for run in cuts)
+
+
 def test_any_cut_is_readable(tmp_path: Path) -> None:
     """Wherever the file ends: no exception, rows only grow, and up to `torn_at` the file is whole."""
     settings = {"optimizer": {"name": "mezo"}}
