@@ -60,6 +60,11 @@ def mezo_step(
     return slope
 
 
+def top_eigenvector(cov: np.ndarray) -> np.ndarray:
+    """The unit vector v of largest vᵀΣv; of equals, the last that eigh returns."""
+    return np.linalg.eigh(cov)[1][:, -1]
+
+
 @dataclass
 class Noise:
     """What BSZO carries from one step to the next: the running residual variance."""
@@ -161,7 +166,7 @@ def bszo_step(
 
         fresh = True
         if extra and adaptive_sampling:
-            top = np.linalg.eigh(cov)[1][:, -1]
+            top = top_eigenvector(cov)
             if reuse_probes:
                 j = int(np.argmax(np.abs(top)))
                 d, y, fresh = np.eye(k)[j], cache[j], False
