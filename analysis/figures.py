@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from analysis import command
 from analysis.selection import ZERO_SHOT, Cell, Selection
@@ -105,6 +105,7 @@ def loss_figure(selection: Selection, curves: pd.DataFrame, window: int) -> Figu
         right.axhline(level, color=style.colour, linestyle=style.line, linewidth=1.2)
     for axes in (left, right):
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     handles = _legend(selection, bool(zero_shot))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4))

@@ -34,7 +34,7 @@ def provenance_json(selection: Selection) -> str:
             **{
                 key.removeprefix(PREFIX): _plain(rows[cell.run_id][key])
                 for key in columns
-                if key not in shared and key != f"{PREFIX}run_id"
+                if key not in shared and key.removeprefix(PREFIX) not in ("run_id", "started")
             },
         }
         for cell in selection.cells

@@ -102,7 +102,7 @@ def select(
     """
     runs = frames.runs[frames.runs["group"] == sweep]
     for condition in where:
-        runs = _meeting(condition, runs)
+        runs = runs if runs.empty else _meeting(condition, runs)
     if runs.empty:
         conditions = "".join(f" with {condition}" for condition in where)
         places = ", ".join(map(str, directories))

@@ -36,6 +36,7 @@ def config(method: str, lr: float, **changes: Any) -> dict[str, Any]:
             "git_dirty": False,
             "versions": {"torch": "2.9.0", "wandb": wandb.__version__},
             "device": "cpu",
+            "started": f"2026-01-31T12:{int(100 * lr):02d}:00+00:00",
         },
     } | changes
 

@@ -110,5 +110,5 @@ def test_no_runs_say_where_and_how(frames: Frames) -> None:
         "make them with `python train.py sweep=table1`"
     )
     empty = Frames(frames.runs.iloc[:0], pd.DataFrame(), ())
-    with pytest.raises(LogError, match="among the 0 W&B runs"):
-        select(empty, "quickstart", [Path("out")])
+    with pytest.raises(LogError, match="quickstart with steps=40 among the 0 W&B runs"):
+        select(empty, "quickstart", [Path("out")], ["steps=40"])
