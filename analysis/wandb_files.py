@@ -8,7 +8,7 @@ and `RunFile.torn_at` says where the reading stopped.
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ def read_run_file(path: Path) -> RunFile:
             _take(run, record)
     except _TornError as torn:
         run.torn_at = torn.args[0]
+    run.summary = _without_internal((key, _value(text)) for key, text in run.summary.items())
     return run
 
 
@@ -130,7 +131,8 @@ def _take(run: RunFile, record: Any) -> None:
         row.setdefault("_step", record.history.step.num)
         run.history.append(row)
     elif kind == "summary":
-        run.summary |= _without_internal(_items(record.summary.update))
+        for item in record.summary.update:  # text until the file is read: one follows every step
+            run.summary[_key(item)] = item.value_json
         for item in record.summary.remove:
             run.summary.pop(_key(item), None)
     elif kind == "run":
@@ -153,7 +155,8 @@ def _items(items: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _key(item: Any) -> str:
-    return ".".join(item.nested_key) or item.key
+    nested = item.nested_key
+    return item.key if not nested else nested[0] if len(nested) == 1 else ".".join(nested)
 
 
 def _value(text: str) -> Any:
@@ -164,6 +167,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
 
 
-def _without_internal(items: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+def _without_internal(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Drop W&B's own keys, which begin with an underscore."""
     return {key: value for key, value in items if not key.startswith("_")}
