@@ -245,16 +245,18 @@ def test_a_seed_fixes_the_trajectory(name):
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_directions_are_new_each_step_and_fixed_within_it(name):
+    """Three steps, four directions each, two tensors: all different, and the same when asked again."""
     loss = Quadratic()
     opt = start(name, loss)
-    p = loss.params.tensors[0]
-    seen = []
+    seen = set()
     for _ in range(3):
-        z = opt.direction(0).sample(0, p)
-        assert torch.equal(z, opt.direction(0).sample(0, p))
-        seen.append(tuple(z.tolist()))
+        for i in range(4):
+            for j, p in enumerate(loss.params.tensors):
+                z = opt.direction(i).sample(j, p)
+                assert torch.equal(z, opt.direction(i).sample(j, p))
+                seen.add(tuple(z.flatten()[:12].tolist()))
         opt.step(loss)
-    assert len(set(seen)) == 3
+    assert len(seen) == 3 * 4 * 2
 
 
 @pytest.mark.parametrize("name", TRAINING)
