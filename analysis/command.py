@@ -27,6 +27,23 @@ def run(
     Returns:
         The exit code: 2, after one sentence on stderr, if the logs cannot be used.
     """
+    arguments = _parser(module, description).parse_args(argv)
+    try:
+        selection = _select(arguments)
+        directory = arguments.results / arguments.sweep
+        directory.mkdir(parents=True, exist_ok=True)
+        paths = make(selection, directory)
+    except LogError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    print("\n".join(map(str, paths)))
+    return 0
+
+
+def _parser(module: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -55,19 +72,20 @@ def run(
         metavar="KEY=VALUE",
         help="only runs with this configuration, as optimizer.k=2; may be given repeatedly",
     )
-    arguments = parser.parse_args(argv)
-    try:
-        selection = select(
-            read_frames(arguments.runs), arguments.sweep, arguments.runs, arguments.where
-        )
-        directory = arguments.results / arguments.sweep
-        directory.mkdir(parents=True, exist_ok=True)
-        paths = make(selection, directory)
-    except LogError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    print("\n".join(map(str, paths)))
-    return 0
+    return parser
+
+
+def _select(arguments: argparse.Namespace) -> Selection:
+    """The runs that the arguments name.
+
+    Raises:
+        LogError: a directory does not exist, or see `read_frames` and `select`.
+    """
+    for directory in arguments.runs:
+        if not directory.is_dir():
+            raise LogError(
+                f"there is no directory {directory}: "
+                f"make the runs with `python train.py sweep={arguments.sweep}`"
+            )
+    frames = read_frames(arguments.runs)
+    return select(frames, arguments.sweep, arguments.runs, arguments.where)

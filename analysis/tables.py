@@ -201,7 +201,7 @@ def _figures(cell: Cell, result: Result, selection: Selection, table: TextTable)
     """The cells of a method's row behind its name."""
     is_zero_shot = cell.method == ZERO_SHOT
     left_out = [
-        f"{_lr(other.lr)} (stopped at step {other.last_step})"
+        f"{_lr(other.lr)} ({_stopped(other)})"
         for other in selection.cells
         if other.method == cell.method and other.status == "unfinished"
     ]
@@ -258,7 +258,7 @@ def grid_table(selection: Selection) -> TextTable:
         status = {
             "finished": "finished",
             "collapsed": f"{COLLAPSED} collapsed at step {cell.collapse_step}",
-            "unfinished": f"{ABSENT} stopped at step {cell.last_step}",
+            "unfinished": f"{ABSENT} {_stopped(cell)}",
         }[cell.status]
         sign = {"collapsed": COLLAPSED, "unfinished": ABSENT}.get(cell.status)
         table.rows.append(
@@ -272,6 +272,13 @@ def grid_table(selection: Selection) -> TextTable:
             ]
         )
     return table
+
+
+def _stopped(cell: Cell) -> str:
+    """How far an unfinished run has come, by its log."""
+    return (
+        f"stopped at step {cell.last_step}" if cell.last_step else "stopped before its first step"
+    )
 
 
 def _caption(selection: Selection) -> list[str]:

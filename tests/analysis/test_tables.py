@@ -132,15 +132,17 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     gone = {"run/status": "collapsed", "run/collapse_step": 3}
     write_run(logs, "lozo-4", config("lozo", 1e-4), running[:4], gone)
     write_run(logs, "mezo-6", config("mezo", 1e-6), history(2, [0.5, 0.5]), {})
+    write_run(logs, "bszo-6", config("bszo", 1e-6), [], {})
     directory = make(logs, tmp_path)
     page = (directory / "table.md").read_text()
     rows = {cells(line)[0]: cells(line) for line in page.splitlines() if line.startswith("| ")}
-    assert rows["HiZOO"][1:6] == ["–", "–", "–", "–ᵇ", "–"]
-    assert rows["LOZO"][1:6] == [r"\*", r"\*", r"\*", r"\*ᶜ", r"\*"]
+    assert rows["HiZOO"][1:6] == ["–", "–", "–", "–ᶜ", "–"]
+    assert rows["LOZO"][1:6] == [r"\*", r"\*", r"\*", r"\*ᵈ", r"\*"]
     assert rows["MeZO"][1] == "0.0001ᵃ"
     assert "ᵃ chosen without lr 1e−06 (stopped at step 10), which has not finished" in page
-    assert "ᵇ no run of HiZOO has finished (hizoo-4); `python train.py sweep=quickstart`" in page
-    assert "ᶜ every run of LOZO collapsed (non-finite loss): lr 0.0001 at step 3" in page
+    assert "lr 1e−06 (stopped before its first step)" in page
+    assert "ᶜ no run of HiZOO has finished (hizoo-4); `python train.py sweep=quickstart`" in page
+    assert "ᵈ every run of LOZO collapsed (non-finite loss): lr 0.0001 at step 3" in page
     assert (
         "| HiZOO | 0.0001 | – | – | – | – stopped at step 10 |"
         in (directory / "grid.md").read_text()
@@ -149,7 +151,7 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     assert (found["hizoo"]["status"], found["hizoo"]["test_accuracy"]) == ("unfinished", "")
     assert found["lozo"]["status"] == "collapsed"
     latex = (directory / "table.tex").read_text()
-    assert r"--\textsuperscript{b}" in latex
+    assert r"--\textsuperscript{c}" in latex
     assert r"\texttt{python train.py sweep=quickstart}" in latex
 
 
@@ -188,7 +190,8 @@ def test_errors_are_one_sentence(
     said = fails(capsys, *runs, str(empty))
     assert str(empty) in said
     assert "`python train.py sweep=quickstart`" in said
-    assert "no directory" in fails(capsys, *runs, str(tmp_path / "nowhere"))
+    said = fails(capsys, *runs, str(tmp_path / "nowhere"))
+    assert "nowhere: make the runs with `python train.py sweep=quickstart`" in said
     write_run(logs, "more", config("bszo", 1e-5, steps=80), [], {})
     assert "differ in steps: 40, 80" in fails(capsys, *runs, str(logs))
     assert not (tmp_path / "results").exists()
