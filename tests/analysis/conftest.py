@@ -1,4 +1,4 @@
-"""One set of logs per test session, written by W&B itself; tests that change them get a copy."""
+"""One set of logs for all tests, written by W&B itself; tests that change them get a copy."""
 
 import shutil
 from pathlib import Path
