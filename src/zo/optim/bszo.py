@@ -51,7 +51,8 @@ class BSZOConfig:
         noise_std: σ_e at the start, > 0; None means sqrt(n / 1e6).
         adaptive_noise: False keeps σ_e at its start value.
         noise_ema: α in (0, 1], the weight of the newest squared residual in σ_e².
-        noise_update: `every` observation adapts σ_e, or only the `extra` ones beyond the k-th.
+        noise_update: σ_e adapts at `every` observation, or only before each `extra` one beyond the k-th, from the
+            pair observed last, which is Algorithm 1 to the letter.
         noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
         adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
     """
@@ -104,7 +105,7 @@ class BSZO(ZOOptimizer):
         auto = math.sqrt(params.numel / 1e6)
         self.prior_std = auto if config.prior_std is None else config.prior_std
         self.noise_std_start = auto if config.noise_std is None else config.noise_std
-        self.noise_var = self.noise_std_start**2  # the running σ_e², before the floor
+        self.noise_var = self.noise_std_start**2  # the running σ_e², without the floor
 
     @property
     def forwards_per_step(self) -> int:
@@ -112,44 +113,45 @@ class BSZO(ZOOptimizer):
         measured = self.k if self._cached else self.m
         return 2 * measured if self.config.two_sided else 1 + measured
 
-    @property
-    def noise_std(self) -> float:
-        """σ_e as the next observation uses it."""
-        return max(self.config.noise_floor * self.noise_std_start, math.sqrt(self.noise_var))
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slopes along the axes and where Σ is widest, and filters them into μ."""
         posterior = Posterior(self.k, self.prior_std)
         losses: list[float] = [] if self.config.two_sided else [loss_fn()]
         slopes: list[float] = []
         residuals: list[float] = []
+        noise_var, d, y = self.noise_var, np.zeros(self.k), 0.0
         for tau in range(self.m):
-            d, axis = self._sampling_direction(tau, posterior)
-            if tau >= self.k and self._cached and axis is not None:
+            extra = tau >= self.k
+            if extra and self.config.noise_update == "extra":
+                noise_var = self._adapted(noise_var, posterior.residual(d, y))  # of the last pair
+            d, axis = self._sampling_direction(extra, tau, posterior)
+            if extra and self._cached and axis is not None:
                 y = slopes[axis]
             else:
                 y = self._slope(d, losses, loss_fn)
-                slopes.append(y)
-            self._finite("slope", y)
+                slopes.append(self._finite("slope", y))
             residuals.append(posterior.residual(d, y))
-            self._adapt_noise(tau, residuals[-1])
-            posterior.observe(d, y, self.noise_std)
-        loss = float(np.mean(losses)) if self.config.two_sided else losses[0]
+            if self.config.noise_update == "every":
+                noise_var = self._adapted(noise_var, residuals[-1])
+            posterior.observe(d, y, self._noise_std(noise_var))
         scalars = {
-            "noise_std": self.noise_std,
+            "noise_std": self._noise_std(noise_var),
             "shrinkage": posterior.shrinkage,
             "posterior_trace": float(np.trace(posterior.cov)),
             "residual_rms": math.sqrt(sum(r * r for r in residuals) / len(residuals)),
             "mu_norm": float(np.linalg.norm(posterior.mean)),
         }
-        return Estimate(loss, tuple(float(mu) for mu in posterior.mean), scalars)
+        loss = float(np.mean(losses)) if self.config.two_sided else losses[0]
+        record = (*(float(mu) for mu in posterior.mean), noise_var)
+        return Estimate(loss, record, scalars)
 
     def apply(self, record: Record) -> None:
-        """θ ← θ − η Σ_i μ_i z_i, in one pass."""
+        """θ ← θ − η Σ_i μ_i z_i, in one pass; the last scalar is the running σ_e²."""
+        *mean, self.noise_var = record
         self.params.add_(
             [
                 (-self.lr * mu, self.direction(i))
-                for i, mu in enumerate(record)
+                for i, mu in enumerate(mean)
                 if abs(mu) > NEGLIGIBLE
             ]
         )
@@ -159,9 +161,11 @@ class BSZO(ZOOptimizer):
         """Whether measurements beyond the k-th are looked up."""
         return self.config.reuse_probes and self.config.adaptive_sampling
 
-    def _sampling_direction(self, tau: int, posterior: Posterior) -> tuple[Vector, int | None]:
+    def _sampling_direction(
+        self, extra: bool, tau: int, posterior: Posterior
+    ) -> tuple[Vector, int | None]:
         """Returns the subspace direction d, (k,), of measurement tau, and its axis if it is one."""
-        adaptive = tau >= self.k and self.config.adaptive_sampling
+        adaptive = extra and self.config.adaptive_sampling
         if adaptive and not self.config.reuse_probes:
             return posterior.widest_direction(), None
         axis = posterior.widest_axis() if adaptive else tau % self.k
@@ -187,11 +191,16 @@ class BSZO(ZOOptimizer):
             if abs(c) > NEGLIGIBLE * eps
         ]
 
-    def _adapt_noise(self, tau: int, residual: float) -> None:
-        """σ_e² ← (1 − α) σ_e² + α r²."""
-        if self.config.adaptive_noise and (self.config.noise_update == "every" or tau >= self.k):
-            alpha = self.config.noise_ema
-            self.noise_var = (1 - alpha) * self.noise_var + alpha * residual**2
+    def _adapted(self, noise_var: float, residual: float) -> float:
+        """Returns (1 − α) σ_e² + α r²."""
+        if not self.config.adaptive_noise:
+            return noise_var
+        alpha = self.config.noise_ema
+        return (1 - alpha) * noise_var + alpha * residual**2
+
+    def _noise_std(self, noise_var: float) -> float:
+        """Returns σ_e with its floor."""
+        return max(self.config.noise_floor * self.noise_std_start, math.sqrt(noise_var))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the step index and the running σ_e²."""
