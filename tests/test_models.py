@@ -14,6 +14,7 @@ from transformers import (
     Gemma2ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    OPTForCausalLM,
 )
 
 from tests.support.plain_scoring import plain_loss, plain_scores
@@ -66,6 +67,13 @@ def test_a_model_comes_ready_for_scoring(tmp_path):
     names = [name for name, _ in loaded.model.named_parameters()]
     assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
     assert sum("embed_tokens" in name or "lm_head" in name for name in names) == 1
+
+
+def test_parameters_that_an_architecture_keeps_in_float32_are_cast_too(tmp_path, monkeypatch):
+    path = str(save(tmp_path / "t"))
+    monkeypatch.setattr(OPTForCausalLM, "_keep_in_fp32_modules_strict", {"final_layer_norm"})
+    model = load(ModelConfig(name="t", path=path), torch.bfloat16, "cpu").model
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
 def test_rotary_tables_stay_in_float32(tmp_path):
