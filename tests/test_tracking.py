@@ -5,11 +5,12 @@ import math
 from pathlib import Path
 
 import wandb
-from zo.config import TrackingConfig
-from zo.run import run
-from zo.tracking import RunLog, read_status, wandb_mode
 
 from analysis import wandb_files
+from analysis.frames import read_frames
+from zo.config import TrackingConfig
+from zo.run import run
+from zo.tracking import RunLog, wandb_mode
 
 
 def open_log(directory, mode="offline"):
@@ -44,14 +45,20 @@ def test_wandb_offline_file_equals_metrics_jsonl(make_run):
 
 def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     log = open_log(tmp_path / "run")
-    log._wandb.log = lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("lost"))
     log.write(1, {"train/loss": 0.5})
+    lost = log._wandb
+    lost.log = lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("lost"))
     log.write(2, {"train/loss": 0.25})
+    log.write(3, {"train/loss": 0.125})
+    lost.finish(exit_code=1)
     log.finish({"run/status": "finished"})
+    wandb.teardown()
     assert capsys.readouterr().err.count("W&B is lost (ConnectionResetError") == 1
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25]
-    assert read_status(tmp_path / "run") == {"run/status": "finished"}
+    assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
+    frames = read_frames([tmp_path / "run"])
+    assert list(frames.history["train/loss"]) == [0.5, 0.25, 0.125]
+    assert list(frames.runs["status"]) == ["finished"]
 
 
 def test_a_nan_is_written_as_it_is(tmp_path):

@@ -47,23 +47,20 @@ class RunLog:
         (directory / "config.yaml").write_text(config_yaml)
         self._write_json("status.json", {"run/status": "running"})
         self._metrics = (directory / "metrics.jsonl").open("w", buffering=1)
+        self._wandb_options: dict[str, Any] = {
+            "project": tracking.project,
+            "entity": tracking.entity,
+            "id": run_id,
+            "name": name,
+            "group": group,
+            "config": dict(config),
+            "dir": str(directory),
+            "mode": wandb_mode(tracking.mode),
+            "resume": "allow",
+            "settings": wandb.Settings(silent=True, x_transaction_log_flush_interval=FLUSH_SECONDS),
+        }
         self._wandb: Any = None
-        self._call_wandb(
-            lambda: wandb.init(
-                project=tracking.project,
-                entity=tracking.entity,
-                id=run_id,
-                name=name,
-                group=group,
-                config=dict(config),
-                dir=str(directory),
-                mode=wandb_mode(tracking.mode),
-                resume="allow",
-                settings=wandb.Settings(
-                    silent=True, x_transaction_log_flush_interval=FLUSH_SECONDS
-                ),
-            )
-        )
+        self._call_wandb(lambda: wandb.init(**self._wandb_options))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Adds one row; `step` increases from call to call."""
@@ -76,8 +73,10 @@ class RunLog:
         self._write_json("predictions.json", predictions)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Ends the run with its summary, which says how it ended."""
+        """Ends the run with its summary, which says how it ended. A W&B run that was lost is written once more."""
         self._metrics.close()
+        if self._wandb is None:
+            self._refill_wandb()
         if self._wandb is not None:
             self._call_wandb(lambda: self._wandb.summary.update(dict(summary)) or self._wandb)
         if self._wandb is not None:
@@ -90,6 +89,15 @@ class RunLog:
         if self._wandb is not None:
             self._call_wandb(lambda: self._wandb.finish(exit_code=1))
         self._write_json("status.json", {"run/status": "failed", "run/error": error})
+
+    def _refill_wandb(self) -> None:
+        """Writes all rows of `metrics.jsonl` into a new fragment of the W&B run."""
+        self._call_wandb(lambda: wandb.init(**self._wandb_options))
+        for line in (self.directory / "metrics.jsonl").read_text().splitlines():
+            if self._wandb is not None:
+                row = json.loads(line)
+                step = row.pop("step")
+                self._call_wandb(lambda r=row, s=step: self._wandb.log(r, step=s) or self._wandb)
 
     def _call_wandb(self, call: Any) -> None:
         """Calls W&B; at its first failure says so and goes on without it."""
