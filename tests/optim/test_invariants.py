@@ -152,7 +152,7 @@ def test_bszo_b_follows_bszo_until_rounding():
     """
     steps = 50
     apart = paired_run(steps, "subtract", scale=1e-4, **BELIEF)
-    assert 0 < max(apart) < steps * 2.0**-23
+    assert max(apart) < steps * 2.0**-23
 
 
 def test_adaptive_noise_settles_at_the_size_of_the_residuals():
