@@ -21,12 +21,6 @@ UNIT_SCALE = {"prior_std": 4.0, "noise_std": 1.0, "eps": 1e-3}
 SMALL_PROBLEM = {"bszo": UNIT_SCALE, "bszo_b": UNIT_SCALE}
 
 
-def training_but(names: set[str], reason: str) -> list:
-    """The training methods, those of `names` expected to fail for `reason` until it is gone."""
-    known = pytest.mark.xfail(strict=True, reason=reason)
-    return [pytest.param(n, marks=[known] if n in names else []) for n in TRAINING]
-
-
 class Quadratic:
     """½ Σ (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to."""
 
@@ -175,9 +169,7 @@ def test_a_coefficient_that_overflows_is_a_collapse(name):
     assert bit_equal(loss.params.tensors, was)
 
 
-@pytest.mark.parametrize(
-    "name", training_but({"bszo", "bszo_b"}, "σ_e² keeps what the failed step had measured")
-)
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_failed_step_can_be_repeated(name):
     """A step that raised leaves nothing behind: made again, it is the step it would have been."""
 
@@ -360,9 +352,7 @@ def test_apply_repeats_the_step_at_the_step_index(name):
     assert not bit_equal(applied_at(1), moved)
 
 
-@pytest.mark.parametrize(
-    "name", training_but({"bszo", "bszo_b"}, "the running σ_e² is not in the record")
-)
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_replayed_run_goes_on_as_the_run_itself(name):
     """Records are enough to resume from: what a step leaves for later steps is in its record."""
     loss = Quadratic(restore="snapshot")

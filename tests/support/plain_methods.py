@@ -138,9 +138,8 @@ def bszo_step(
 ) -> BSZOResult:
     """One step of BSZO (reuse_probes) or BSZO-B (not reuse_probes).
 
-    noise_update says when σ_e² adapts: after `every` observation and before its Kalman update; only
-    in the τ > k branch, in that branch's printed order (`extra`); or only there, but from the
-    observation about to be made (`extra, new pair`).
+    noise_update says when σ_e² adapts: after `every` observation and before its Kalman update, or only
+    in the τ > k branch, in that branch's printed order (`extra`).
     """
     m = k + 1 if m is None else m
     mu = np.zeros(k)
@@ -180,7 +179,7 @@ def bszo_step(
             if tau < k:
                 cache[tau] = y
 
-        if noise_update == "every" or (extra and noise_update == "extra, new pair"):
+        if noise_update == "every":
             adapt((y - d @ mu) / np.linalg.norm(d))
         noise_std = max(noise_floor * noise.initial_std, math.sqrt(noise.running_var))
 
