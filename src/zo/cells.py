@@ -79,15 +79,12 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
             o for o in overrides if "," not in o
         ]  # a list of values cannot be composed at once
         problems = _override_problems(fixed)
-        if not problems and not multirun and len(fixed) < len(overrides):
-            raise ConfigError(
-                [
-                    Problem(*o.split("=", 1), "add -m to run several values")
-                    for o in overrides
-                    if o not in fixed
-                ]
-            ) from None
-        if problems or not multirun:
+        if not problems and not multirun:
+            swept = [o.partition("=") for o in overrides if o not in fixed]
+            problems = [
+                Problem(key, value, "add -m to run several values") for key, _, value in swept
+            ]
+        if problems:
             raise ConfigError(problems) from None
         raise
     if not multirun and base.mode != RunMode.MULTIRUN:
