@@ -11,7 +11,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 
-GOOD = ("a warm and funny film", "brilliant from start to end", "wonderful acting and a lovely story")
+GOOD = (
+    "a warm and funny film",
+    "brilliant from start to end",
+    "wonderful acting and a lovely story",
+)
 BAD = ("a dull and lifeless mess", "awful from start to end", "terrible acting and a stupid story")
 
 

@@ -124,7 +124,8 @@ def id_of(*overrides):
 
 
 @pytest.mark.parametrize(
-    "override", ["out=elsewhere", "device=cpu", "tracking.mode=offline", "resume=false", "lr_index=1"]
+    "override",
+    ["out=elsewhere", "device=cpu", "tracking.mode=offline", "resume=false", "lr_index=1"],
 )
 def test_id_does_not_depend_on_where_a_run_happens(override):
     assert id_of(override) == id_of()

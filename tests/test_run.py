@@ -47,7 +47,10 @@ def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(make_r
             best, step, test = row["eval/val_accuracy"], row["step"], row["eval/test_accuracy"]
     assert (summary["best/step"], summary["best/val_accuracy"]) == (step, best)
     assert summary["best/test_accuracy"] == test
-    hits = [a == b for a, b in zip(summary["best/test_predictions"], summary["test/labels"], strict=True)]
+    hits = [
+        a == b
+        for a, b in zip(summary["best/test_predictions"], summary["test/labels"], strict=True)
+    ]
     assert sum(hits) / len(hits) == test
 
 

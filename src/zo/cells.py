@@ -80,10 +80,8 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
         ]  # a list of values cannot be composed at once
         problems = _override_problems(fixed)
         if not problems and not multirun:
-            swept = [o.partition("=") for o in overrides if o not in fixed]
-            problems = [
-                Problem(key, value, "add -m to run several values") for key, _, value in swept
-            ]
+            several = [o.partition("=") for o in overrides if o not in fixed]
+            problems = [Problem(key, v, "add -m to run several values") for key, _, v in several]
         if problems:
             raise ConfigError(problems) from None
         raise
