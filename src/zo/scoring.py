@@ -223,7 +223,9 @@ class CandidateScorer:
         # The block mask replaces the model's own, and with it a sliding window's edge.
         limit = min(self._positions, self._window) if packed else self._positions
         if span > limit:
-            raise ValueError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
+            raise ValueError(
+                f"task.max_length: {span} tokens, but the model sees {limit} at a time"
+            )
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
