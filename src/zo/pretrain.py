@@ -7,7 +7,7 @@ use them, "great" oftener than "terrible": so, like a large language model, it l
 label word in a zero-shot prompt, and fine-tuning has something to correct. The Rotten Tomatoes rows
 of the same file are the domain that the suite fine-tunes on; they are dropped while reading.
 
-How long: 12 minutes on one busy CPU core, less on an idle one. Expected result: 74.6 % label accuracy
+How long: 8 to 12 minutes on one CPU core beside other work. Expected result: 74.6 % label accuracy
 on kept-out IMDB excerpts; on Rotten Tomatoes 63 % zero-shot, 73 % after 1,000 steps of MeZO.
 
     python -m zo.pretrain --out src/zo/assets/reviews-tiny
