@@ -52,6 +52,7 @@ class RunConfig:
         out: Directory of all runs. Not part of a run's identity.
         resume: False starts a run anew even if it is finished. Not part of a run's identity.
         device: auto, cpu, cuda or cuda:N. Not part of a run's identity.
+        threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
         tracking: W&B. Not part of a run's identity.
     """
 
@@ -70,6 +71,7 @@ class RunConfig:
     out: str = "out"
     resume: bool = True
     device: str = "auto"
+    threads: int | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
@@ -137,7 +139,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
 def scientific(run: RunConfig) -> dict[str, Any]:
     """Returns, as plain nested data, what decides a run's numbers: all but paths of output, device and logging."""
     plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.structured(run))  # type: ignore[assignment]
-    for key in ("lr_index", "eval_tokens", "out", "resume", "device", "tracking"):
+    for key in ("lr_index", "eval_tokens", "out", "resume", "device", "threads", "tracking"):
         del plain[key]
     for group, key in (("model", "lr_grid"), ("model", "install"), ("task", "install")):
         del plain[group][key]
@@ -189,6 +191,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         "eval_every": 1,
         "patience": 1,
         "eval_tokens": 1,
+        "threads": 1,
     }
     for key, bound in least.items():
         value = getattr(run, key)
