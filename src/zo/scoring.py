@@ -154,6 +154,22 @@ class CandidateScorer:
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
         """Mean log-probability per candidate, in nats, as computed: also nan.  # (B, C)."""
+        return self._scores(batch)
+
+    @torch.inference_mode()
+    def loss(self, batch: Batch) -> float:
+        """Cross entropy over the candidates' scores, mean over the batch, in nats."""
+        return self._loss(batch).item()
+
+    @torch.enable_grad()
+    def differentiable_loss(self, batch: Batch) -> Tensor:
+        """Return the same loss as `loss`, as a tensor that can be backpropagated.  # ()."""
+        return self._loss(batch)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self._scores(batch), batch.labels)
+
+    def _scores(self, batch: Batch) -> Tensor:
         hidden = self._base(
             input_ids=batch.input_ids,
             attention_mask=batch.mask,
@@ -165,11 +181,6 @@ class CandidateScorer:
         per_token = log_probs[batch.token_reads, batch.token_ids]  # (B, C, T)
         total = per_token.masked_fill(batch.absent, 0).sum(-1)
         return total / (~batch.absent).sum(-1)
-
-    @torch.inference_mode()
-    def loss(self, batch: Batch) -> float:
-        """Cross entropy over the candidates' scores, mean over the batch, in nats."""
-        return F.cross_entropy(self.scores(batch), batch.labels).item()
 
     @torch.inference_mode()
     def evaluate(
