@@ -1,5 +1,6 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,3 +30,57 @@ class Gaussian:
     def sample(self, i: int, p: Tensor) -> Tensor:
         """Returns z's part for tensor `i`, float32."""
         return normal_(torch.empty(p.shape, dtype=torch.float32, device=p.device), self.key, i)
+
+
+@dataclass(frozen=True, eq=False)
+class Preconditioned:
+    """z / √H, entry by entry.
+
+    Attributes:
+        z: What is scaled.
+        h: H > 0, one tensor per trainable one, of any floating dtype; read at each call, so it must not change while
+            the direction is in use.
+    """
+
+    z: Direction
+    h: Sequence[Tensor]
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        """Returns z / √H for tensor `i`, float32."""
+        return self.z.sample(i, p) / self.h[i].float().sqrt()
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """U Vᵀ where a tensor has rows and columns, plain z ~ N(0, I) where it has fewer than two dimensions.
+
+    A tensor with more than two dimensions is its first one (rows) times the product of the others (columns). Entries
+    have mean 0 and variance `rank` · `scale`².
+
+    Attributes:
+        u: Key of U, (rows, rank), and of z.
+        v: Key of V, (columns, rank).
+        rank: r ≥ 1.
+        scale: Factor of U Vᵀ, not of z.
+    """
+
+    u: NoiseKey
+    v: NoiseKey
+    rank: int
+    scale: float = 1.0
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        """Returns U Vᵀ, or z, for tensor `i`, float32."""
+        if p.dim() < 2:
+            return Gaussian(self.u).sample(i, p)
+        columns = p.numel() // p.shape[0]
+        u = normal_(p.new_empty((self.rank, p.shape[0], 1), dtype=torch.float32), self.u, i)
+        v = normal_(p.new_empty((self.rank, 1, columns), dtype=torch.float32), self.v, i)
+        out = (
+            u[0] * v[0]
+        )  # (rows, columns); no matrix product, whose rounding TF32 or a library decides
+        for u_r, v_r in zip(u[1:], v[1:], strict=True):
+            out.addcmul_(u_r, v_r)
+        if self.scale != 1.0:
+            out.mul_(self.scale)
+        return out.view(p.shape)

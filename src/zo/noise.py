@@ -19,6 +19,9 @@ from torch import Generator, Tensor
 PERTURBATION = 0
 """Stream of the directions that a method moves along."""
 
+SUBSPACE = 1
+"""Stream of what is redrawn only every so often and holds for the steps between: LOZO's V."""
+
 
 class NoiseKey(NamedTuple):
     """What a noise vector depends on.

@@ -1,7 +1,8 @@
 """The trainable tensors of a model and the only code that writes them."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -24,12 +25,26 @@ class ParamSpace:
         restore: How θ comes back after a probe. `subtract` subtracts what was added, as the paper's code does: no
             extra memory, and in half precision a drift of about one rounding per probe. `snapshot` copies θ back from
             a copy: exact in every dtype, and twice the memory of θ.
+        exempt: Names of the tensors that weight decay leaves alone.
+
+    Attributes:
+        names: One per tensor.
+        parameters: The tensors as given: what backpropagation leaves its gradients in.
+        tensors: The same storages without gradient: what is moved.
+        decays: Whether weight decay applies, one per tensor.
+        restore: As given.
+        seconds: Time spent in passes over the weights.
 
     Raises:
         ValueError: On an unknown restore policy or no tensor at all.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]], restore: str = "subtract"):
+    def __init__(
+        self,
+        named: Iterable[tuple[str, Tensor]],
+        restore: str = "subtract",
+        exempt: Collection[str] = (),
+    ):
         if restore not in RESTORE_POLICIES:
             raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
         unique: dict[int, tuple[str, Tensor]] = {}
@@ -39,31 +54,57 @@ class ParamSpace:
         if not kept:
             raise ValueError("no trainable tensors: at least one is needed")
         self.names = [name for name, _ in kept]
-        self.tensors = [tensor.detach() for _, tensor in kept]
+        self.parameters = [tensor for _, tensor in kept]
+        self.tensors = [tensor.detach() for tensor in self.parameters]
+        self.decays = [name not in exempt for name in self.names]
         self.restore = restore
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
 
     @classmethod
     def of(cls, model: nn.Module, restore: str = "subtract") -> "ParamSpace":
-        """Returns the space of all parameters of `model` that require gradients, in `named_parameters` order."""
-        return cls(((n, p) for n, p in model.named_parameters() if p.requires_grad), restore)
+        """Returns the space of all parameters of `model` that require gradients, in `named_parameters` order.
+
+        Weight decay leaves alone what its module makes a bias (the attribute `bias`) and all that belongs to a
+        normalisation layer: a module one of whose classes is called ...Norm.
+        """
+        trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
+        return cls(trainable, restore, exempt=_not_decayed(model))
 
     @property
     def numel(self) -> int:
         """n: number of trainable values."""
         return sum(t.numel() for t in self.tensors)
 
-    def add_(self, terms: Terms) -> None:
+    def add_(self, terms: Terms, decay: float = 0.0) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
 
         Args:
-            terms: (c_j, z_j) pairs; an empty sequence changes nothing.
+            terms: (c_j, z_j) pairs; an empty sequence adds nothing.
+            decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
         """
-        if terms:
+        if terms or decay:
             with self._timed():
                 for i, p in enumerate(self.tensors):
-                    _add_(p, p, i, terms)
+                    _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
+
+    def visit(self, update: Callable[[int, Tensor], None]) -> None:
+        """Calls `update(i, p)` for every tensor, as one timed pass; `update` reads p and writes state of its own."""
+        with self._timed():
+            for i, p in enumerate(self.tensors):
+                update(i, p)
+
+    def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
+        return [torch.full_like(p, value, dtype=dtype) for p in self.tensors]
+
+    def non_finite(self) -> tuple[str, float] | None:
+        """Returns name and largest magnitude (nan or inf) of the first tensor with a non-finite entry, or None."""
+        largest = torch.stack([m.float() for m in torch._foreach_norm(self.tensors, math.inf)])
+        if bool(largest.isfinite().all()):  # the only wait for the device where all is well
+            return None
+        values = zip(self.names, largest.tolist(), strict=True)
+        return next((name, value) for name, value in values if not math.isfinite(value))
 
     @contextmanager
     def excursion(self) -> Iterator["Excursion"]:
@@ -147,12 +188,25 @@ class _Snapshot(Excursion):
             torch._foreach_copy_(self.space.tensors, self.theta)
 
 
-def _add_(out: Tensor, theta: Tensor, i: int, terms: Terms) -> None:
-    """Writes theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
+def _not_decayed(model: nn.Module) -> set[str]:
+    """Returns the full names of biases and of all tensors of normalisation layers."""
+    found = set()
+    for prefix, module in model.named_modules():
+        norm = any(kind.__name__.endswith("Norm") for kind in type(module).__mro__)
+        for name, _ in module.named_parameters(recurse=False):
+            if norm or name == "bias":
+                found.add(f"{prefix}.{name}" if prefix else name)
+    return found
+
+
+def _add_(out: Tensor, theta: Tensor, i: int, terms: Terms, decay: float = 0.0) -> None:
+    """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
     if out.dtype == torch.float32:
         total = out if out is theta else out.copy_(theta)
     else:
         total = theta.float()
+    if decay:
+        total.mul_(1.0 - decay)
     for c, z in terms:
         total.add_(z.sample(i, theta), alpha=c)
     if total is not out:
