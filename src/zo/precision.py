@@ -9,7 +9,7 @@ from zo.params import RESTORE_POLICIES
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LOSS_DTYPES = ("model", "float32")
 
 
@@ -19,16 +19,18 @@ class PrecisionConfig:
 
     Attributes:
         name: The YAML file's name.
-        dtype: Of the weights and the forward pass: float32 or bfloat16.
+        dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe: `subtract` or `snapshot`, see `zo.params.ParamSpace`.
+        tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
     """
 
     name: str = MISSING
     dtype: str = "float32"
     loss: str = "float32"
     restore: str = "subtract"
+    tf32: bool = False
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
@@ -38,3 +40,8 @@ class PrecisionConfig:
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
+
+    def apply(self) -> None:
+        """Sets the process's TF32 switches, which are the only part of a precision that is not the model's own."""
+        torch.backends.cuda.matmul.allow_tf32 = self.tf32
+        torch.backends.cudnn.allow_tf32 = self.tf32

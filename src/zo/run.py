@@ -1,5 +1,6 @@
 """The loop: batch, step, evaluate, stop early, log. Knows no method by name."""
 
+import math
 import statistics
 import time
 import traceback
@@ -16,7 +17,7 @@ from zo.optim import OPTIMIZERS, NonFiniteError, ZOOptimizer
 from zo.params import ParamSpace
 from zo.precision import DTYPES
 from zo.progress import Progress
-from zo.scoring import CandidateScorer
+from zo.scoring import Batch, CandidateScorer, Evaluation
 from zo.tasks import Encoded, TaskError, encode, load_splits
 from zo.tasks.batches import BatchOrder
 from zo.tracking import RunLog, read_status
@@ -89,7 +90,10 @@ class Session:
     @classmethod
     def open(cls, cfg: RunConfig) -> "Session":
         """Loads model and data and makes the optimizer."""
+        if cfg.threads is not None:
+            torch.set_num_threads(cfg.threads)
         device = _device(cfg.device)
+        cfg.precision.apply()
         memory.reset_peak(device)
         splits = load_splits(cfg.task)
         loaded = load(cfg.model, DTYPES[cfg.precision.dtype], device)
@@ -145,62 +149,93 @@ def _train(cfg: RunConfig, session: Session, log: RunLog, progress: Progress) ->
     """Steps and evaluates until the steps, the patience or the numbers run out."""
     started = time.perf_counter()
     order = BatchOrder(len(session.train), cfg.batch_size, cfg.seed)
-    clock, best, forwards, step = Clock(), Best(), 0, 0
+    clock, best, forwards, made = Clock(), Best(), 0, 0
     ending: Summary = {"run/status": "finished", "run/stop_reason": "steps"}
-    if cfg.steps == 0:
-        log.write(0, _evaluate(cfg, session, best, 0, log, progress))
-    for step in range(1, cfg.steps + 1):
-        examples = [session.train[i] for i in order.indices(step - 1)]
+    for step in range(min(1, cfg.steps), cfg.steps + 1):  # without steps: one evaluation, at 0
+        metrics: dict[str, float] = {}
         try:
-            metrics = _step(session, examples, clock)
+            if step > 0:
+                examples = [session.train[i] for i in order.indices(step - 1)]
+                metrics = _step(session, examples, clock)
+                forwards += int(metrics.pop("forwards"))
+                metrics["train/forwards"] = forwards
+                made = step
+            if step % cfg.eval_every == 0 or step == cfg.steps:
+                metrics |= _evaluate(cfg, session, best, step, log, progress)
         except NonFiniteError as error:
-            ending = {
-                "run/status": "collapsed",
-                "run/stop_reason": "non_finite",
-                "run/collapse_step": step,
-                "run/collapse_what": f"{error.what} is {error.value}",
-            }
-            progress.say(f"step {step}: {error.what} is {error.value}: collapsed")
-            step -= 1
+            ending = _collapse(error, step)
+        if metrics:
+            log.write(step, metrics)
+        if ending["run/status"] == "collapsed":
+            progress.say(f"{ending['run/collapse_what']}: collapsed")
             break
-        forwards += int(metrics.pop("forwards"))
-        metrics["train/forwards"] = forwards
-        if step % cfg.eval_every == 0 or step == cfg.steps:
-            metrics |= _evaluate(cfg, session, best, step, log, progress)
-        log.write(step, metrics)
-        progress.advance(metrics["train/loss"], best.val_accuracy)
+        if made:
+            progress.advance(metrics["train/loss"], best.val_accuracy)
         if cfg.patience is not None and best.evaluations_since >= cfg.patience:
             ending["run/stop_reason"] = "patience"
             break
     return {
         **ending,
-        "run/steps": step,
+        "run/steps": made,
         "run/forwards": forwards,
         "run/forwards_per_step": session.optimizer.forwards_per_step,
         **_best_summary(best, session),
         **clock.summary(),
         "time/total_s": time.perf_counter() - started,
         "mem/peak_gib": memory.peak_gib(session.device),
+        "mem/state_mib": session.optimizer.state_bytes() / 2**20,
     }
+
+
+def _collapse(error: NonFiniteError, step: int) -> Summary:
+    """Returns the ending of a run whose numbers ran out at `step`, counted from 1."""
+    return {
+        "run/status": "collapsed",
+        "run/stop_reason": "non_finite",
+        "run/collapse_step": step,
+        "run/collapse_what": f"{error.what} is {error.value} at step {step}",
+    }
+
+
+@dataclass
+class BatchLoss:
+    """The loss of one mini-batch at the current θ, as a number and with its gradient.
+
+    Attributes:
+        scorer: What computes it.
+        batch: The mini-batch, built once for all forward passes of a step.
+        seconds: Time spent in forward passes, and in backward passes if there are any.
+    """
+
+    scorer: CandidateScorer
+    batch: Batch
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        """Returns the loss, without a gradient."""
+        start = time.perf_counter()
+        loss = self.scorer.loss(self.batch)
+        self.seconds += time.perf_counter() - start
+        return loss
+
+    def backward(self) -> float:
+        """Returns the loss and adds its gradient to `grad` of the parameters."""
+        start = time.perf_counter()
+        loss = self.scorer.differentiable_loss(self.batch)
+        loss.backward()
+        value = loss.item()
+        self.seconds += time.perf_counter() - start
+        return value
 
 
 def _step(session: Session, examples: list[Encoded], clock: Clock) -> dict[str, float]:
     """Makes one step, timed; the batch is built once for all of its forward passes."""
     start = time.perf_counter()
     perturb_before = session.params.seconds
-    batch = session.scorer.collate(examples)
-    forward_s = 0.0
-
-    def loss_fn() -> float:
-        nonlocal forward_s
-        before = time.perf_counter()
-        loss = session.scorer.loss(batch)
-        forward_s += time.perf_counter() - before
-        return loss
-
+    loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples))
     info = session.optimizer.step(loss_fn)
     clock.step.append(time.perf_counter() - start)
-    clock.forward.append(forward_s)
+    clock.forward.append(loss_fn.seconds)
     clock.perturb.append(session.params.seconds - perturb_before)
     return {
         "train/loss": info.loss,
@@ -213,14 +248,23 @@ def _step(session: Session, examples: list[Encoded], clock: Clock) -> dict[str, 
 def _evaluate(
     cfg: RunConfig, session: Session, best: Best, step: int, log: RunLog, progress: Progress
 ) -> dict[str, float]:
-    """Scores the validation split, and the test split if that is a new best."""
+    """Scores the validation split, and the test split if that is a new best.
+
+    Raises:
+        NonFiniteError: If a weight or a loss is not finite; `best` and the predictions stay as they were.
+    """
     start = time.perf_counter()
+    if (found := session.params.non_finite()) is not None:
+        name, value = found
+        raise NonFiniteError(step, f"parameter {name}", value)
     with progress.evaluating(len(session.validation)) as done:
         val = session.scorer.evaluate(session.validation, cfg.eval_tokens, done)
+    _check(val, "validation", step)
     metrics = {"eval/val_accuracy": val.accuracy, "eval/val_loss": val.loss}
     if val.accuracy > best.val_accuracy:
         with progress.evaluating(len(session.test)) as done:
             test = session.scorer.evaluate(session.test, cfg.eval_tokens, done)
+        _check(test, "test", step)
         metrics["eval/test_accuracy"] = test.accuracy
         best.step, best.evaluations_since = step, 0
         best.val_accuracy, best.test_accuracy = val.accuracy, test.accuracy
@@ -236,6 +280,12 @@ def _evaluate(
     metrics["time/eval_s"] = time.perf_counter() - start
     metrics["mem/peak_gib"] = memory.peak_gib(session.device)
     return metrics
+
+
+def _check(found: Evaluation, split: str, step: int) -> None:
+    """Raises NonFiniteError if the mean loss of a split is not finite, as it is not if any of its losses is not."""
+    if not math.isfinite(found.loss):
+        raise NonFiniteError(step, f"{split} loss", found.loss)
 
 
 def _best_summary(best: Best, session: Session) -> Summary:

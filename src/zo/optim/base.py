@@ -4,14 +4,33 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
 
 from zo.directions import Direction, Gaussian
 from zo.noise import PERTURBATION, NoiseKey
-from zo.params import ParamSpace
+from zo.params import ParamSpace, Terms
+
+STATE_DTYPES = ("param", "float32")
 
 LossFn: TypeAlias = Callable[[], float]
 """Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
+
+
+@runtime_checkable
+class DifferentiableLoss(Protocol):
+    """A `LossFn` that can be backpropagated, for the first-order references."""
+
+    def __call__(self) -> float:
+        """Returns the loss, without a gradient."""
+        ...
+
+    def backward(self) -> float:
+        """Returns the loss and adds its gradient to `grad` of the parameters."""
+        ...
+
 
 Record: TypeAlias = tuple[float, ...]
 """The scalars that a step's update is a function of, beside the seeds."""
@@ -61,16 +80,26 @@ class ZOOptimizer(ABC):
         config: The method's own configuration.
         lr: η > 0.
         seed: Seed of all directions.
+
+    Attributes:
+        step_index: The current step, from 0.
+        decay: η times the configuration's `weight_decay`, where it has one.
+        state: Tensors kept between steps, by name, one for each of θ; saved, loaded and counted here.
     """
 
     trains: ClassVar[bool] = True
     """False for a baseline that makes no step at all."""
+
+    replays: ClassVar[bool] = True
+    """False where a record is not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
     def __init__(self, params: ParamSpace, config: Any, *, lr: float, seed: int):
         self.params = params
         self.lr = lr
         self.seed = seed
         self.step_index = 0
+        self.decay = lr * float(getattr(config, "weight_decay", 0.0))
+        self.state: dict[str, list[Tensor]] = {}
 
     @property
     @abstractmethod
@@ -97,44 +126,86 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        forwards = 0
-
-        def counted() -> float:
-            nonlocal forwards
-            forwards += 1
-            return self._finite("loss", loss_fn())
-
+        counted = _Counted(loss_fn, self._finite)
         found = self.estimate(counted)
         for value in found.record:
             self._finite("coefficient", value)
-        self.replay(found.record)
-        return StepInfo(found.loss, found.record, found.scalars, forwards)
+        self._apply_and_advance(found.record)
+        return StepInfo(found.loss, found.record, found.scalars, counted.forwards)
 
     def replay(self, record: Record) -> None:
-        """Repeats the step that left `record`, at the θ and step index where it was made."""
-        self.apply(record)
-        self.step_index += 1
+        """Repeats the step that left `record`, at the θ and step index where it was made.
+
+        Raises:
+            RuntimeError: If the method's records are not enough for that.
+        """
+        if not self.replays:
+            raise RuntimeError(
+                "a step made by backpropagation cannot be replayed: no gradient is kept"
+            )
+        self._apply_and_advance(record)
+
+    def move(self, terms: Terms) -> None:
+        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
+        self.params.add_(terms, self.decay)
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
         return Gaussian(NoiseKey(self.seed, PERTURBATION, self.step_index, i))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that the next step depends on beside θ and the configuration."""
-        return {"step_index": self.step_index}
+        """Returns all that the next step depends on beside θ and the configuration; tensors are copied to the host."""
+        copies = {name: [t.to("cpu", copy=True) for t in of] for name, of in self.state.items()}
+        return {"step_index": self.step_index, **copies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""
         self.step_index = int(state["step_index"])
+        for name, tensors in self.state.items():
+            for mine, given in zip(tensors, state[name], strict=True):
+                mine.copy_(given)
 
     def state_bytes(self) -> int:
         """Returns the bytes of state kept between steps that grow with the model."""
-        return 0
+        return sum(t.numel() * t.element_size() for of in self.state.values() for t in of)
+
+    def _apply_and_advance(self, record: Record) -> None:
+        self.apply(record)
+        self.step_index += 1
 
     def _finite(self, what: str, value: float) -> float:
         if not math.isfinite(value):
             raise NonFiniteError(self.step_index, what, value)
         return value
+
+
+class _Counted:
+    """A loss that counts its calls and refuses to be NaN or infinite.
+
+    Args:
+        loss_fn: What is called.
+        finite: Returns its second argument if that is finite, and raises otherwise.
+    """
+
+    def __init__(self, loss_fn: LossFn, finite: Callable[[str, float], float]):
+        self.loss_fn = loss_fn
+        self.finite = finite
+        self.forwards = 0
+
+    def __call__(self) -> float:
+        self.forwards += 1
+        return self.finite("loss", self.loss_fn())
+
+    def backward(self) -> float:
+        if not isinstance(self.loss_fn, DifferentiableLoss):
+            raise TypeError("a first-order method needs a loss with a method `backward`")
+        self.forwards += 1
+        return self.finite("loss", self.loss_fn.backward())
+
+
+def state_dtype(name: str) -> torch.dtype | None:
+    """Returns the dtype that `param` (None: the parameters' own) or `float32` stands for."""
+    return {"param": None, "float32": torch.float32}[name]
 
 
 class Method(NamedTuple):

@@ -1,0 +1,60 @@
+"""Adam by backpropagation: what a zeroth-order method gives up, or saves.
+
+    g = ∇L(θ)
+    m ← β₁ m + (1 − β₁) g;   v ← β₂ v + (1 − β₂) g²
+    θ ← θ − η (m̂ / (√v̂ + δ) + λ θ)          λ: `weight_decay`, not on biases and norms
+
+Cost: 1 forward pass per step and a backward pass, which is not counted in `train/forwards` and costs about two more;
+memory: gradient, m and v, three times θ, and the activations of the forward pass. One pass over the weights.
+
+Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019 for the decoupled decay. `torch.optim.AdamW`.
+
+Deviations: dropout is off, as in every zeroth-order method here, so that both minimise the same loss; the moments are
+in the parameters' dtype and no loss is scaled, so that float16 underflows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zo.optim.backprop import Backprop
+
+
+@dataclass
+class AdamConfig:
+    """Settings of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        checks = [
+            ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+            ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+            ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+            ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+        ]
+        return [(key, right) for key, ok, right in checks if not ok]
+
+
+class Adam(Backprop):
+    """torch.optim.AdamW in the suite's loop."""
+
+    def make(
+        self, groups: list[dict[str, Any]], config: AdamConfig, lr: float
+    ) -> torch.optim.AdamW:
+        """Returns torch's AdamW, which is Adam when nothing decays."""
+        betas = (config.beta1, config.beta2)
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=config.adam_eps)

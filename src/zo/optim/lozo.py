@@ -1,0 +1,75 @@
+"""LOZO: MeZO along directions of low rank, whose row space is kept for a while.
+
+    every `interval` steps:  V ~ N(0, I), columns × r, for every parameter of rows × columns
+    U ~ N(0, I), rows × r;   Z = U Vᵀ   (biases and norms, which have no columns: Z ~ N(0, I))
+    c = (L(θ + ε Z) − L(θ − ε Z)) / 2ε
+    θ ← θ − η (c Z + λ θ)               with `divide_by_rank`: c Z / r where Z = U Vᵀ
+
+Cost: 2 forward passes per step; no state, since V is drawn again from its key. Passes over the weights: 4
+(`restore=subtract`); r (rows + columns) normals for a matrix instead of rows · columns.
+
+Source: Chen et al. 2025, "Enhancing Zeroth-Order Fine-Tuning for Language Models with Low-Rank Structures"; its
+Algorithm 1 has the factor 1/r, its released code and that of the BSZO paper have not.
+
+Deviations: V has a noise stream of its own, so that the step is along the direction that was measured; in the released
+code both share a generator, and on every step that redraws V the update is along another U, a random walk one step in
+`interval`. A parameter with more than two dimensions is rows × the product of the rest. Entries of U Vᵀ have variance
+r: ε and η grow with the rank, as in the released code. `n` > 1 is ours: n directions, each with its own U and V.
+"""
+
+from dataclasses import dataclass, replace
+
+from zo.directions import LowRank
+from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
+from zo.optim.base import Record
+from zo.optim.mezo import MeZO, MeZOConfig
+from zo.params import ParamSpace
+
+
+@dataclass
+class LOZOConfig(MeZOConfig):
+    """Settings of LOZO: those of MeZO, and of its directions.
+
+    Attributes:
+        rank: r ≥ 1.
+        interval: Steps, ≥ 1, for which V is kept.
+        divide_by_rank: The paper's factor 1/r of the update of matrices.
+    """
+
+    name: str = "lozo"
+    rank: int = 2
+    interval: int = 50
+    divide_by_rank: bool = False
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + [
+            (key, "must be at least 1") for key in ("rank", "interval") if getattr(self, key) < 1
+        ]
+
+
+class LOZO(MeZO):
+    """θ ← θ − η c U Vᵀ."""
+
+    def __init__(self, params: ParamSpace, config: LOZOConfig, *, lr: float, seed: int):
+        super().__init__(params, config, lr=lr, seed=seed)
+        self.rank = config.rank
+        self.interval = config.interval
+        self.update_scale = 1.0 / config.rank if config.divide_by_rank else 1.0
+
+    def direction(self, i: int = 0) -> LowRank:
+        """Returns direction `i` of the current step: U new, V as old as the interval says."""
+        return LowRank(
+            u=NoiseKey(self.seed, PERTURBATION, self.step_index, i),
+            v=NoiseKey(self.seed, SUBSPACE, self.step_index // self.interval, i),
+            rank=self.rank,
+        )
+
+    def apply(self, record: Record) -> None:
+        """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""
+        self.move(
+            [
+                (-self.lr * c / self.n, replace(self.direction(i), scale=self.update_scale))
+                for i, c in enumerate(record)
+            ]
+        )

@@ -1,0 +1,112 @@
+"""MeZO-Adam: Adam on MeZO's estimate of the gradient.
+
+    c = (L(θ + ε z) − L(θ − ε z)) / 2ε,  g = c z          (n > 1: the mean of n of them)
+    m ← β₁ m + (1 − β₁) g;   v ← β₂ v + (1 − β₂) g²;   t ← t + 1
+    m̂ = m / (1 − β₁ᵗ);   v̂ = v / (1 − β₂ᵗ)
+    θ ← θ − η (m̂ / (√v̂ + δ) + λ θ)        δ: `adam_eps`; λ: `weight_decay`, not on biases and norms
+
+Cost: 2n forward passes per step (one-sided 1 + n); state: m and v, twice the memory of θ in its dtype, or 8 bytes per
+parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`), one more over the moments.
+
+Source: Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", Appendix B; Kingma and Ba 2015,
+Algorithm 1; the BSZO paper's MeZO-Adam.
+
+Deviations: those of MeZO. As in the released code, `state_dtype: param` keeps the moments and computes the step in the
+parameters' dtype. In float16 that overflows: v falls below the smallest number, δ is 0, and the step is 0/0 or worse;
+the run then ends as collapsed. `state_dtype: float32` does all of it in float32. Weight decay is decoupled and 0 by
+default (the released code passes none).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from zo.optim.base import STATE_DTYPES, Record, state_dtype
+from zo.optim.mezo import MeZO, MeZOConfig
+from zo.params import ParamSpace
+
+
+@dataclass
+class MeZOAdamConfig(MeZOConfig):
+    """Settings of MeZO-Adam: those of MeZO, and of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
+    """
+
+    name: str = "mezo_adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    state_dtype: str = "param"
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        checks = [
+            ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+            ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+            ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+            (
+                "state_dtype",
+                self.state_dtype in STATE_DTYPES,
+                f"must be one of {', '.join(STATE_DTYPES)}",
+            ),
+        ]
+        return super().problems() + [(key, right) for key, ok, right in checks if not ok]
+
+
+@dataclass(frozen=True, eq=False)
+class AdamStep:
+    """m̂ / (√v̂ + δ), in the moments' dtype.
+
+    Attributes:
+        m: First moments, one tensor per trainable one.
+        v: Second moments.
+        correction1: 1 − β₁ᵗ.
+        correction2: 1 − β₂ᵗ.
+        eps: δ.
+    """
+
+    m: Sequence[Tensor]
+    v: Sequence[Tensor]
+    correction1: float
+    correction2: float
+    eps: float
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        """Returns the step's part for tensor `i`, float32; not finite where the moments' dtype is too narrow."""
+        denominator = self.v[i].sqrt().div_(math.sqrt(self.correction2)).add_(self.eps)
+        return (self.m[i] / self.correction1).div_(denominator).float()
+
+
+class MeZOAdam(MeZO):
+    """θ ← θ − η m̂ / (√v̂ + δ), with the moments of c z."""
+
+    def __init__(self, params: ParamSpace, config: MeZOAdamConfig, *, lr: float, seed: int):
+        super().__init__(params, config, lr=lr, seed=seed)
+        self.betas = config.beta1, config.beta2
+        self.adam_eps = config.adam_eps
+        dtype = state_dtype(config.state_dtype)
+        self.state = {"m": params.full(0.0, dtype), "v": params.full(0.0, dtype)}
+
+    def apply(self, record: Record) -> None:
+        """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
+        (beta1, beta2), m, v = self.betas, self.state["m"], self.state["v"]
+
+        def update(i: int, p: Tensor) -> None:
+            g = self.direction(0).sample(i, p).mul_(record[0] / self.n)
+            for j, c in enumerate(record[1:], start=1):
+                g.add_(self.direction(j).sample(i, p), alpha=c / self.n)
+            g = g.to(m[i].dtype)
+            m[i].mul_(beta1).add_(g, alpha=1 - beta1)
+            v[i].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+
+        self.params.visit(update)
+        t = self.step_index + 1
+        step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
+        self.move([(-self.lr, step)])
