@@ -3,9 +3,12 @@
 With `restore="subtract"` both sides make the same displacements in the same order, each rounded once
 to float32, so θ is compared bit for bit after every one of the 50 steps. (Σ stays diagonal as long as
 the first directions are axes, so BSZO-B's are axes too; its oblique case is tried with given ones.)
+Methods with arithmetic of their own (Adam's moments, HiZOO's H, LOZO's products, weight decay) may take
+it in another order than the plain rendering: they have tolerances, in float32 units.
 """
 
 import copy
+import itertools
 from dataclasses import asdict
 
 import numpy as np
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support import plain_methods as plain
+from zo.noise import SUBSPACE, NoiseKey, normal_
 from zo.optim import OPTIMIZERS
 from zo.params import ParamSpace
 from zo.posterior import Posterior
@@ -41,6 +45,10 @@ class Quadratic:
     def __call__(self, tensors: list[Tensor]) -> float:
         pairs = zip(tensors, self.h, self.t, strict=True)
         return sum(float((h * (p.double() - t) ** 2).sum()) for p, h, t in pairs) / 2
+
+    def gradient(self, tensors: list[Tensor]) -> list[Tensor]:
+        pairs = zip(tensors, self.h, self.t, strict=True)
+        return [(h * (p.double() - t)).to(p.dtype) for p, h, t in pairs]
 
 
 class TinyOPT:
@@ -71,33 +79,167 @@ class TinyOPT:
         model = self.model if model is None else model
         return float(model(input_ids=self.ids, labels=self.ids).loss)
 
+    def gradient(self, model: nn.Module) -> list[Tensor]:
+        loss = model(input_ids=self.ids, labels=self.ids).loss
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+class Problem:
+    """θ of the suite and a twin of it, and their losses: two tensors on a quadratic, or a tiny OPT."""
+
+    def __init__(self, kind: str, dtype: torch.dtype = torch.float32):
+        if kind == "quadratic":
+            named, quadratic_loss = quadratic(dtype)
+            self.params = ParamSpace(named, exempt=["v"])
+            self.twin = [t.clone() for t in self.params.tensors]
+            self.loss_at, self.gradient_at = quadratic_loss, quadratic_loss.gradient
+            self.mine, self.other = self.params.tensors, self.twin
+        else:
+            tiny = TinyOPT()
+            self.params = ParamSpace.of(tiny.model)
+            self.mine, self.other = tiny.model, copy.deepcopy(tiny.model)
+            # parameters() gives a tied one once
+            self.twin = [p.detach() for p in self.other.parameters()]
+            self.loss_at, self.gradient_at = tiny.loss, tiny.gradient
+
+    def __call__(self) -> float:
+        return self.loss_at(self.mine)
+
+    def backward(self) -> float:
+        for p, g in zip(self.params.parameters, self.gradient_at(self.mine), strict=True):
+            p.grad = g
+        return self()
+
+    def twin_loss(self) -> float:
+        return self.loss_at(self.other)
+
+    def twin_gradient(self) -> list[Tensor]:
+        return self.gradient_at(self.other)
+
 
 def suite_draw(opt, tensors: list[Tensor]) -> plain.Draw:
     """The suite's noise of its current step."""
     return lambda direction, j, shape: opt.direction(direction).sample(j, tensors[j])
 
 
-def plain_runner(opt, config, lr: float):
-    """A function (theta, loss) -> record that makes the step that `opt` is about to make."""
+def plain_runner(opt, config, lr: float, problem: Problem):
+    """A function () -> record that makes on the twin the step that `opt` is about to make."""
     settings = asdict(config)
     name = settings.pop("name")
-    if name == "mezo":
-        return lambda theta, loss: (
-            plain.mezo_step(theta, loss, suite_draw(opt, theta), lr=lr, **settings),
-        )
-    n = opt.params.numel
-    auto = np.sqrt(n / 1e6)
+    return RUNNERS[name](opt, settings, lr, problem, problem.twin, problem.twin_loss)
+
+
+def run_mezo(opt, settings, lr, problem, theta, loss):
+    settings |= {"lr": lr, "decays": problem.params.decays}
+    return lambda: plain.mezo_step(theta, loss, suite_draw(opt, theta), **settings)
+
+
+def run_mezo_adam(opt, settings, lr, problem, theta, loss):
+    del settings["state_dtype"]
+    settings |= {"lr": lr, "decays": problem.params.decays}
+    moments = plain.Moments.start(theta)
+    return lambda: plain.mezo_adam_step(theta, loss, suite_draw(opt, theta), moments, **settings)
+
+
+def run_hizoo(opt, settings, lr, problem, theta, loss):
+    smooth = settings["hessian_smooth"]
+    h = [torch.ones(p.shape) for p in theta]
+    kept = {k: settings[k] for k in ("eps", "weight_decay")} | {"decays": problem.params.decays}
+    steps = itertools.count()
+
+    def run():
+        t, s = next(steps), smooth
+        if settings["smooth_schedule"] == "cosine":
+            s = smooth * 0.5 * (1 + np.cos(np.pi * min(1, t / settings["smooth_steps"])))
+        return plain.hizoo_step(theta, loss, suite_draw(opt, theta), h, lr=lr, smooth=s, **kept)
+
+    run.state = h
+    return run
+
+
+def run_lozo(opt, settings, lr, problem, theta, loss):
+    """U new at each step; V drawn when the interval begins, and kept here until the next one."""
+    rank, interval = settings["rank"], settings.pop("interval")
+    del settings["n"], settings["two_sided"]
+    settings |= {"lr": lr, "decays": problem.params.decays}
+    kept: list[Tensor | None] = []
+
+    def columns_of(key, j: int, length: int) -> Tensor:
+        return normal_(torch.empty(rank, length), key, j).T  # (length, rank)
+
+    def run():
+        step = opt.step_index
+        if step % interval == 0:
+            key = NoiseKey(opt.seed, SUBSPACE, step // interval, 0)
+            kept[:] = [
+                columns_of(key, j, p.numel() // len(p)) if p.dim() > 1 else None
+                for j, p in enumerate(theta)
+            ]
+
+        def draw(_, j, shape):
+            key = NoiseKey(opt.seed, 0, step, 0)
+            if kept[j] is None:
+                return normal_(torch.empty(shape), key, j)
+            return columns_of(key, j, shape[0])
+
+        return [plain.lozo_step(theta, loss, draw, kept, **settings)]
+
+    return run
+
+
+def run_adam(opt, settings, lr, problem, theta, loss):
+    decayed, moments = lr * settings.pop("weight_decay"), plain.Moments.start(theta)
+
+    def run():
+        g = problem.twin_gradient()
+        plain.decay(theta, decayed, problem.params.decays)
+        plain.adam_update(theta, g, moments, lr=lr, **settings)
+        return ()
+
+    return run
+
+
+def run_sgd(opt, settings, lr, problem, theta, loss):
+    weight_decay, velocity = settings["weight_decay"], [torch.zeros(p.shape) for p in theta]
+
+    def run():
+        pairs = zip(problem.twin_gradient(), theta, problem.params.decays, strict=True)
+        g = [g + weight_decay * p if decays else g for g, p, decays in pairs]
+        plain.sgd_update(theta, g, velocity, lr=lr, mu=settings["momentum"])
+        return ()
+
+    return run
+
+
+def run_bszo(opt, settings, lr, problem, theta, loss):
+    auto = np.sqrt(opt.params.numel / 1e6)
     if settings["prior_std"] is None:
         settings["prior_std"] = auto
     start = settings.pop("noise_std")
     noise = plain.Noise.start(auto if start is None else start)
 
-    def run(theta, loss):
+    def run():
         result = plain.bszo_step(theta, loss, suite_draw(opt, theta), noise, lr=lr, **settings)
         assert result.forwards == opt.forwards_per_step
         return (*result.mu, noise.running_var)
 
     return run
+
+
+RUNNERS = {
+    "mezo": run_mezo,
+    "mezo_adam": run_mezo_adam,
+    "hizoo": run_hizoo,
+    "lozo": run_lozo,
+    "adam": run_adam,
+    "sgd": run_sgd,
+    "bszo": run_bszo,
+    "bszo_b": run_bszo,
+}
+
+
+def test_every_method_that_trains_has_a_plain_rendering():
+    assert set(RUNNERS) == {name for name, m in OPTIMIZERS.items() if m.optimizer.trains}
 
 
 def errors(
@@ -110,25 +252,16 @@ def errors(
 ) -> tuple[float, float, float]:
     """Largest |Δ| of a record (slope; or μ and σ_e²) and of θ over a run, and how far θ went."""
     config = OPTIMIZERS[method].config(**settings)
-    if problem == "quadratic":
-        named, quadratic_loss = quadratic(dtype)
-        params = ParamSpace(named)
-        twin = [t.clone() for t in params.tensors]
-        loss, twin_loss = lambda: quadratic_loss(params.tensors), lambda: quadratic_loss(twin)
-    else:
-        tiny = TinyOPT()
-        other = copy.deepcopy(tiny.model)
-        params = ParamSpace.of(tiny.model)
-        twin = [p.detach() for p in other.parameters()]  # parameters() gives a tied one once
-        loss, twin_loss = tiny.loss, lambda: tiny.loss(other)
+    pair = Problem(problem, dtype)
+    params, twin = pair.params, pair.twin
     start = [t.clone() for t in params.tensors]
     opt = OPTIMIZERS[method].optimizer(params, config, lr=lr, seed=42)
-    plain_step = plain_runner(opt, config, lr)
+    plain_step = plain_runner(opt, config, lr, pair)
     d_record = d_theta = 0.0
     for _ in range(steps):
-        expected = plain_step(twin, twin_loss)
-        got = opt.step(loss).record
-        d_record = max(d_record, *(abs(a - b) for a, b in zip(got, expected, strict=True)))
+        expected = plain_step()
+        got = opt.step(pair).record
+        d_record = max([d_record, *(abs(a - b) for a, b in zip(got, expected, strict=True))])
         d_theta = max(
             d_theta,
             *(float((a - b).abs().max()) for a, b in zip(params.tensors, twin, strict=True)),
@@ -161,6 +294,9 @@ AUTO_LR = 100.0  # the automatic scale sqrt(n / 1e6) believes little of so small
         ("mezo", {}, 1e-3),
         ("mezo", {"eps": 1e-3}, 1e-2),
         ("mezo", {"two_sided": False}, 1e-2),
+        ("mezo", {"n": 3}, 1e-3),
+        ("mezo", {"n": 3, "two_sided": False}, 1e-3),
+        ("hizoo", {}, 1e-3),  # with 1e-8 of smoothing H moves by less than a float32 unit
         ("bszo", {}, AUTO_LR),
         ("bszo", PRIOR, 1e-2),
         ("bszo_b", {}, AUTO_LR),
@@ -171,9 +307,77 @@ def test_fifty_steps_on_a_quadratic(method, settings, lr):
     assert_bit_equal(method, settings, lr, "quadratic")
 
 
-@pytest.mark.parametrize(("method", "lr"), [("mezo", 1e-3), ("bszo", 1.0), ("bszo_b", 1.0)])
-def test_fifty_steps_on_a_tied_transformer(method, lr, one_thread):
-    assert_bit_equal(method, {}, lr, "opt")
+@pytest.mark.parametrize(
+    ("method", "settings", "lr"),
+    [
+        ("mezo", {}, 1e-3),
+        ("mezo", {"n": 2}, 1e-3),
+        ("hizoo", {}, 1e-3),
+        ("bszo", {}, 1.0),
+        ("bszo_b", {}, 1.0),
+    ],
+)
+def test_fifty_steps_on_a_tied_transformer(method, settings, lr, one_thread):
+    assert_bit_equal(method, settings, lr, "opt")
+
+
+MOVING_H = {"eps": 0.05, "hessian_smooth": 0.01}  # a large ε: curvatures are divided by its square
+COSINE = {"smooth_schedule": "cosine", "smooth_steps": 30, "weight_decay": 0.1}
+OTHER_RANK = {"eps": 0.01, "rank": 3, "interval": 7}
+ADAM = {"adam_eps": 1e-4}  # gradients that are zero but for rounding stay small
+
+
+@pytest.mark.parametrize("problem", ["quadratic", "opt"])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("mezo", {"eps": 0.01, "weight_decay": 0.1}),
+        ("mezo_adam", {"eps": 0.01}),
+        ("mezo_adam", {"eps": 0.01, "state_dtype": "float32", "n": 2, "weight_decay": 0.1}),
+        ("mezo_adam", {"eps": 0.01, "beta1": 0.5, "beta2": 0.9, "adam_eps": 0.01}),
+        ("mezo_adam", {"eps": 0.01, "two_sided": False}),
+        ("hizoo", MOVING_H),
+        ("hizoo", MOVING_H | {"state_dtype": "float32"}),
+        ("hizoo", MOVING_H | COSINE),
+        ("lozo", {"eps": 0.01, "interval": 20}),
+        ("lozo", OTHER_RANK | {"divide_by_rank": True}),
+        ("lozo", OTHER_RANK | {"weight_decay": 0.1}),
+        ("adam", ADAM),
+        ("adam", ADAM | {"weight_decay": 0.1, "beta1": 0.5, "beta2": 0.9}),
+        ("sgd", {}),
+        ("sgd", {"momentum": 0.9, "weight_decay": 0.1}),
+    ],
+    ids=str,
+)
+def test_fifty_steps_within_float32(method, settings, problem, one_thread):
+    """θ within one float32 unit of a weight of size one (2⁻²³) per step, and the methods do move:
+    the least of them 0.003, five hundred times the tolerance.
+    """
+    lr = 1e-2 if problem == "quadratic" else 1e-3
+    if method == "lozo":
+        lr /= 2  # entries of U Vᵀ are √r as large
+    d_record, d_theta, moved = errors(method, settings, lr, problem)
+    assert d_theta <= STEPS * 2.0**-23
+    assert d_record < 2e-4  # slopes: a float32 unit of the loss over ε
+    assert moved > 0.003
+
+
+@pytest.mark.parametrize("state_dtype", ["param", "float32"])
+def test_h_itself_is_the_plain_one(state_dtype):
+    """H after 50 steps on the quadratic, grown from 1 to several: within 5e-5 of it, which is the
+    rounding of θ in the losses, over ε² and gathered.
+    """
+    config = OPTIMIZERS["hizoo"].config(**MOVING_H, state_dtype=state_dtype)
+    pair = Problem("quadratic")
+    opt = OPTIMIZERS["hizoo"].optimizer(pair.params, config, lr=1e-2, seed=42)
+    plain_step = plain_runner(opt, config, 1e-2, pair)
+    for _ in range(STEPS):
+        plain_step()
+        opt.step(pair)
+    for h, expected in zip(opt.state["h"], plain_step.state, strict=True):
+        torch.testing.assert_close(h, expected, rtol=5e-5, atol=0)
+    h = torch.cat([h.flatten() for h in opt.state["h"]])
+    assert 1 < 2 * h.min() < h.max()
 
 
 @pytest.mark.parametrize(("method", "settings"), [("mezo", {}), ("bszo", PRIOR | {"k": 1})])

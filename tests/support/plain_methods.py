@@ -6,7 +6,8 @@ with the suite: no parameter space, no posterior class, no random streams. The n
 of these.
 
 Sources: BSZO, Algorithms 1 and 2 with the posterior of section "Posterior Update In Subspace";
-MeZO, Algorithm 1 of Malladi et al. 2023.
+MeZO, Algorithms 1 and 2 of Malladi et al. 2023; Adam, Algorithm 1 of Kingma and Ba 2015; HiZOO,
+Algorithm 1 of Zhao et al. 2025, in the order of its code; LOZO, Algorithm 1 of Chen et al. 2025.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ def displace(theta: Sequence[Tensor], draw: Draw, direction: int, scale: float) 
         p.copy_(p.float().add(z, alpha=scale))
 
 
+def decay(theta: Sequence[Tensor], factor: float, decays: Sequence[bool]) -> None:
+    """θ ← θ − factor · θ, in float32, where decay applies."""
+    for p, does in zip(theta, decays, strict=True):
+        if does and factor:
+            p.copy_(p.float() - factor * p.float())
+
+
 def mezo_step(
     theta: Sequence[Tensor],
     loss: Loss,
@@ -41,22 +49,176 @@ def mezo_step(
     lr: float,
     eps: float,
     two_sided: bool = True,
+    n: int = 1,
+    weight_decay: float = 0.0,
+    decays: Sequence[bool] = (),
+) -> list[float]:
+    """One step of MeZO (ZO-SGD), n-SPSA if n > 1; returns the slope estimates."""
+    slopes = measured_slopes(theta, loss, draw, n, eps, two_sided)
+    if weight_decay:
+        decay(theta, lr * weight_decay, decays)
+    for i, slope in enumerate(slopes):
+        displace(theta, draw, i, -lr * slope / n)
+    return slopes
+
+
+def measured_slopes(
+    theta: Sequence[Tensor], loss: Loss, draw: Draw, n: int, eps: float, two_sided: bool
+) -> list[float]:
+    """The difference quotients along n directions, each out, across, and back."""
+    here = math.nan if two_sided else loss()
+    slopes = []
+    for i in range(n):
+        displace(theta, draw, i, eps)
+        plus = loss()
+        if two_sided:
+            displace(theta, draw, i, -2 * eps)
+            minus = loss()
+            displace(theta, draw, i, eps)
+            slopes.append((plus - minus) / (2 * eps))
+        else:
+            displace(theta, draw, i, -eps)
+            slopes.append((plus - here) / eps)
+    return slopes
+
+
+@dataclass
+class Moments:
+    """What Adam carries from one step to the next, in float32."""
+
+    m: list[Tensor]
+    v: list[Tensor]
+    t: int = 0
+
+    @classmethod
+    def start(cls, theta: Sequence[Tensor]) -> Moments:
+        return cls([torch.zeros(p.shape) for p in theta], [torch.zeros(p.shape) for p in theta])
+
+
+def adam_update(
+    theta: Sequence[Tensor],
+    g: Sequence[Tensor],
+    moments: Moments,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    adam_eps: float,
+) -> None:
+    """θ ← θ − η m̂ / (√v̂ + δ)."""
+    moments.t += 1
+    for p, g_p, m, v in zip(theta, g, moments.m, moments.v, strict=True):
+        m.copy_(beta1 * m + (1 - beta1) * g_p)
+        v.copy_(beta2 * v + (1 - beta2) * g_p**2)
+        m_hat = m / (1 - beta1**moments.t)
+        v_hat = v / (1 - beta2**moments.t)
+        p.copy_(p.float() - lr * m_hat / (v_hat.sqrt() + adam_eps))
+
+
+def mezo_adam_step(
+    theta: Sequence[Tensor],
+    loss: Loss,
+    draw: Draw,
+    moments: Moments,
+    *,
+    lr: float,
+    eps: float,
+    two_sided: bool = True,
+    n: int = 1,
+    weight_decay: float = 0.0,
+    decays: Sequence[bool] = (),
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    adam_eps: float = 1e-8,
+) -> list[float]:
+    """One step of MeZO-Adam: g = c z, or the mean of n of them, is Adam's gradient."""
+    slopes = measured_slopes(theta, loss, draw, n, eps, two_sided)
+    if weight_decay:
+        decay(theta, lr * weight_decay, decays)
+    g = [
+        sum(c * draw(i, j, p.shape) for i, c in enumerate(slopes)) / n for j, p in enumerate(theta)
+    ]
+    adam_update(theta, g, moments, lr=lr, beta1=beta1, beta2=beta2, adam_eps=adam_eps)
+    return slopes
+
+
+def sgd_update(
+    theta: Sequence[Tensor],
+    g: Sequence[Tensor],
+    velocity: Sequence[Tensor],
+    *,
+    lr: float,
+    mu: float,
+) -> None:
+    """b ← μ b + g; θ ← θ − η b."""
+    for p, g_p, b in zip(theta, g, velocity, strict=True):
+        b.copy_(mu * b + g_p)
+        p.copy_(p - lr * b)
+
+
+def hizoo_step(
+    theta: Sequence[Tensor],
+    loss: Loss,
+    draw: Draw,
+    h: Sequence[Tensor],
+    *,
+    lr: float,
+    eps: float,
+    smooth: float,
+    weight_decay: float = 0.0,
+    decays: Sequence[bool] = (),
+) -> tuple[float, float]:
+    """One step of HiZOO; h is H, ones at the start. Returns c and |ℓ₊ + ℓ₋ − 2 ℓ₀|."""
+
+    def scaled(i: int, j: int, shape: torch.Size) -> Tensor:
+        return draw(i, j, shape) / h[j].sqrt()
+
+    here = loss()
+    displace(theta, scaled, 0, eps)
+    plus = loss()
+    displace(theta, scaled, 0, -2 * eps)
+    minus = loss()
+    displace(theta, scaled, 0, eps)
+    bend = abs(plus + minus - 2 * here)
+    for j, h_j in enumerate(h):
+        z = draw(0, j, h_j.shape)
+        h_j.copy_((1 - smooth) * h_j + bend * smooth * h_j * z**2 / (2 * eps**2))
+    slope = (plus - minus) / (2 * eps)
+    if weight_decay:
+        decay(theta, lr * weight_decay, decays)
+    displace(theta, scaled, 0, -lr * slope)
+    return slope, bend
+
+
+def lozo_step(
+    theta: Sequence[Tensor],
+    loss: Loss,
+    draw_u: Draw,
+    v: Sequence[Tensor | None],
+    *,
+    lr: float,
+    eps: float,
+    rank: int,
+    divide_by_rank: bool,
+    weight_decay: float = 0.0,
+    decays: Sequence[bool] = (),
 ) -> float:
-    """One step of MeZO (ZO-SGD); returns the slope estimate."""
-    if two_sided:
-        displace(theta, draw, 0, eps)
-        plus = loss()
-        displace(theta, draw, 0, -2 * eps)
-        minus = loss()
-        displace(theta, draw, 0, eps)
-        slope = (plus - minus) / (2 * eps)
-    else:
-        here = loss()
-        displace(theta, draw, 0, eps)
-        plus = loss()
-        displace(theta, draw, 0, -eps)
-        slope = (plus - here) / eps
-    displace(theta, draw, 0, -lr * slope)
+    """One step of LOZO with the given V, columns × r, None for a parameter that is no matrix."""
+
+    def low_rank(i: int, j: int, shape: torch.Size) -> Tensor:
+        v_j = v[j]
+        if v_j is None:
+            return draw_u(i, j, shape)
+        u = draw_u(i, j, torch.Size([shape[0], rank]))
+        return (u @ v_j.T).view(shape)
+
+    def divided(i: int, j: int, shape: torch.Size) -> Tensor:
+        return low_rank(i, j, shape) / (rank if v[j] is not None and divide_by_rank else 1)
+
+    (slope,) = measured_slopes(theta, loss, low_rank, 1, eps, two_sided=True)
+    if weight_decay:
+        decay(theta, lr * weight_decay, decays)
+    displace(theta, divided, 0, -lr * slope)
     return slope
 
 
