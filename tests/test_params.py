@@ -126,6 +126,95 @@ def test_a_repeated_storage_keeps_its_first_name_and_place():
     assert b.eq(1).all()
 
 
+class RMSNorm(nn.Module):
+    """Named as every library names its own; of no common base class."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+
+class Scaled(nn.LayerNorm):
+    """A normalisation layer whose own name does not say so."""
+
+
+class Layers(nn.Module):
+    """Names that mislead: `norm_in` is a linear layer, `first` and `second` are normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm_in = nn.Linear(4, 4)
+        self.first = nn.LayerNorm(4)
+        self.second = RMSNorm()
+        self.third = Scaled(4)
+        self.bias_table = nn.Embedding(2, 4)
+        self.gain = nn.Parameter(torch.ones(4))
+        self.bias = nn.Parameter(torch.zeros(4))
+
+
+def test_biases_and_norms_do_not_decay_whatever_their_names():
+    space = ParamSpace.of(Layers())
+    decayed = {name for name, does in zip(space.names, space.decays, strict=True) if does}
+    assert decayed == {"norm_in.weight", "bias_table.weight", "gain"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_decay_takes_its_share_where_it_applies_and_in_the_same_rounding(dtype):
+    space = ParamSpace(weights(dtype), exempt=["b"])
+    assert space.decays == [True, False, True]
+    start, decay, terms = copies(space), 0.125, [(0.01, Z[0]), (0.02, Z[1])]
+    space.add_(terms, decay)
+    moved = sum_in_float64(start, terms)
+    for p, exact, was, does in zip(space.tensors, moved, start, space.decays, strict=True):
+        expected = exact - decay * was.double() if does else exact
+        allowed = UNIT_ROUNDOFF[dtype] * expected.abs() + 4 * 2.0**-24 * (was.double().abs() + 1)
+        assert (p.double() - expected).abs().le(allowed).all()
+
+
+def test_decay_alone_needs_no_terms():
+    space = ParamSpace(weights())
+    start = copies(space)
+    space.add_([], 0.5)
+    assert equal(space.tensors, [t / 2 for t in start])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["w", "b", "v"])
+def test_the_first_tensor_that_is_not_finite_is_named(name, bad, dtype):
+    space = ParamSpace(weights(dtype))
+    assert space.non_finite() is None
+    space.tensors[space.names.index(name)].view(-1)[-1] = bad
+    found, value = space.non_finite()
+    assert found == name
+    assert value == abs(bad) or (bad != bad and value != value)
+    space.tensors[0].view(-1)[0] = bad
+    assert space.non_finite()[0] == "w"
+
+
+def test_the_largest_numbers_of_a_dtype_are_finite():
+    """A norm of them overflows float16; it is not taken."""
+    tensors = [torch.full((4,), 6e4, dtype=torch.float16), torch.full((4,), 3e38)]
+    assert ParamSpace([("half", tensors[0]), ("single", tensors[1])]).non_finite() is None
+
+
+def test_a_visit_sees_every_tensor_in_order_and_is_timed():
+    space = ParamSpace(weights())
+    seen = []
+    space.visit(lambda i, p: seen.append((i, p.data_ptr())))
+    assert seen == [(i, p.data_ptr()) for i, p in enumerate(space.tensors)]
+    assert space.seconds > 0
+
+
+def test_full_takes_after_the_parameters_but_for_a_given_dtype():
+    space = ParamSpace(weights(torch.bfloat16))
+    for dtype, expected in ((None, torch.bfloat16), (torch.float32, torch.float32)):
+        made = space.full(1.5, dtype)
+        assert [t.shape for t in made] == [p.shape for p in space.tensors]
+        assert {t.dtype for t in made} == {expected}
+        assert all(t.eq(1.5).all() for t in made)
+
+
 def test_unknown_policy_and_empty_space_are_refused():
     with pytest.raises(ValueError, match="restore"):
         ParamSpace(weights(), restore="hope")
