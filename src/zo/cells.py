@@ -1,5 +1,6 @@
 """A command line's cells: every run that it asks for, composed and checked before the first one starts."""
 
+import copy
 import difflib
 import sys
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zo.config import ConfigError, Problem, RunConfig, to_run_config
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 CONFIG_NAME = "config"
+GROUPS = ("model", "task", "optimizer", "precision")
+TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "tracking"}
 
 
 def check_command_line(argv: Sequence[str]) -> None:
@@ -57,9 +60,10 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     configs: list[RunConfig] = []
     problems: dict[str, Problem] = {}
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        composer = _Composer()
         for cell in _expand(list(overrides), multirun):
             try:
-                configs.append(to_run_config(_compose(cell)))
+                configs.append(to_run_config(composer.compose(cell)))
             except ConfigError as error:
                 problems.update({str(p): p for p in error.problems})
     if problems:
@@ -95,19 +99,31 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
     return [list(cell) for cell in batch]
 
 
-def _compose(overrides: list[str]) -> DictConfig:
-    """Composes one run's configuration.
+class _Composer:
+    """Composes cells. Those that differ in top-level values alone, such as seed and lr, share one composition."""
 
-    Raises:
-        ConfigError: Naming every override that cannot be composed.
-    """
-    try:
-        return compose(CONFIG_NAME, overrides=overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        problems = _override_problems(overrides)
-        if not problems:
-            problems = [Problem("conf", CONFIG_NAME, _explain(error))]
-        raise ConfigError(problems) from None
+    def __init__(self) -> None:
+        self._shared: dict[tuple[str, ...], DictConfig] = {}
+        self._parser = OverridesParser.create()
+
+    def compose(self, overrides: list[str]) -> DictConfig:
+        """Composes one run's configuration.
+
+        Raises:
+            ConfigError: Naming every override that cannot be composed.
+        """
+        values = [o for o in overrides if o.partition("=")[0] in TOP_LEVEL]
+        rest = tuple(o for o in overrides if o not in values)
+        try:
+            if rest not in self._shared:
+                self._shared[rest] = compose(CONFIG_NAME, overrides=list(rest))
+            cfg = copy.deepcopy(self._shared[rest])
+            for override in self._parser.parse_overrides(values):
+                OmegaConf.update(cfg, override.key_or_group, override.value())
+        except (HydraException, OmegaConfBaseException) as error:
+            problems = _override_problems(overrides)
+            raise ConfigError(problems or [Problem("conf", CONFIG_NAME, _explain(error))]) from None
+        return cfg
 
 
 def _override_problems(overrides: list[str]) -> list[Problem]:
