@@ -59,6 +59,30 @@ def test_evaluation_equals_the_plain_rendering_in_the_original_order(shape):
     assert len(done) > 1
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, shape):
+    """Along a random direction, against a two-sided difference; some layers compute in float32."""
+    model, examples = DECODERS[kind]().double(), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1, loss_dtype="model")
+    batch = scorer.collate(examples)
+    loss = scorer.differentiable_loss(batch)
+    assert loss.item() == scorer.loss(batch)
+    loss.backward()
+    generator = torch.Generator().manual_seed(3)
+    parameters = list(model.parameters())
+    z = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+    slope = sum(float((p.grad * z_p).sum()) for p, z_p in zip(parameters, z, strict=True))
+    eps, losses = 1e-5, []
+    for sign in (1, -2):
+        with torch.no_grad():
+            for p, z_p in zip(parameters, z, strict=True):
+                p.add_(z_p, alpha=sign * eps)
+        losses.append(scorer.loss(batch))
+    assert abs(slope) > 0.01
+    assert slope == pytest.approx((losses[0] - losses[1]) / (2 * eps), rel=2e-3)
+
+
 def test_eager_attention_gives_the_same_scores():
     examples = make_examples(SHAPES["mixed lengths"])
     model = opt(attn_implementation="eager")

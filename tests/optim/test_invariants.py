@@ -1,10 +1,14 @@
 """What theory says of the methods: expectations, limits, and where two of them must agree."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from zo.directions import Gaussian
+from zo.noise import NoiseKey
 from zo.optim import OPTIMIZERS
 from zo.params import ParamSpace
 
@@ -192,3 +196,223 @@ def test_automatic_scale_is_the_root_of_millions_of_weights():
     assert info.scalars["noise_std"] == pytest.approx((7 / 1e6) ** 0.5)
     assert info.scalars["shrinkage"] == pytest.approx(0.5, abs=1e-4)  # equal prior and noise
     assert info.scalars["posterior_trace"] == pytest.approx(7 / 1e6, rel=1e-3)  # 2 · γ σ_e²
+
+
+def directions_walked(opt, loss: Quadratic) -> tuple[list[np.ndarray], np.ndarray, float]:
+    """Makes one step; returns where each forward pass was and Δθ, both from θ, and the record's slope."""
+    home, visited = loss.flat(), []
+
+    def watched() -> float:
+        visited.append(loss.flat() - home)
+        return loss()
+
+    record = opt.step(watched).record
+    return visited, loss.flat() - home, record[0]
+
+
+@pytest.mark.parametrize("divide_by_rank", [False, True])
+def test_lozo_steps_along_what_it_probed_also_when_v_is_new(divide_by_rank):
+    """Twelve steps, V new at every fourth: Δθ = −η c Z with Z read off the probes, tensor by tensor."""
+    loss = Quadratic("snapshot")
+    settings = {"interval": 4, "rank": 2, "eps": 0.5, "divide_by_rank": divide_by_rank}
+    opt = make("lozo", loss, 0.05, **settings)
+    factor = np.array([1.0] * 3 + [0.5 if divide_by_rank else 1.0] * 4)  # v, then m
+    for _ in range(12):
+        (plus, minus), moved, slope = directions_walked(opt, loss)
+        z = (plus - minus) / (2 * 0.5)
+        np.testing.assert_allclose(moved, -0.05 * slope * factor * z, rtol=0, atol=2e-6)
+        assert np.abs(moved).max() > 1e-4
+
+
+def test_lozo_keeps_its_row_space_for_an_interval_and_then_leaves_it():
+    """Rank of the 2 × 2 tensor's directions, one after another, with rank-1 V: 1 within, 2 across."""
+    loss = Quadratic("snapshot")
+    opt = make("lozo", loss, 0.05, interval=3, rank=1)
+    rows = []
+    for _ in range(9):
+        rows.append(opt.direction().sample(1, loss.params.tensors[1]))
+        opt.step(loss)
+    for begin in (0, 3, 6):
+        assert torch.linalg.matrix_rank(torch.cat(rows[begin : begin + 3]), rtol=1e-5) == 1
+    for begin in (2, 5):
+        assert torch.linalg.matrix_rank(torch.cat(rows[begin : begin + 2]), rtol=1e-5) == 2
+
+
+@pytest.mark.parametrize("divide_by_rank", [False, True])
+def test_expected_step_of_lozo_is_r_times_the_gradient_unless_divided(divide_by_rank):
+    """E[Z Zᵀ] = r I for a matrix and I for a vector: E[Δθ] = −η r ∇L and −η ∇L, within 4 standard errors."""
+    settings = {"interval": 1, "rank": 2, "eps": 1e-3, "divide_by_rank": divide_by_rank}
+    moves, gradient = displacements("lozo", 0.5, 4000, **settings)
+    factor = np.array([1.0] * 3 + [1.0 if divide_by_rank else 2.0] * 4)
+    expected = -0.5 * factor * gradient
+    error = moves.std(axis=0, ddof=1) / np.sqrt(len(moves))
+    assert (np.abs(moves.mean(axis=0) - expected) < 4 * error).all()
+    along = (moves[:, 3:] @ gradient[3:]) / (gradient[3:] @ gradient[3:])
+    along_error = along.std(ddof=1) / np.sqrt(len(along))
+    assert along_error < 0.1  # so that r and 1 are told apart
+    assert abs(along.mean() + 0.5 * factor[-1]) < 4 * along_error
+
+
+@pytest.mark.parametrize("restore", ["subtract", "snapshot"])
+@pytest.mark.parametrize("state_dtype", ["param", "float32"])
+def test_hizoo_without_smoothing_is_mezo(restore, state_dtype):
+    """H stays 1, so probes, slopes and steps are MeZO's to the last bit; only L(θ) is measured as well."""
+    losses = {name: Quadratic(restore) for name in ("mezo", "hizoo")}
+    settings = {"mezo": {}, "hizoo": {"hessian_smooth": 0.0, "state_dtype": state_dtype}}
+    opts = {name: make(name, loss, 1e-2, **settings[name]) for name, loss in losses.items()}
+    for _ in range(30):
+        walks = {name: directions_walked(opt, losses[name]) for name, opt in opts.items()}
+        first, *probes = walks["hizoo"][0]
+        assert not first.any()
+        np.testing.assert_array_equal(probes, walks["mezo"][0])
+        assert walks["hizoo"][2] == walks["mezo"][2]
+        np.testing.assert_array_equal(losses["hizoo"].flat(), losses["mezo"].flat())
+    assert all(h.eq(1).all() for h in opts["hizoo"].state["h"])
+
+
+def test_hizoo_measures_the_curvature():
+    """(ℓ₊ + ℓ₋ − 2ℓ₀)/ε² = Σ h z²/H: exact on a quadratic, and H then grows by s/2 of it, times H z²."""
+    loss = Quadratic("snapshot")
+    s = 0.25
+    opt = make("hizoo", loss, 1e-3, eps=0.1, hessian_smooth=s)
+    for _ in range(10):
+        z = [opt.direction().sample(i, p).double() for i, p in enumerate(loss.params.tensors)]
+        was = [h.double().clone() for h in opt.state["h"]]
+        parts = zip(loss.h, z, was, strict=True)
+        curvature = sum(float((c * z_i**2 / h).sum()) for c, z_i, h in parts)
+        assert opt.step(loss).scalars["curvature"] == pytest.approx(curvature, rel=1e-4)
+        for h, before, z_i in zip(opt.state["h"], was, z, strict=True):
+            expected = (1 - s) * before + s * curvature / 2 * before * z_i**2
+            torch.testing.assert_close(h.double(), expected, rtol=1e-4, atol=0)
+
+
+def test_hizoo_steps_with_the_new_h():
+    """Δθ = −η c z/√H, H as the step left it, not as it was probed with."""
+    loss = Quadratic("snapshot")
+    opt = make("hizoo", loss, 0.01, eps=0.1, hessian_smooth=0.25)
+    for _ in range(5):
+        z = [opt.direction().sample(i, p).double() for i, p in enumerate(loss.params.tensors)]
+        before = loss.flat()
+        slope = opt.step(loss).scalars["slope"]
+        roots = [h.double().sqrt() for h in opt.state["h"]]
+        step = flat([z_i / root for z_i, root in zip(z, roots, strict=True)])
+        np.testing.assert_allclose(loss.flat() - before, -0.01 * slope * step, rtol=0, atol=1e-6)
+
+
+def test_the_cosine_schedule_falls_from_s_to_nothing():
+    loss = Quadratic()
+    schedule = {"smooth_schedule": "cosine", "smooth_steps": 8, "hessian_smooth": 0.5}
+    opt = make("hizoo", loss, 1e-3, eps=0.1, **schedule)
+    smooths = [opt.step(loss).scalars["smooth"] for _ in range(11)]
+    assert smooths[0] == 0.5
+    assert smooths[4] == pytest.approx(0.25)
+    assert smooths[8:] == [0.0] * 3
+    assert all(a > b for a, b in itertools.pairwise(smooths[:9]))
+
+
+class Narrow(Quadratic):
+    """The same problem with weights in half precision."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__("snapshot")
+        named = zip(self.params.names, self.params.tensors, strict=True)
+        self.params = ParamSpace([(name, t.to(dtype)) for name, t in named], "snapshot")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_h_moves_in_half_precision_only_if_it_is_float32(dtype):
+    """Fifty steps that each let H grow by a few 1e-6: far below half a unit of bf16 or fp16."""
+    grown = {}
+    for state_dtype in ("param", "float32"):
+        loss = Narrow(dtype)
+        opt = make("hizoo", loss, 1e-3, eps=0.05, hessian_smooth=1e-6, state_dtype=state_dtype)
+        for _ in range(50):
+            opt.step(loss)
+        grown[state_dtype] = torch.cat([h.flatten() for h in opt.state["h"]])
+    assert grown["param"].dtype == dtype
+    assert grown["param"].eq(1).all()
+    assert grown["float32"].dtype == torch.float32
+    assert grown["float32"].ne(1).all()
+
+
+def test_the_growth_of_h_underflows_in_float16_as_the_release_multiplies_it():
+    """s = 1e-8 at ε = 1e-4: |ℓ₊ + ℓ₋ − 2ℓ₀| = 0.01 makes H grow by z²/200, which fp16 could hold; but
+    the product with s is 0 before the division by 2ε² can save it.
+    """
+    for state_dtype, moves in (("param", False), ("float32", True)):
+        loss = Narrow(torch.float16)
+        opt = make("hizoo", loss, 0.0, eps=1e-4, hessian_smooth=1e-8, state_dtype=state_dtype)
+        opt.replay((0.0, 0.01))
+        h = torch.cat([h.flatten() for h in opt.state["h"]]).float()
+        assert bool((h > 1.001).any()) == moves
+
+
+@pytest.mark.parametrize("two_sided", [True, False])
+def test_n_spsa_averages_n_single_steps(two_sided):
+    """One step of n = 4 is the mean of the four steps along its directions, each from the same θ."""
+    loss = Quadratic("snapshot")
+    opt = make("mezo", loss, 0.1, n=4, eps=1e-2, two_sided=two_sided)
+    home, start = loss.flat(), [t.clone() for t in loss.params.tensors]
+    record = opt.step(loss).record
+    moved = loss.flat() - home
+    assert len(record) == 4
+    single = make("mezo", loss, 0.1, n=1, eps=1e-2, two_sided=two_sided)
+    steps = []
+    for i in range(4):
+        loss.put(start)
+        single.direction = lambda _=0, i=i: Gaussian(NoiseKey(5, 0, 0, i))
+        info = single.step(loss)
+        single.step_index = 0
+        assert info.record == (record[i],)
+        steps.append(loss.flat() - home)
+    np.testing.assert_allclose(moved, np.mean(steps, axis=0), rtol=0, atol=1e-6)
+    assert np.abs(moved).max() > 1e-3
+
+
+def test_more_directions_bring_the_step_nearer_to_the_gradient():
+    """The variance of the estimate falls as 1/n: over 400 steps, n = 9 has a ninth of it, within 25 %."""
+    variance = {}
+    for n in (1, 9):
+        moves, _ = displacements("mezo", 1.0, 400, n=n, eps=1e-3)
+        variance[n] = moves.var(axis=0, ddof=1).sum()
+    assert variance[1] / variance[9] == pytest.approx(9, rel=0.25)
+
+
+def test_sgd_takes_the_step_that_mezo_takes_on_average():
+    loss = Quadratic("snapshot")
+
+    class WithGradient:
+        def __call__(self) -> float:
+            return loss()
+
+        def backward(self) -> float:
+            gradient = torch.from_numpy(loss.gradient()).float()
+            parts = gradient.split([p.numel() for p in loss.params.tensors])
+            for p, g in zip(loss.params.parameters, parts, strict=True):
+                p.grad = g.view(p.shape)
+            return loss()
+
+    home, gradient = loss.flat(), loss.gradient()
+    info = make("sgd", loss, 0.5).step(WithGradient())
+    np.testing.assert_allclose(loss.flat() - home, -0.5 * gradient, rtol=0, atol=1e-6)
+    assert info.scalars["gradient_norm"] == pytest.approx(np.linalg.norm(gradient))
+
+
+def test_the_first_step_of_mezo_adam_has_length_lr_in_every_coordinate():
+    """m̂/√v̂ = g/|g| at t = 1: only the bias correction makes it so."""
+    loss = Quadratic("snapshot")
+    home = loss.flat()
+    opt = make("mezo_adam", loss, 0.01)
+    z = flat([opt.direction(0).sample(i, p) for i, p in enumerate(loss.params.tensors)])
+    slope = opt.step(loss).scalars["slope"]
+    expected = -0.01 * np.sign(slope * z)
+    np.testing.assert_allclose(loss.flat() - home, expected, rtol=1e-4)
+
+
+def test_adam_in_float16_overflows_with_moments_in_float16_alone():
+    """A gradient of 1e-3 squares to a v of 1e-9, which is 0 in float16, as δ is: the step is infinite."""
+    for state_dtype, finite in (("param", False), ("float32", True)):
+        loss = Narrow(torch.float16)
+        opt = make("mezo_adam", loss, 1e-3, state_dtype=state_dtype)
+        opt.replay((1e-3,))
+        assert (loss.params.non_finite() is None) == finite

@@ -10,7 +10,8 @@ memory: gradient, m and v, three times θ, and the activations of the forward pa
 Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019 for the decoupled decay. `torch.optim.AdamW`.
 
 Deviations: dropout is off, as in every zeroth-order method here, so that both minimise the same loss; the moments are
-in the parameters' dtype and no loss is scaled, so that float16 underflows.
+in the parameters' dtype and no loss is scaled: in float16 they underflow, δ = 1e-8 is 0, and the run collapses at its
+first step unless `adam_eps` is a number that float16 has (≥ 6e-8).
 """
 
 from dataclasses import dataclass
