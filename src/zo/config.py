@@ -143,6 +143,8 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         del plain[key]
     for group, key in (("model", "lr_grid"), ("model", "install"), ("task", "install")):
         del plain[group][key]
+    if run.model.weights == "pretrained":
+        del plain["model"]["architecture"]
     if run.steps == 0:
         for key in ("lr", "batch_size", "eval_every", "patience"):
             del plain[key]
@@ -184,6 +186,11 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         node = getattr(run, group)
         for key, right in node.problems():
             yield Problem(f"{group}.{key}", getattr(node, key), right)
+    if run.model.kind == "masked" and run.task.masked_prompt is None:
+        right = f"must be given: {run.model.name} is a masked model, and task {run.task.name} has no prompt for one"
+        yield Problem("task.masked_prompt", None, right)
+    if run.model.kind == "masked" and run.task.objective == "lm":
+        yield Problem("task.objective", "lm", "must be classification for a masked model")
     least = {
         "seed": 0,
         "steps": 0,

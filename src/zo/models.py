@@ -1,4 +1,7 @@
-"""Load a decoder model and its tokenizer in the dtype that was asked for."""
+"""Load a decoder or masked model and its tokenizer in the dtype that was asked for.
+
+transformers is imported where it is used, since the configuration needs this module but not that library.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,24 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from safetensors.torch import save_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import nn
 
 from zo import package_files
 
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
+
+KINDS = ("decoder", "masked")
+WEIGHTS = ("pretrained", "random")
+STAND_IN = "package:zo/assets/reviews-tiny"
+"""Its tokenizer stands in for the one of a model with random weights."""
 
 
 class ModelError(ValueError):
@@ -37,6 +43,10 @@ class ModelConfig:
     Attributes:
         name: registry name, the YAML file's name.
         path: hub id, local directory, or ``package:<package>/<directory or .gguf file>``.
+        kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask.
+        weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
+            of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
+        architecture: transformers' configuration, ``model_type`` first; None reads it from `path`.
         revision: the hub's commit or branch.
         gguf_file: name of the GGUF file at a `path` that is a hub id or a directory.
         sha256: of the GGUF file; checked before it is converted.
@@ -47,6 +57,9 @@ class ModelConfig:
 
     name: str = MISSING
     path: str = MISSING
+    kind: str = "decoder"
+    weights: str = "pretrained"
+    architecture: dict[str, Any] | None = None
     revision: str | None = None
     gguf_file: str | None = None
     sha256: str | None = None
@@ -56,11 +69,17 @@ class ModelConfig:
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
-        return [
+        found = [
             ("lr_grid", f"must list numbers greater than 0 for {name}")
             for name, grid in self.lr_grid.items()
             if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
         ]
+        for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
+            if getattr(self, key) not in options:
+                found.append((key, f"must be {' or '.join(options)}"))
+        if self.architecture is not None and "model_type" not in self.architecture:
+            found.append(("architecture", "must name its model_type"))
+        return found
 
 
 @dataclass(frozen=True)
@@ -74,57 +93,148 @@ class Loaded:
 def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device) -> Loaded:
     """Load, cast and check; the first use of a GGUF file converts it into the cache.
 
+    Random weights are drawn on the device in the dtype, the same ones every time, without touching
+    the global random state.
+
     Raises:
         ModelError: weights out of reach or not the expected ones, an architecture that
             `zo.scoring` cannot read.
     """
     with _quiet():
-        source, local = _source(model_cfg)
-        options: dict[str, Any] = {"local_files_only": True} if local else {}
-        if not local and model_cfg.revision is not None:
-            options["revision"] = model_cfg.revision
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, attn_implementation=model_cfg.attention, **options
-            )
-        except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
-            raise ModelError(_unreachable(model_cfg, error)) from error
+        read = _random if model_cfg.weights == "random" else _pretrained
+        loaded = read(model_cfg, dtype, torch.device(device))
+    model = loaded.model
     for parameter in model.parameters():  # some architectures keep a few in float32
         parameter.data = parameter.data.to(dtype)
-    model = model.to(device).eval()
+    loaded = Loaded(model.to(device).eval(), loaded.tokenizer)
     model.config.use_cache = False
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    check_head(model)
-    return Loaded(model, tokenizer)
+    check_head(model, model_cfg.kind)
+    return loaded
+
+
+def load_tokenizer(cfg: ModelConfig) -> Any:
+    """The tokenizer that goes with the model, with a pad token; nothing else is loaded.
+
+    Raises:
+        ModelError: out of reach.
+    """
+    with _quiet():
+        if cfg.weights == "random":
+            return _stand_in_tokenizer(cfg)
+        return _tokenizer(cfg, *_source(cfg))
+
+
+def head_of(model: Any, kind: str) -> Callable[[Any], Any]:
+    """What turns last hidden states into logits.
+
+    Of a decoder the output embedding; of a masked model all that follows the encoder: in RoBERTa a
+    dense layer, gelu, a layer norm and the output embedding with its bias.
+    """
+    if kind == "decoder":
+        return model.get_output_embeddings()
+    return nn.Sequential(*(part for part in model.children() if part is not model.base_model))
 
 
 @torch.inference_mode()
-def check_head(model: Any) -> None:
-    """Make sure that logits at chosen places are the output embedding of the hidden states there.
+def check_head(model: Any, kind: str = "decoder") -> None:
+    """Make sure that logits at chosen places are the head's of the hidden states there.
 
     Raises:
         ModelError: the model does more than that (scaled or capped logits), or takes no positions.
     """
-    kind = type(model).__name__
+    name = type(model).__name__
     accepted = inspect.signature(model.base_model.forward).parameters
-    if model.base_model is model or not {"position_ids", "attention_mask"} <= accepted.keys():
-        raise ModelError(f"model.path: {kind} takes no position_ids, which scoring needs")
+    needed = {"attention_mask"} | ({"position_ids"} if kind == "decoder" else set())
+    if model.base_model is model or not needed <= accepted.keys():
+        raise ModelError(f"model.path: {name} takes no {max(needed)}, which scoring needs")
     tokens = torch.arange(1, 6, device=model.device)[None]  # (1, 5)
-    expected = model(input_ids=tokens, use_cache=False).logits.float()
-    hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-    logits = model.get_output_embeddings()(hidden).float()
+    options = {"use_cache": False} if kind == "decoder" else {}
+    expected = model(input_ids=tokens, **options).logits.float()
+    hidden = model.base_model(input_ids=tokens, **options).last_hidden_state
+    logits = head_of(model, kind)(hidden).float()
     tolerance = 4 * torch.finfo(model.dtype).eps * expected.abs().max().item()
     if logits.shape != expected.shape or not torch.allclose(logits, expected, 0, tolerance):
+        head = "output embedding" if kind == "decoder" else "head"
         raise ModelError(
-            f"model.path: {kind} does not compute its logits as output embedding x last hidden"
+            f"model.path: {name} does not compute its logits as {head} x last hidden"
             " state, so that candidates cannot be scored"
         )
 
 
-def _source(cfg: ModelConfig) -> tuple[str, bool]:
-    """What to load from, and whether that is on this machine."""
+def _auto_class(cfg: ModelConfig) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    return AutoModelForMaskedLM if cfg.kind == "masked" else AutoModelForCausalLM
+
+
+def _tokenizer(cfg: ModelConfig, source: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    with _explained(cfg):
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _stand_in_tokenizer(cfg: ModelConfig) -> Any:
+    """Its ids stay as they are: they fit into every vocabulary that is at least as large."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        package_files.resolve(STAND_IN), local_files_only=True
+    )
+    if cfg.kind == "masked":
+        tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    return tokenizer
+
+
+def _pretrained(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+    source, options = _source(cfg)
+    tokenizer = _tokenizer(cfg, source, options)
+    with _explained(cfg):
+        model = _auto_class(cfg).from_pretrained(
+            source, dtype=dtype, attn_implementation=cfg.attention, **options
+        )
+    return Loaded(model, tokenizer)
+
+
+def _random(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+    from transformers import AutoConfig
+
+    tokenizer = _stand_in_tokenizer(cfg)
+    if cfg.architecture is not None:
+        try:
+            config = AutoConfig.for_model(**cfg.architecture)
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"model.architecture: {_first_line(error)}") from error
+    else:
+        source, options = _source(cfg)
+        with _explained(cfg):
+            config = AutoConfig.from_pretrained(source, **options)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"model.architecture: a vocabulary of {config.vocab_size} has no room for the"
+            f" {len(tokenizer)} tokens that random weights are used with"
+        )
+    config.pad_token_id = tokenizer.pad_token_id  # RoBERTa counts positions from it
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(0)
+        model = _auto_class(cfg).from_config(config, dtype=dtype, attn_implementation=cfg.attention)
+    return Loaded(model, tokenizer)
+
+
+@contextmanager
+def _explained(cfg: ModelConfig) -> Iterator[None]:
+    """Turns the dozen kinds of exceptions for "could not be loaded" into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(_unreachable(cfg, error)) from error
+
+
+def _source(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """What to load from, and how: from this machine alone, or a revision of the hub."""
     try:
         path = package_files.resolve(cfg.path)
         if cfg.gguf_file is not None:
@@ -132,8 +242,10 @@ def _source(cfg: ModelConfig) -> tuple[str, bool]:
     except Exception as error:  # not installed, or any of the hub's errors
         raise ModelError(_unreachable(cfg, error)) from error
     if path.endswith(".gguf"):
-        return str(_converted(Path(path), cfg)), True
-    return path, Path(path).is_dir()
+        path = str(_converted(Path(path), cfg))
+    if Path(path).is_dir():
+        return path, {"local_files_only": True}
+    return path, {} if cfg.revision is None else {"revision": cfg.revision}
 
 
 def _gguf_path(path: str, cfg: ModelConfig) -> str:
@@ -145,7 +257,7 @@ def _gguf_path(path: str, cfg: ModelConfig) -> str:
 
 
 def _unreachable(cfg: ModelConfig, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
+    reason = _first_line(error)
     if cfg.install:
         remedy = f"`{cfg.install}` brings it"
     elif cfg.path.startswith(package_files.PREFIX) or Path(cfg.path).exists():
@@ -157,6 +269,11 @@ def _unreachable(cfg: ModelConfig, error: Exception) -> str:
             " copy for model.path=<local copy>"
         )
     return f"model.path: {cfg.path} cannot be loaded ({reason}); {remedy}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else repr(error)
 
 
 def _converted(file: Path, cfg: ModelConfig) -> Path:
@@ -188,6 +305,9 @@ def _convert(file: Path, target: Path) -> None:
     if missing:
         packages = " ".join(missing)
         raise ModelError(f"model.path: reading {file.name} needs `pip install {packages}`")
+    from safetensors.torch import save_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     options = {"gguf_file": file.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
@@ -222,7 +342,8 @@ def _sha256(file: Path) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and no chatter from the library, as it was before on exit."""
-    logging = transformers.utils.logging
+    from transformers.utils import logging
+
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -18,7 +18,7 @@ from zo.params import ParamSpace
 from zo.precision import DTYPES
 from zo.progress import Progress
 from zo.scoring import Batch, CandidateScorer, Evaluation
-from zo.tasks import Encoded, TaskError, encode, load_splits
+from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
 from zo.tasks.batches import BatchOrder
 from zo.tracking import RunLog, read_status
 
@@ -89,7 +89,11 @@ class Session:
 
     @classmethod
     def open(cls, cfg: RunConfig) -> "Session":
-        """Loads model and data and makes the optimizer."""
+        """Loads model and data and makes the optimizer.
+
+        Raises:
+            TaskError, ModelError: If they cannot be had as configured or do not fit each other.
+        """
         if cfg.threads is not None:
             torch.set_num_threads(cfg.threads)
         device = _device(cfg.device)
@@ -98,13 +102,28 @@ class Session:
         splits = load_splits(cfg.task)
         loaded = load(cfg.model, DTYPES[cfg.precision.dtype], device)
         params = ParamSpace.of(loaded.model, cfg.precision.restore)
+        scorer = CandidateScorer(
+            loaded.model,
+            loaded.tokenizer.pad_token_id,
+            cfg.precision.loss,
+            cfg.model.kind,
+            cfg.task.objective,
+        )
+        tokens = encode_masked if cfg.model.kind == "masked" else encode
+        train, validation, test = (
+            tokens(cfg.task, loaded.tokenizer, examples)
+            for examples in (splits.train, splits.validation, splits.test)
+        )
+        scorer.check([*train, *validation, *test])
+        if cfg.task.objective == "lm":
+            train = [example.true_candidate_alone() for example in train]
         assert cfg.lr is not None
         return cls(
             device=device,
-            train=encode(cfg.task, loaded.tokenizer, splits.train),
-            validation=encode(cfg.task, loaded.tokenizer, splits.validation),
-            test=encode(cfg.task, loaded.tokenizer, splits.test),
-            scorer=CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id, cfg.precision.loss),
+            train=train,
+            validation=validation,
+            test=test,
+            scorer=scorer,
             params=params,
             optimizer=OPTIMIZERS[cfg.optimizer.name].optimizer(
                 params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed

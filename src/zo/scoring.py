@@ -1,8 +1,9 @@
-"""Candidates -> scores of a decoder model; the loss and the predictions come from here.
+"""Candidates -> scores of a model; the loss and the predictions come from here.
 
-A candidate's score is the mean log-probability of its tokens behind the prompt. Each prompt is
-computed once, its candidates follow it in the same row and do not see each other, and the output
-embedding is applied only where a candidate's token is predicted.
+A decoder's score of a candidate is the mean log-probability of its tokens behind the prompt. Each
+prompt is computed once, its candidates follow it in the same row and do not see each other, and the
+output embedding is applied only where a candidate's token is predicted. A masked model's score of a
+label word is its logit at the mask; the head is applied only there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zo.models import head_of
+from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
 
@@ -25,7 +28,8 @@ class Batch:
 
     Attributes:
         input_ids: prompt, then every candidate without its last token, then padding. # (B, L)
-        mask: additive attention mask, or None: plain causal attention.       # (B, 1, L, L) | None
+        mask: decoders: additive attention mask, or None: plain causal attention;
+            masked models: 1 at tokens, 0 at padding.                 # (B, 1, L, L) | None; (B, L)
         position_ids: each candidate continues its prompt's, or None: 0..L-1. # (B, L) | None
         reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
         token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
@@ -75,6 +79,9 @@ class _Row:
 def _lay_out(example: Encoded) -> _Row:
     n = len(example.prompt_ids)
     ids, segments, positions = list(example.prompt_ids), [0] * n, list(range(n))
+    if example.mask_at is not None:
+        reads = [example.mask_at]
+        return _Row(ids, segments, positions, reads, [reads] * len(example.candidate_ids))
     token_columns = []
     for c, candidate in enumerate(example.candidate_ids):
         begin, inner = len(ids), len(candidate) - 1
@@ -93,39 +100,52 @@ class CandidateScorer:
     """Scores, loss and predictions of one model; the model's weights may change between calls.
 
     Args:
-        model: decoder with an output embedding, as `zo.models.load` returns it.
+        model: as `zo.models.load` returns it.
         pad_id: token that fills short rows; no score depends on it.
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
+        kind: ``decoder`` or ``masked``.
+        objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`.
 
     Raises:
         ValueError: another `loss_dtype`.
     """
 
-    def __init__(self, model: Any, pad_id: int, loss_dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        model: Any,
+        pad_id: int,
+        loss_dtype: str = "float32",
+        kind: str = "decoder",
+        objective: str = "classification",
+    ) -> None:
         if loss_dtype not in ("model", "float32"):
             raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
         self._base = model.base_model
-        self._head = model.get_output_embeddings()
+        self._head = head_of(model, kind)
+        self._masked = kind == "masked"
+        self._objective = objective
         self._pad_id = pad_id
         parameter = next(model.parameters())
         self._device, self._model_dtype = parameter.device, parameter.dtype
         self._loss_dtype = self._model_dtype if loss_dtype == "model" else torch.float32
-        self._positions = getattr(model.config, "max_position_embeddings", None) or math.inf
+        self._positions = _positions(model)
         self._window = getattr(model.config, "sliding_window", None) or math.inf
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
         """Build the tensors that all forward passes of a step share.
 
         Raises:
-            ValueError: no examples, unequal numbers of candidates, more tokens than the model
-                has positions.
+            ValueError: no examples, unequal numbers of candidates, examples for the other kind of
+                model, more tokens than the model has positions.
         """
         if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
             raise ValueError("a batch needs examples, all with the same number of candidates")
+        if any((e.mask_at is not None) != self._masked for e in examples):
+            raise ValueError("masked models need examples with a mask, decoders without one")
         width = max(e.length for e in examples)
         longest = max(len(ids) for e in examples for ids in e.candidate_ids)
         packed = longest > 1
-        self._check_span(examples, packed)
+        self.check(examples)
         rows = [_lay_out(e) for e in examples]
         reads: list[int] = []  # flattened over the rows
         token_reads, token_ids = [], []
@@ -138,11 +158,11 @@ class CandidateScorer:
                 token_ids.append(ids + [0] * short)
         shape = (len(examples), -1, longest)
         where = self._tensor(token_reads).view(shape)
-        segments = _padded([row.segments for row in rows], width, -1) if packed else []
+        segments = _padded([row.segments for row in rows], width, -1)
         positions = _padded([row.positions for row in rows], width, 0) if packed else []
         return Batch(
             input_ids=self._tensor(_padded([row.ids for row in rows], width, self._pad_id)),
-            mask=self._block_mask(self._tensor(segments)) if packed else None,
+            mask=self._attention(self._tensor(segments), packed),
             position_ids=self._tensor(positions) if packed else None,
             reads=self._tensor(reads),
             token_reads=where.clamp_min(0),
@@ -153,12 +173,16 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
-        """Mean log-probability per candidate, in nats, as computed: also nan.  # (B, C)."""
-        return self._scores(batch)
+        """One per candidate, in nats, as computed: also nan.  # (B, C)."""
+        return _means(self._values(batch), batch)
 
     @torch.inference_mode()
     def loss(self, batch: Batch) -> float:
-        """Cross entropy over the candidates' scores, mean over the batch, in nats."""
+        """The objective's loss, in nats.
+
+        ``classification``: cross entropy over the candidates' scores, mean over the examples;
+        ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
+        """
         return self._loss(batch).item()
 
     @torch.enable_grad()
@@ -167,20 +191,26 @@ class CandidateScorer:
         return self._loss(batch)
 
     def _loss(self, batch: Batch) -> Tensor:
-        return F.cross_entropy(self._scores(batch), batch.labels)
+        values = self._values(batch)
+        if self._objective == "classification":
+            return F.cross_entropy(_means(values, batch), batch.labels)
+        rows = torch.arange(len(batch.labels), device=self._device)
+        true = values[rows, batch.labels]  # (B, T)
+        tokens = (~batch.absent[rows, batch.labels]).sum()
+        return (-true.sum(dtype=torch.float32) / tokens).to(values.dtype)
 
-    def _scores(self, batch: Batch) -> Tensor:
+    def _values(self, batch: Batch) -> Tensor:
+        """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
+        places = {} if self._masked else {"position_ids": batch.position_ids, "use_cache": False}
         hidden = self._base(
-            input_ids=batch.input_ids,
-            attention_mask=batch.mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
+            input_ids=batch.input_ids, attention_mask=batch.mask, **places
         ).last_hidden_state  # (B, L, D)
         logits = self._head(hidden.flatten(0, 1)[batch.reads])  # (R, V)
-        log_probs = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
-        per_token = log_probs[batch.token_reads, batch.token_ids]  # (B, C, T)
-        total = per_token.masked_fill(batch.absent, 0).sum(-1)
-        return total / (~batch.absent).sum(-1)
+        if self._masked:
+            values = logits.to(self._loss_dtype)
+        else:
+            values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
+        return values[batch.token_reads, batch.token_ids].masked_fill(batch.absent, 0)
 
     @torch.inference_mode()
     def evaluate(
@@ -201,22 +231,37 @@ class CandidateScorer:
         """
         if not examples:
             raise ValueError("there is nothing to evaluate: the split has no examples")
-        losses = [0.0] * len(examples)
+        losses, weights = [0.0] * len(examples), [1.0] * len(examples)
         predictions = [0] * len(examples)
         for indices in length_batches([e.length for e in examples], max_tokens):
             batch = self.collate([examples[i] for i in indices])
             scores = self.scores(batch)
-            each = F.cross_entropy(scores, batch.labels, reduction="none")
-            both = torch.stack([each.double(), scores.argmax(-1).double()]).tolist()
-            for i, loss, prediction in zip(indices, *both, strict=True):
-                losses[i], predictions[i] = loss, int(prediction)
+            each, parts = self._losses(scores, batch)
+            columns = torch.stack([each.double(), parts.double(), scores.argmax(-1).double()])
+            for i, loss, part, prediction in zip(indices, *columns.tolist(), strict=True):
+                losses[i], weights[i], predictions[i] = loss, part, int(prediction)
             if progress is not None:
                 progress(len(indices))
         right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
-        return Evaluation(sum(losses) / len(examples), right / len(examples), predictions)
+        loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
+        return Evaluation(loss, right / len(examples), predictions)
+
+    def _losses(self, scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""
+        if self._objective == "classification":
+            each = F.cross_entropy(scores, batch.labels, reduction="none")
+            return each, torch.ones_like(each)
+        true = batch.labels[:, None]
+        tokens = (~batch.absent).sum(-1)  # (B, C)
+        return -scores.gather(1, true)[:, 0], tokens.gather(1, true)[:, 0]
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
+
+    def _attention(self, segments: Tensor, packed: bool) -> Tensor | None:
+        if self._masked:
+            return (segments >= 0).long()
+        return self._block_mask(segments) if packed else None
 
     def _block_mask(self, segments: Tensor) -> Tensor:
         """Everything sees its prompt and, of its own candidate, what stands before it."""
@@ -227,16 +272,30 @@ class CandidateScorer:
         mask = torch.zeros(hidden.shape, dtype=self._model_dtype, device=self._device)
         return mask.masked_fill_(hidden, torch.finfo(self._model_dtype).min)
 
-    def _check_span(self, examples: Sequence[Encoded], packed: bool) -> None:
-        span = max(
-            len(e.prompt_ids) + max(len(ids) for ids in e.candidate_ids) - 1 for e in examples
-        )
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Make sure that the model can see the longest of the examples whole.
+
+        Raises:
+            TaskError: it cannot; names ``task.max_length``.
+        """
+        lengths = [max(map(len, e.candidate_ids)) for e in examples]
+        span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
         # The block mask replaces the model's own, and with it a sliding window's edge.
-        limit = min(self._positions, self._window) if packed else self._positions
+        limit = min(self._positions, self._window) if max(lengths) > 1 else self._positions
         if span > limit:
-            raise ValueError(
-                f"task.max_length: {span} tokens, but the model sees {limit} at a time"
-            )
+            raise TaskError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
+
+
+def _means(values: Tensor, batch: Batch) -> Tensor:
+    return values.sum(-1) / (~batch.absent).sum(-1)  # (B, C)
+
+
+def _positions(model: Any) -> float:
+    """Tokens that the model has positions for; RoBERTa keeps some in front of the first token."""
+    found = getattr(model.config, "max_position_embeddings", None) or math.inf
+    embeddings = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return found if padding is None else found - padding - 1
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

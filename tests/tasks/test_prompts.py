@@ -71,7 +71,7 @@ MISTAKES = {
         {"prompt": "{text} It wa", "candidates": ["s", " great"]},
         r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'",
     ),
-    "objective": ({"objective": "lm"}, r"task\.objective: 'lm' is unknown"),
+    "objective": ({"objective": "regression"}, r"task\.objective: 'regression' is none of"),
     "no room": ({"max_length": 3}, r"task\.max_length: no room for a prompt"),
 }
 

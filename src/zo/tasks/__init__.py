@@ -2,6 +2,7 @@
 
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.data import Example, Splits, load_splits
+from zo.tasks.masked import encode_masked
 from zo.tasks.prompts import Encoded, encode, render
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "TaskConfig",
     "TaskError",
     "encode",
+    "encode_masked",
     "load_splits",
     "render",
 ]

@@ -6,21 +6,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 
 from zo import package_files
 from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.templates import task_columns
+
+if TYPE_CHECKING:
+    import datasets
 
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
 
 
 @dataclass(frozen=True)
 class Example:
-    """The template's columns of one row, and the index of its true candidate."""
+    """The templates' columns of one row, and the index of its true candidate."""
 
     fields: dict[str, Any]
     label: int
@@ -42,7 +44,7 @@ def load_splits(task: TaskConfig) -> Splits:
         TaskError: data out of reach, a column that is not there, a label without a candidate,
             a split too small for the sizes.
     """
-    fields = template_fields(task.prompt)
+    fields = task_columns(task)
     rows = _read(task, task.train_split)
     n_train, n_validation = task.train_size, task.validation_size
     order = _order(task, len(rows))
@@ -60,22 +62,6 @@ def load_splits(task: TaskConfig) -> Splits:
         validation=_examples(task, rows, order[n_train:][:n_validation], fields),
         test=_examples(task, test_rows, test, fields),
     )
-
-
-def template_fields(prompt: str) -> list[str]:
-    """Columns named in a template, each once, in their order.
-
-    Raises:
-        TaskError: the template is not one that `str.format` fills with columns.
-    """
-    try:
-        names = [name for _, name, _, _ in Formatter().parse(prompt) if name is not None]
-    except ValueError as error:
-        raise TaskError(f"task.prompt: {prompt!r} is not a template ({error})") from error
-    for name in names:
-        if not name.isidentifier():
-            raise TaskError(f"task.prompt: {{{name}}} is not the name of a column in {prompt!r}")
-    return list(dict.fromkeys(names))
 
 
 def _order(task: TaskConfig, n: int) -> np.ndarray:
@@ -106,28 +92,44 @@ def _require_column(rows: datasets.Dataset, column: str, key: str) -> None:
 
 
 def _examples(
-    task: TaskConfig, rows: datasets.Dataset, indices: np.ndarray, fields: Sequence[str]
+    task: TaskConfig, rows: datasets.Dataset, indices: np.ndarray, fields: dict[str, str]
 ) -> list[Example]:
-    for field in fields:
-        _require_column(rows, field, "prompt")
+    for field, key in fields.items():
+        _require_column(rows, field, key)
     _require_column(rows, task.label_field, "label_field")
     chosen = rows.select(indices)
-    labels = chosen[task.label_field][:]
-    for row, label in zip(indices, labels, strict=True):
-        if not isinstance(label, int) or not 0 <= label < len(task.candidates):
-            raise TaskError(
-                f"task.label_field: row {row} has the {task.label_field} {label!r}, which is not"
-                f" the index of one of the {len(task.candidates)} task.candidates"
-            )
+    labels = [
+        _label(task, row, value)
+        for row, value in zip(indices, chosen[task.label_field][:], strict=True)
+    ]
     columns = {field: chosen[field][:] for field in fields}
     return [
-        Example({field: values[i] for field, values in columns.items()}, int(label))
+        Example({field: values[i] for field, values in columns.items()}, label)
         for i, label in enumerate(labels)
     ]
 
 
+def _label(task: TaskConfig, row: int, value: Any) -> int:
+    """The index of the true candidate."""
+    if task.labels is not None:
+        if value in task.labels:
+            return task.labels.index(value)
+        raise TaskError(
+            f"task.labels: row {row} has the {task.label_field} {value!r}, which is none of"
+            f" {', '.join(map(repr, task.labels))}"
+        )
+    if isinstance(value, int) and 0 <= value < len(task.candidates):
+        return int(value)
+    raise TaskError(
+        f"task.label_field: row {row} has the {task.label_field} {value!r}, which is not"
+        f" the index of one of the {len(task.candidates)} task.candidates"
+    )
+
+
 def _read(task: TaskConfig, split: str) -> datasets.Dataset:
     """One split of the dataset, only the rows that `where` keeps."""
+    import datasets  # takes a second, and the configuration alone needs none of it
+
     try:
         files = {
             name: package_files.resolve(file) for name, file in (task.data_files or {}).items()
@@ -136,6 +138,7 @@ def _read(task: TaskConfig, split: str) -> datasets.Dataset:
             rows = datasets.load_dataset(
                 task.path,
                 task.subset,
+                data_dir=task.data_dir,
                 revision=task.revision,
                 data_files=files or None,
                 split=split,
@@ -151,7 +154,8 @@ def _read(task: TaskConfig, split: str) -> datasets.Dataset:
 
 def _unreachable(task: TaskConfig, split: str, error: Exception) -> str:
     key = "task.data_files" if task.data_files else "task.path"
-    what = f"{task.path} ({task.subset})" if task.subset else task.path
+    part = task.subset or task.data_dir
+    what = f"{task.path} ({part})" if part else task.path
     reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
     message = f"{key}: split {split!r} of {what} cannot be loaded ({reason})"
     if not isinstance(error, OSError):  # there, but not as the configuration says
@@ -160,15 +164,20 @@ def _unreachable(task: TaskConfig, split: str, error: Exception) -> str:
         return f"{message}; `{task.install}` brings it"
     if task.data_files or Path(task.path).is_dir():
         return f"{message}; give the path of a copy that has it"
+    command = f"hf download --repo-type dataset {task.path}"
+    if task.revision:
+        command += f" --revision {task.revision}"
     return (
-        f"{message}; where the hub can be reached, `hf download --repo-type dataset {task.path}"
-        f" --local-dir {task.path.split('/')[-1]}` brings a copy for task.path=<local copy>"
+        f"{message}; where the hub can be reached, `{command} --local-dir"
+        f" {task.path.split('/')[-1]}` brings a copy for task.path=<local copy>"
     )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and no chatter from the library, as it was before on exit."""
+    import datasets
+
     verbosity = datasets.logging.get_verbosity()
     bars = not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity_error()

@@ -1,13 +1,14 @@
-"""Examples -> the tokens of their prompt and of every candidate."""
+"""Examples -> the tokens of their prompt and of every candidate, for decoder models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example, template_fields
+from zo.tasks.config import OBJECTIVES, TaskConfig, TaskError
+from zo.tasks.data import Example
+from zo.tasks.templates import columns, fill
 
 
 @dataclass(frozen=True)
@@ -15,24 +16,30 @@ class Encoded:
     """One example as token ids.
 
     Attributes:
-        prompt_ids: with the special tokens that the tokenizer puts in front; never empty.
-        candidate_ids: per candidate, the tokens that follow the prompt; never empty.
+        prompt_ids: with the special tokens that the tokenizer puts around it; never empty.
+        candidate_ids: per candidate, the tokens that follow the prompt or fill its mask; never empty.
         label: index of the true candidate.
+        mask_at: where in `prompt_ids` the mask stands; None: candidates follow the prompt.
     """
 
     prompt_ids: list[int]
     candidate_ids: list[list[int]]
     label: int
+    mask_at: int | None = None
 
     @property
     def length(self) -> int:
         """Tokens that a forward pass sees: the prompt and each candidate without its last."""
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.candidate_ids)
 
+    def true_candidate_alone(self) -> Encoded:
+        """The same example with no other candidate than the true one: all that ``lm`` trains on."""
+        return replace(self, candidate_ids=[self.candidate_ids[self.label]], label=0)
+
 
 def render(task: TaskConfig, example: Example) -> str:
     """The prompt's text."""
-    return task.prompt.format(**example.fields)
+    return fill(task.prompt, example.fields, "prompt")
 
 
 def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
@@ -51,9 +58,14 @@ def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> lis
     prefix = len(tokenizer("")["input_ids"])  # special tokens in front, e.g. OPT's </s>
     prompts = [render(task, example) for example in examples]
     prompt_ids = tokenizer(prompts)["input_ids"]
+    candidates = [
+        [fill(c, example.fields, "candidates") for c in task.candidates] for example in examples
+    ]
     joined = [
-        tokenizer([prompt + candidate for prompt in prompts])["input_ids"]
-        for candidate in task.candidates
+        tokenizer([prompt + texts[c] for prompt, texts in zip(prompts, candidates, strict=True)])[
+            "input_ids"
+        ]
+        for c in range(len(task.candidates))
     ]
     encoded = []
     for i, example in enumerate(examples):
@@ -62,7 +74,7 @@ def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> lis
             raise TaskError(f"task.prompt: it renders to no tokens for {example.fields}")
         tails = [
             _tail(task, candidate, prompts[i], ids, joined[c][i])
-            for c, candidate in enumerate(task.candidates)
+            for c, candidate in enumerate(candidates[i])
         ]
         room = task.max_length - max(map(len, tails))
         encoded.append(Encoded(_truncate(ids, prefix, room), tails, example.label))
@@ -70,9 +82,9 @@ def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> lis
 
 
 def _check(task: TaskConfig) -> None:
-    template_fields(task.prompt)
-    if task.objective != "classification":
-        raise TaskError(f"task.objective: {task.objective!r} is unknown; use 'classification'")
+    columns(task.prompt, "prompt")
+    if task.objective not in OBJECTIVES:
+        raise TaskError(f"task.objective: {task.objective!r} is none of {', '.join(OBJECTIVES)}")
     if len(task.candidates) < 2:
         raise TaskError(f"task.candidates: {len(task.candidates)} given, at least 2 are needed")
     for candidate in task.candidates:

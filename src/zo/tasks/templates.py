@@ -1,0 +1,105 @@
+"""Templates over a row's columns: ``{column}`` or ``{column:function}``, a function of `zo.tasks.fields`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any
+
+from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.fields import FIELDS
+
+MASK = "<mask>"
+"""Where a masked prompt's mask stands, whatever the model's tokenizer calls it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a rendered template.
+
+    Attributes:
+        text: as rendered.
+        column: where it comes from; None: from the template itself.
+    """
+
+    text: str
+    column: str | None = None
+
+
+def columns(template: str, key: str) -> list[str]:
+    """Columns named in a template, each once, in their order.
+
+    Args:
+        template: the template.
+        key: the configuration key that it comes from, for messages.
+
+    Raises:
+        TaskError: the template is not one that is filled with columns.
+    """
+    names = [column for _, column, _ in _parse(template, key) if column is not None]
+    return list(dict.fromkeys(names))
+
+
+def task_columns(task: TaskConfig) -> dict[str, str]:
+    """Every column that the task's templates name -> the configuration key of the first such template.
+
+    Raises:
+        TaskError: one of them is not a template, or a masked prompt has no mask.
+    """
+    templates = [("prompt", task.prompt), *(("candidates", c) for c in task.candidates)]
+    if task.masked_prompt is not None:
+        if task.masked_prompt.count(MASK) != 1:
+            raise TaskError(f"task.masked_prompt: one {MASK} is needed in {task.masked_prompt!r}")
+        templates.append(("masked_prompt", task.masked_prompt))
+    found: dict[str, str] = {}
+    for key, template in templates:
+        for column in columns(template, key):
+            found.setdefault(column, key)
+    return found
+
+
+def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
+    """The template filled with a row's columns, in pieces.
+
+    Raises:
+        TaskError: a column's text is not one that its function takes.
+    """
+    found = []
+    for literal, column, function in _parse(template, key):
+        if literal:
+            found.append(Piece(literal))
+        if column is None:
+            continue
+        text = str(fields[column])
+        if function is not None:
+            try:
+                text = FIELDS[function](text)
+            except ValueError as error:
+                raise TaskError(f"task.{key}: {{{column}:{function}}}: {error}") from error
+        found.append(Piece(text, column))
+    return found
+
+
+def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
+    """The template filled with a row's columns.
+
+    Raises:
+        TaskError: as `pieces`.
+    """
+    return "".join(piece.text for piece in pieces(template, fields, key))
+
+
+def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
+    """Literal text, the column behind it, that column's function."""
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise TaskError(f"task.{key}: {template!r} is not a template ({error})") from error
+    for _, column, function, conversion in parsed:
+        if column is not None and (not column.isidentifier() or conversion):
+            raise TaskError(f"task.{key}: {{{column}}} is not the name of a column in {template!r}")
+        if function and function not in FIELDS:
+            known = ", ".join(FIELDS)
+            raise TaskError(f"task.{key}: {{{column}:{function}}} names none of {known}")
+    return [(literal, column, function or None) for literal, column, function, _ in parsed]
