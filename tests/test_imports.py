@@ -1,6 +1,7 @@
 """Imports go one way, and outside libraries stay in their rooms. Read from the syntax, not run."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -138,3 +139,11 @@ def test_only_the_shell_imports_the_run():
 def test_analysis_meets_the_suite_only_through_logs(path):
     wrong = {n for n in imports_of(path, ROOT) if top(n) in {"torch", "zo", "transformers"}}
     assert not wrong, f"{path.name} must not import {sorted(wrong)}"
+
+
+def test_the_configuration_alone_needs_no_library_of_models_or_data():
+    """They take seconds to import, which --help and a refused configuration should not wait for."""
+    heavy = ("transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb")
+    code = f"import sys, zo.cells; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr

@@ -17,12 +17,13 @@ from transformers import (
     OPTForCausalLM,
 )
 
-from tests.support.plain_scoring import plain_loss, plain_scores
-from tests.support.tiny_models import DECODERS, LLAMA, llama, opt, tokenizer
+from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
+from tests.support.tiny_models import DECODERS, LLAMA, MASKED, OPT, llama, opt, roberta, tokenizer
 from zo import models
 from zo.models import ModelConfig, ModelError, check_head, load
+from zo.params import ParamSpace
 from zo.scoring import CandidateScorer
-from zo.tasks import Example, TaskConfig, encode
+from zo.tasks import Example, TaskConfig, encode, encode_masked
 
 CONF = Path(__file__).parents[1] / "conf" / "model"
 ASSETS = Path(models.__file__).parent / "assets" / "reviews-tiny"
@@ -142,6 +143,130 @@ def test_models_that_change_their_logits_or_take_no_positions_are_refused():
     bloom = BloomForCausalLM(BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=300))
     with pytest.raises(ModelError, match=r"model\.path: BloomForCausalLM takes no position_ids"):
         check_head(bloom.eval())
+
+
+def masked(tmp_path, model=None):
+    """A saved RoBERTa and its configuration."""
+    path = tmp_path / "roberta"
+    (roberta() if model is None else model).save_pretrained(path)
+    tokenizer(mask="<mask>").save_pretrained(path)
+    return ModelConfig(name="roberta", path=str(path), kind="masked")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", MASKED)
+def test_the_head_of_a_masked_model_passes_the_check(kind, dtype):
+    check_head(MASKED[kind]().to(dtype), "masked")
+
+
+def test_a_masked_model_comes_with_its_whole_head_and_every_tensor_once(tmp_path):
+    model = load(masked(tmp_path), torch.float32, "cpu").model
+    assert not model.training
+    names = [name for name, _ in model.named_parameters()]
+    assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
+    assert model.lm_head.decoder.bias is model.lm_head.bias
+    assert not [name for name in names if "lm_head.decoder" in name]
+    assert {"lm_head.bias", "lm_head.dense.weight", "lm_head.layer_norm.weight"} <= set(names)
+    stored = roberta().state_dict()
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
+
+
+def test_moving_the_parameters_of_a_masked_model_moves_its_tied_tensors_once(tmp_path):
+    model = load(masked(tmp_path), torch.float32, "cpu").model
+    bias, weight = model.lm_head.decoder.bias.clone(), model.lm_head.decoder.weight.clone()
+    params = ParamSpace.of(model, "subtract")
+    with torch.no_grad():
+        for tensor in params.tensors:
+            tensor += 1
+    assert torch.equal(model.lm_head.decoder.bias, bias + 1)
+    assert torch.equal(model.lm_head.decoder.weight, weight + 1)
+
+
+def test_a_model_of_the_other_kind_is_refused(tmp_path):
+    config = masked(tmp_path)
+    config.kind = "decoder"
+    assert sentence(config).startswith("model.path: ")
+
+
+PARAMETERS = {  # of the model cards
+    "roberta-large": 355_412_057,
+    "opt-1.3b": 1_315_758_080,
+    "opt-13b": 12_853_473_280,
+    "mistral-7b": 7_241_732_096,
+    "smollm2-135m": 134_515_008,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_committed_architecture_has_the_models_number_of_parameters(name):
+    config = from_yaml(name, weights="random")
+    model = models._random(config, torch.bfloat16, torch.device("meta")).model
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
+
+
+def test_every_model_of_the_hub_has_an_architecture_and_a_number_above():
+    hub = {p.stem for p in CONF.glob("*.yaml")} - {"reviews-tiny"}
+    assert hub == set(PARAMETERS)
+
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "ffn_dim": 64,
+    "word_embed_proj_dim": 32,
+}
+
+
+def small(name):
+    """The committed model with every width cut down; vocabulary and positions stay."""
+    config = from_yaml(name, weights="random", path="nobody/nothing")
+    architecture = config.architecture
+    config.architecture = architecture | {k: v for k, v in SMALL.items() if k in architecture}
+    return config
+
+
+@pytest.mark.parametrize("name", ["roberta-large", "opt-1.3b", "mistral-7b"])
+def test_random_weights_need_no_hub_and_score_examples(name, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    config = small(name)
+    before = torch.get_rng_state()
+    loaded = load(config, torch.float16, "cpu")
+    assert torch.equal(before, torch.get_rng_state())
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float16}
+    again = load(config, torch.float16, "cpu").model.state_dict()
+    assert all(torch.equal(t, again[n]) for n, t in loaded.model.state_dict().items())
+    loaded = load(config, torch.float32, "cpu")
+    tokens = encode_masked if config.kind == "masked" else encode
+    task = TaskConfig(
+        **SENTIMENT.__dict__
+        | {"masked_prompt": "{text} It was <mask> .", "label_words": [" bad", " great"]}
+    )
+    scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id, kind=config.kind)
+    examples = tokens(task, loaded.tokenizer, REVIEWS)
+    plain = plain_masked_scores if config.kind == "masked" else plain_scores
+    expected = torch.tensor(plain(loaded.model, examples))
+    scores = scorer.scores(scorer.collate(examples))
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+
+
+def test_random_weights_without_an_architecture_take_the_one_at_the_path(tmp_path):
+    path = save(tmp_path / "t", opt(vocab_size=9000))
+    (path / "model.safetensors").unlink()
+    config = ModelConfig(name="t", path=str(path), weights="random")
+    assert load(config, torch.float32, "cpu").model.config.vocab_size == 9000
+
+
+def test_architectures_that_cannot_be_built_are_one_sentence():
+    assert "vocabulary of 300 has no room for the 8192 tokens" in sentence(
+        ModelConfig(name="x", weights="random", architecture={"model_type": "opt", **OPT})
+    )
+    assert sentence(
+        ModelConfig(name="x", weights="random", architecture={"model_type": "nonesuch"})
+    ).startswith("model.architecture: ")
 
 
 @pytest.fixture

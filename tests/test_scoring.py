@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plain_scoring import plain_loss, plain_scores
+from tests.support.plain_scoring import plain_lm_loss, plain_loss, plain_scores
 from tests.support.tiny_models import DECODERS, VOCABULARY, mistral, opt
 from zo.scoring import CandidateScorer, length_batches
 from zo.tasks import Encoded
@@ -180,6 +180,14 @@ def test_batches_that_cannot_be_scored_are_refused():
         scorer.collate(make_examples([1, 1], prompt_lengths=[65]))
 
 
+@pytest.mark.parametrize("window", [None, 4096])
+def test_a_window_as_wide_as_the_prompts_or_none_changes_nothing(window):
+    model, examples = mistral(sliding_window=window), make_examples(SHAPES["mixed lengths"])
+    scorer = CandidateScorer(model, pad_id=1)
+    expected = torch.tensor(plain_scores(model, examples))
+    torch.testing.assert_close(scorer.scores(scorer.collate(examples)), expected, rtol=0, atol=1e-5)
+
+
 def test_a_sliding_window_is_the_models_own_or_refused():
     model = mistral(sliding_window=6)
     scorer = CandidateScorer(model, pad_id=1)
@@ -189,6 +197,35 @@ def test_a_sliding_window_is_the_models_own_or_refused():
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="sees 6 at a time"):
         scorer.collate(make_examples([1, 2]))
+
+
+@pytest.mark.parametrize("shape", ["several tokens", "mixed lengths"])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape):
+    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1, objective="lm")
+    expected = plain_lm_loss(model, examples)
+    assert len({len(e.candidate_ids[e.label]) for e in examples}) > 1  # long answers count for more
+    assert scorer.loss(scorer.collate(examples)) == pytest.approx(expected, abs=1e-5)
+    alone = scorer.collate([e.true_candidate_alone() for e in examples])
+    assert alone.input_ids.numel() < scorer.collate(examples).input_ids.numel()
+    assert scorer.loss(alone) == pytest.approx(expected, abs=1e-5)
+    found = scorer.evaluate(examples, 60)
+    assert found.loss == pytest.approx(expected, abs=1e-5)
+    assert found.predictions == [int(np.argmax(s)) for s in plain_scores(model, examples)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_lm_objective_in_half_precision_ends_in_the_loss_dtype(dtype):
+    model = opt(init_std=0.05).to(dtype)
+    examples = make_examples(SHAPES["mixed lengths"])
+    wide, narrow = (
+        CandidateScorer(model, 1, loss, objective="lm") for loss in ("float32", "model")
+    )
+    batch = wide.collate(examples)
+    assert wide.loss(batch) == pytest.approx(plain_lm_loss(model, examples), abs=0.05)
+    assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
+    assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 200))

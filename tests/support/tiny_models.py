@@ -1,8 +1,10 @@
-"""Random decoder models of a few thousand parameters, and a byte-pair tokenizer for them."""
+"""Random models of a few thousand parameters, decoders and masked ones, and a byte-pair tokenizer for them."""
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -12,6 +14,8 @@ from transformers import (
     OPTConfig,
     OPTForCausalLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
 )
 
 VOCABULARY = 300
@@ -67,21 +71,51 @@ def gpt2(**changes):
     return _random(GPT2LMHeadModel, GPT2Config(**GPT2 | changes))
 
 
+MASKED_LM = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 66,  # RoBERTa: two of them come before the first token
+    "vocab_size": VOCABULARY,
+    "initializer_range": 0.3,
+}
+
+
+def roberta(**changes):
+    return _random(RobertaForMaskedLM, RobertaConfig(**MASKED_LM | {"pad_token_id": 1} | changes))
+
+
+def bert(**changes):
+    return _random(BertForMaskedLM, BertConfig(**MASKED_LM | {"pad_token_id": 0} | changes))
+
+
+MASKED = {"roberta": roberta, "bert": bert}
 DECODERS = {"opt": opt, "llama": llama, "mistral": mistral, "gpt2": gpt2}
 
 
-def tokenizer(bos="</s>"):
-    """Byte-level BPE that prepends `bos`, as OPT's does; with None it prepends nothing."""
+def tokenizer(bos="</s>", mask=None):
+    """Byte-level BPE that prepends `bos`, as OPT's does; with None it prepends nothing.
+
+    With a `mask` it is RoBERTa's instead: a token in front, one behind, and a mask that takes the space before it.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=["<pad>", "</s>"],
+        special_tokens=["<s>" if mask else "<unk>", "<pad>", "</s>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     bpe.train_from_iterator([WORDS] * 3, trainer)
+    if mask is not None:
+        bpe.add_special_tokens([AddedToken(mask, lstrip=True)])
+        bpe.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+        names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+        return PreTrainedTokenizerFast(tokenizer_object=bpe, mask_token=mask, **names)
     if bos is not None:
         bpe.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, bpe.token_to_id(bos))]
