@@ -416,3 +416,22 @@ def test_adam_in_float16_overflows_with_moments_in_float16_alone():
         opt = make("mezo_adam", loss, 1e-3, state_dtype=state_dtype)
         opt.replay((1e-3,))
         assert (loss.params.non_finite() is None) == finite
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_moments_in_half_precision_are_those_that_torchs_adam_keeps(dtype):
+    """Fed with c z rounded to that dtype: v to the last bit, m within the rounding of another order."""
+    loss = Narrow(dtype)
+    opt = make("mezo_adam", loss, 0.0, state_dtype="param")
+    twins = [t.clone() for t in loss.params.tensors]
+    adam = torch.optim.Adam(twins, lr=0.0)
+    for step in range(20):
+        c = (-1) ** step * 30.0 / (1 + step)
+        for j, twin in enumerate(twins):
+            twin.grad = (c * opt.direction().sample(j, twin)).to(dtype)
+        adam.step()
+        opt.replay((c,))
+    for twin, m, v in zip(twins, opt.state["m"], opt.state["v"], strict=True):
+        assert torch.equal(v, adam.state[twin]["exp_avg_sq"])
+        unit = torch.finfo(dtype).eps * 3.0  # of a moment of size three, the largest on the way
+        torch.testing.assert_close(m, adam.state[twin]["exp_avg"], rtol=0, atol=4 * unit)
