@@ -46,12 +46,13 @@ class ModelConfig:
         kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask.
         weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
             of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
-        architecture: transformers' configuration, ``model_type`` first; None reads it from `path`.
+        architecture: transformers' configuration, ``model_type`` among it; empty: read from `path`.
         revision: the hub's commit or branch.
         gguf_file: name of the GGUF file at a `path` that is a hub id or a directory.
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
         lr_grid: optimizer name -> learning rates of its sweep.
+        paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
         install: the command that brings the weights, shown when they cannot be found.
     """
 
@@ -59,12 +60,13 @@ class ModelConfig:
     path: str = MISSING
     kind: str = "decoder"
     weights: str = "pretrained"
-    architecture: dict[str, Any] | None = None
+    architecture: dict[str, Any] = field(default_factory=dict)
     revision: str | None = None
     gguf_file: str | None = None
     sha256: str | None = None
     attention: str = "sdpa"
     lr_grid: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, str] = field(default_factory=dict)
     install: str | None = None
 
     def problems(self) -> list[tuple[str, str]]:
@@ -77,7 +79,7 @@ class ModelConfig:
         for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
             if getattr(self, key) not in options:
                 found.append((key, f"must be {' or '.join(options)}"))
-        if self.architecture is not None and "model_type" not in self.architecture:
+        if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))
         return found
 
@@ -203,7 +205,7 @@ def _random(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loade
     from transformers import AutoConfig
 
     tokenizer = _stand_in_tokenizer(cfg)
-    if cfg.architecture is not None:
+    if cfg.architecture:
         try:
             config = AutoConfig.for_model(**cfg.architecture)
         except (ValueError, TypeError) as error:

@@ -1,0 +1,114 @@
+"""Local copies of the hub's data sets, made up: its files, columns and types, a dozen rows per split."""
+
+import datasets
+import yaml
+
+TEXT, NUMBER = datasets.Value("string"), datasets.Value("int32")
+
+
+def label(*names):
+    return datasets.ClassLabel(names=list(names))
+
+
+IDX = {"idx": NUMBER}
+NO_YES = label("False", "True")
+PAIR = {"premise": TEXT, "hypothesis": TEXT}
+SUPER_GLUE = {
+    "rte": {**PAIR, **IDX, "label": label("entailment", "not_entailment")},
+    "cb": {**PAIR, **IDX, "label": label("entailment", "contradiction", "neutral")},
+    "copa": {
+        **dict.fromkeys(("premise", "choice1", "choice2", "question"), TEXT),
+        **IDX,
+        "label": label("choice1", "choice2"),
+    },
+    "wic": {
+        **dict.fromkeys(("word", "sentence1", "sentence2"), TEXT),
+        **dict.fromkeys(("start1", "start2", "end1", "end2"), NUMBER),
+        **IDX,
+        "label": NO_YES,
+    },
+    "wsc.fixed": {
+        "text": TEXT,
+        "span1_index": NUMBER,
+        "span2_index": NUMBER,
+        "span1_text": TEXT,
+        "span2_text": TEXT,
+        **IDX,
+        "label": NO_YES,
+    },
+    "boolq": {"question": TEXT, "passage": TEXT, **IDX, "label": NO_YES},
+}
+SST2 = {"sentence": TEXT, "label": label("negative", "positive"), "idx": NUMBER}
+KINDS = ("DESC", "ENTY", "ABBR", "HUM", "NUM", "LOC")  # in the order of label_coarse
+ROWS = {
+    "rte": lambda i: {"premise": f"Town {i} lies in Spain.", "hypothesis": f"{i} is a town."},
+    "cb": lambda i: {"premise": f"B: Is {i} odd? A: I think so.", "hypothesis": f"{i} is odd"},
+    "copa": lambda i: {
+        "premise": f"Ship {i} sank.",
+        "choice1": f"The wind blew {i} times.",
+        "choice2": "I sold it.",
+        "question": ("cause", "effect")[i // 2 % 2],
+    },
+    "wic": lambda i: {
+        "word": "bank",
+        "sentence1": f"Bank {i} lent money .",
+        "sentence2": f"We sat on the bank {i} times .",
+    },
+    "wsc.fixed": lambda i: {
+        "text": f"Ann thanked Eve {i} times because She had helped.",
+        "span1_text": "Eve",
+        "span2_text": "She",
+    },
+    "boolq": lambda i: {"question": f"is {i} a number", "passage": f"Numbers -- {i} is one."},
+}
+
+
+def sst2(root, train=30):
+    """nyu-mll/glue: parquet files and a README that names the configurations."""
+    files = [{"split": s, "path": f"sst2/{s}-*"} for s in ("train", "validation", "test")]
+    for split, n in {"train": train, "validation": 10, "test": 4}.items():
+        rows = [
+            {"sentence": f"sentence number {i} is made up ", "label": i % 2, "idx": i}
+            for i in range(n)
+        ]
+        hidden = [row | {"label": -1} for row in rows]
+        _parquet(hidden if split == "test" else rows, SST2, root / "sst2" / f"{split}-0.parquet")
+    head = yaml.safe_dump({"configs": [{"config_name": "sst2", "data_files": files}]})
+    (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
+    return root
+
+
+def super_glue(root, part, train=18):
+    """The branch refs/convert/parquet of aps/super_glue: <part>/<split>/0000.parquet, no README."""
+    schema = SUPER_GLUE[part]
+    for split, n in {"train": train, "validation": 12, "test": 4}.items():
+        classes = schema["label"].num_classes
+        rows = []
+        for i in range(n):
+            true = -1 if split == "test" else i % classes
+            blank = {key: 0 for key, kind in schema.items() if kind == NUMBER}
+            rows.append(blank | ROWS[part](i) | {"idx": i, "label": true})
+        _parquet(rows, schema, root / part / split / "0000.parquet")
+    return root
+
+
+def trec(root, train=18):
+    """SetFit/TREC-QC: json lines, fine and coarse labels as number, text and the original's code."""
+    root.mkdir(parents=True, exist_ok=True)
+    for split, n in {"train": train, "test": 12}.items():
+        rows = []
+        for i in range(n):
+            coarse = i % len(KINDS)
+            row = {"text": f"What is thing {i} ?", "label": i, "label_text": "x"}
+            row |= {"label_original": f"{KINDS[coarse]}:x", "label_coarse": coarse}
+            row |= {"label_coarse_text": "y", "label_coarse_original": KINDS[coarse]}
+            rows.append(row)
+        datasets.Dataset.from_list(rows).to_json(root / f"{split}.jsonl")
+    (root / "README.md").write_text("made up\n", encoding="utf-8")
+    (root / "prepare.py").write_text("raise RuntimeError('run')\n", encoding="utf-8")
+    return root
+
+
+def _parquet(rows, schema, file):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_list(rows, features=datasets.Features(schema)).to_parquet(file)
