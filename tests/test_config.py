@@ -32,14 +32,19 @@ def problems_of(*overrides, multirun=False):
 
 
 @pytest.mark.parametrize(
-    ("group", "option"), [(g, o) for g, options in GROUPS.items() for o in options]
+    ("group", "option"),
+    [(g, o) for g in GROUPS if g != "sweep" for o in GROUPS[g]],  # sweeps: tests/launch
 )
 def test_every_committed_option_composes_and_validates(group, option):
-    extra = ["lr=1e-6"] if group == "model" else []
-    runs = cells.runs([f"{group}={option}", *extra])
-    assert runs
-    if group != "sweep":
-        assert {getattr(run, group).name for run in runs} == {option}
+    extra = {"model": ["lr=1e-6"], "precision": ["model=opt-13b", "lr=1e-6"]}.get(group, [])
+    run = the_run(f"{group}={option}", *extra)
+    assert getattr(run, group).name == ("bf16" if option == "paper" else option)
+
+
+def test_the_papers_precision_is_the_same_run_as_its_name():
+    papers = the_run("model=opt-13b", "precision=paper", "lr=1e-6")
+    named = the_run("model=opt-13b", "precision=bf16", "precision.loss=model", "lr=1e-6")
+    assert config.scientific(papers) == config.scientific(named)
 
 
 def test_no_yaml_is_out_of_reach_of_the_test_above():
@@ -70,7 +75,7 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
         (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
-        (["sweep=typo"], ["sweep=typo: must be one of quickstart"]),
+        (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),
         (
             ["optimizer=mezzo", "lr=abc", "optimizer.epss=1"],

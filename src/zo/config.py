@@ -141,7 +141,12 @@ def scientific(run: RunConfig) -> dict[str, Any]:
     plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.structured(run))  # type: ignore[assignment]
     for key in ("lr_index", "eval_tokens", "out", "resume", "device", "threads", "tracking"):
         del plain[key]
-    for group, key in (("model", "lr_grid"), ("model", "install"), ("task", "install")):
+    for group, key in (
+        ("model", "lr_grid"),
+        ("model", "paper"),
+        ("model", "install"),
+        ("task", "install"),
+    ):
         del plain[group][key]
     if run.model.weights == "pretrained":
         del plain["model"]["architecture"]

@@ -1,0 +1,127 @@
+"""Sweeps: each asks for the runs of its table, on the paper's learning rates, and the plan counts them."""
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch import plan
+from zo import config
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+# Sweep: cells, different runs, precision, where the loss is computed.
+SWEEPS = {
+    "quickstart": (9, 7, "fp32", "float32"),
+    "table1": (750, 750, "fp32", "float32"),
+    "table3_opt_1_3b": (180, 180, "fp32", "float32"),
+    "table3_mistral_7b": (150, 144, "fp16", "float32"),  # Table 9 lists one learning rate twice
+    "table3_opt_13b": (180, 180, "bf16", "model"),
+    "table4": (15, 15, None, None),
+    "table5_a": (40, 40, "fp32", "float32"),
+    "table5_b": (40, 40, "fp32", "float32"),
+    "table5_c": (40, 40, "bf16", "model"),
+    "table5_d": (60, 60, "bf16", "model"),
+    "table12_c": (40, 40, "fp32", "float32"),
+    "figure1": (30, 30, "bf16", "model"),
+}
+
+DECADES = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
+FROM_1E_4 = [1e-4, 5e-5, 1e-5, 5e-6, 1e-6]
+FROM_1E_5 = [1e-5, 5e-6, 1e-6, 5e-7, 1e-7]
+FROM_5E_6 = [5e-6, 1e-6, 5e-7, 1e-7, 5e-8]
+FROM_1E_6 = [1e-6, 5e-7, 1e-7, 5e-8, 1e-8]
+FROM_5E_7 = [5e-7, 1e-7, 5e-8, 1e-8, 5e-9]
+METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
+PAPER_GRIDS = {
+    "roberta-large": dict.fromkeys(METHODS, DECADES),  # Table 7
+    "opt-1.3b": dict(  # Table 8
+        zip(
+            METHODS, (FROM_1E_6, FROM_1E_4, FROM_1E_5, FROM_1E_6, FROM_1E_5, FROM_1E_5), strict=True
+        )
+    ),
+    "mistral-7b": {  # Table 9
+        "mezo": FROM_5E_7,
+        "hizoo": [1e-6, 5e-7, 1e-6, 5e-8, 1e-8],  # as printed
+        "lozo": FROM_5E_7,
+        "bszo": FROM_1E_6,
+        "bszo_b": FROM_1E_6,
+    },
+    "opt-13b": dict(  # Table 10
+        zip(
+            METHODS, (FROM_5E_6, FROM_1E_4, FROM_1E_5, FROM_5E_6, FROM_5E_6, FROM_1E_5), strict=True
+        )
+    ),
+}
+
+config.register()
+
+
+@cache
+def planned(sweep):
+    return plan.plan([f"sweep={sweep}"])
+
+
+def ids(sweep):
+    return {run.run_id for run in planned(sweep)[0]}
+
+
+def test_every_committed_sweep_is_counted_here():
+    assert {p.stem for p in (CONF / "sweep").glob("*.yaml")} == set(SWEEPS)
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweep_is_its_table(sweep):
+    cells, runs, precision, loss = SWEEPS[sweep]
+    found, cell_count = planned(sweep)
+    assert (cell_count, len(found)) == (cells, runs)
+    if precision is not None:
+        assert {(r.cfg.precision.name, r.cfg.precision.loss) for r in found} == {(precision, loss)}
+
+
+@pytest.mark.parametrize("model", PAPER_GRIDS)
+def test_the_grids_are_those_of_tables_7_to_10(model):
+    data = yaml.safe_load((CONF / "model" / f"{model}.yaml").read_text())
+    assert data["lr_grid"] == PAPER_GRIDS[model]
+
+
+def test_every_paper_sweep_follows_the_protocol():
+    for sweep in set(SWEEPS) - {"quickstart", "table4"}:
+        for run in planned(sweep)[0]:
+            cfg = run.cfg
+            assert (cfg.steps, cfg.batch_size, cfg.eval_every, cfg.patience) == (20_000, 16, 500, 8)
+            assert cfg.optimizer.eps == 1e-4
+            assert cfg.precision.restore == "subtract"
+
+
+def test_table_1_has_five_seeds_of_every_cell():
+    runs, _ = planned("table1")
+    counts = Counter((r.cfg.optimizer.name, r.cfg.task.name, r.cfg.lr) for r in runs)
+    assert set(counts.values()) == {5}
+    assert {r.cfg.lr for r in runs if r.cfg.optimizer.name == "hizoo"} == set(DECADES)
+
+
+def test_cells_that_two_tables_share_are_one_run():
+    assert ids("figure1") <= ids("table3_opt_13b")
+    assert len(ids("table5_d") & ids("table3_opt_13b")) == 30  # with adaptive noise
+    assert len(ids("table5_b") & ids("table3_opt_1_3b")) == 10  # k = 2
+    assert not ids("table5_a") & ids("table5_b")
+
+
+def test_table_4_takes_each_model_in_the_precision_of_the_paper():
+    runs, _ = planned("table4")
+    pairs = {(r.cfg.model.name, r.cfg.precision.name, r.cfg.precision.dtype) for r in runs}
+    assert pairs == {
+        ("opt-1.3b", "fp32", "float32"),
+        ("mistral-7b", "fp16", "float16"),
+        ("opt-13b", "bf16", "bfloat16"),
+    }
+    assert {r.cfg.model.weights for r in runs} == {"random"}
+
+
+def test_measurements_are_m_equal_to_k_in_table_5_a():
+    assert {(r.cfg.optimizer.k, r.cfg.optimizer.m) for r in planned("table5_a")[0]} == {
+        (k, k) for k in (1, 2, 4, 8)
+    }
