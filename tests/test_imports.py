@@ -117,9 +117,10 @@ def users_of(*libraries: str) -> set[str]:
 
 
 def test_only_config_sees_hydra():
-    """Beside zo.config only zo.cells, the shell's check of a command line, and only the shell's."""
+    """Beside zo.config only zo.cells, the check of a command line, which only commands use."""
     assert users_of("hydra", "omegaconf", "hydra_plugins") <= {"zo.config", "zo.cells"}
-    assert users_of("zo.cells") <= {"zo.cells"}
+    assert users_of("zo.cells") <= {"zo.cells", "zo.tasks.show"}
+    assert not users_of("zo.tasks.show")
 
 
 def test_only_tracking_sees_wandb():

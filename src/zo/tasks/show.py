@@ -1,0 +1,113 @@
+"""A few examples as a model sees them: python -m zo.tasks.show task=rte model=reviews-tiny [n=3].
+
+What to look at first when an accuracy is at chance. The overrides are those of train.py; only the data
+and the tokenizer are read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from zo import cells, config
+from zo.config import ConfigError, RunConfig
+from zo.models import ModelError, load_tokenizer
+from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
+
+BORDER, MASK = "dim", "black on yellow"
+TRUE, OTHER = "black on green", "black on red"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the examples.
+
+    Args:
+        argv: Overrides, and ``n=<number of training examples>``.
+
+    Returns:
+        The exit status: 2 for what cannot be shown as asked.
+    """
+    numbers = [a.removeprefix("n=") for a in argv if a.startswith("n=")]
+    overrides = [a for a in argv if not a.startswith("n=")]
+    given = {a.partition("=")[0] for a in overrides}
+    if "optimizer" not in given:
+        overrides.append("optimizer=zero_shot")  # needs no learning rate
+    if "batch_size" not in given:
+        overrides.append("batch_size=1")  # fits every training split
+    config.register()
+    try:
+        n = int(numbers[-1]) if numbers else 3
+        for run in cells.runs(overrides):
+            _show(run, n, Console(highlight=False, soft_wrap=True))
+    except (ConfigError, TaskError, ModelError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _show(run: RunConfig, n: int, console: Console) -> None:
+    task, masked = run.task, run.model.kind == "masked"
+    splits = load_splits(task)
+    tokenizer = load_tokenizer(run.model)
+    tokenize = encode_masked if masked else encode
+    train = tokenize(task, tokenizer, splits.train)
+    console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {_sizes(splits)}")
+    words = task.label_words if masked else task.candidates
+    counts = [sum(e.label == label for e in train) for label in range(len(task.candidates))]
+    shares = [f"{word!r} {count}" for word, count in zip(words or (), counts, strict=True)]
+    console.print(f"true in the training split: {', '.join(shares)}", markup=False)
+    lengths = sorted(e.length for e in train)
+    middle, most = lengths[len(lengths) // 2], lengths[-1]
+    console.print(
+        f"tokens per training example, median {middle}, most {most}; task.max_length {task.max_length}"
+    )
+    for i, example in enumerate(train[:n]):
+        console.print()
+        for line in _lines(i, example, tokenizer):
+            console.print(line)
+
+
+def _sizes(splits: Any) -> str:
+    names = ("train", "validation", "test")
+    return ", ".join(f"{len(getattr(splits, name))} {name}" for name in names)
+
+
+def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:
+    """One example: its prompt's tokens, then each candidate's."""
+    n, counts = len(example.prompt_ids), [len(ids) for ids in example.candidate_ids]
+    head = f"example {i}: label {example.label}, {n} prompt tokens, {counts} candidate tokens"
+    if example.mask_at is not None:
+        head += f", mask at {example.mask_at}"
+    prompt = Text()
+    for place, token in enumerate(example.prompt_ids):
+        if place:
+            prompt.append("|", style=BORDER)
+        if place == example.mask_at:
+            prompt.append(f"[{_visible(tokenizer, token)}]", style=MASK)
+        else:
+            prompt.append(_visible(tokenizer, token))
+    lines = [Text(head, style="bold"), prompt]
+    for c, ids in enumerate(example.candidate_ids):
+        true = c == example.label
+        line = Text(f"  {c} {'true ' if true else 'other'} ")
+        for token in ids:
+            line.append(f"[{_visible(tokenizer, token)}]", style=TRUE if true else OTHER)
+        line.append("  " + " ".join(map(str, ids)), style="dim")
+        lines.append(line)
+    return lines
+
+
+def _visible(tokenizer: Any, token: int) -> str:
+    """A token's text, its line breaks marked; a part of a letter as the tokenizer names it."""
+    text = tokenizer.decode([token])
+    if not text or "\ufffd" in text:
+        text = str(tokenizer.convert_ids_to_tokens(token))
+    return text.replace("\n", "⏎")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
