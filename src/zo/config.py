@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from hydra.core.config_store import ConfigStore
@@ -138,7 +138,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
 
 def scientific(run: RunConfig) -> dict[str, Any]:
     """Returns, as plain nested data, what decides a run's numbers: all but paths of output, device and logging."""
-    plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.structured(run))  # type: ignore[assignment]
+    plain = asdict(run)
     for key in ("lr_index", "eval_tokens", "out", "resume", "device", "threads", "tracking"):
         del plain[key]
     for group, key in (
