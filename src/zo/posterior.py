@@ -3,7 +3,7 @@
 The slopes g̃ = Bᵀ∇L along k random directions are the hidden state. A finite difference along d (a combination of
 the k directions) observes y = dᵀg̃ + ν, ν ~ N(0, σ_e² ‖d‖²).
 
-Source: BSZO paper, section 3.2 and Algorithm 1.
+Source: BSZO paper, sections 3.2 to 3.4 and Algorithm 1.
 """
 
 import numpy as np
