@@ -235,9 +235,14 @@ def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tok
     for batch in batches:
         widest = max(lengths[i] for i in batch)
         assert len(batch) * widest <= max_tokens or len(batch) == 1
+        assert widest <= 1.25 * min(lengths[i] for i in batch)
     order = [lengths[i] for batch in batches for i in batch]
     assert order == sorted(order)
 
 
 def test_length_batches_fill_the_budget():
     assert length_batches([5, 2, 5, 2, 9], max_tokens=10) == [[1, 3], [0, 2], [4]]
+
+
+def test_rows_of_similar_length_are_padded_to_one_length():
+    assert length_batches([10, 12, 13, 5, 9], max_tokens=1000) == [[3], [4, 0], [1, 2]]

@@ -22,6 +22,10 @@ from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
 
+SPREAD = 1.25
+"""The longest row of an evaluation's batch is at most this many times as long as its shortest."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Examples as tensors on the model's device. B rows of L tokens, C candidates of <= T tokens.
@@ -301,6 +305,9 @@ def _positions(model: Any) -> float:
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Group indices so that rows padded to their group's longest stay within a budget.
 
+    A group's rows are of similar length, too: a budget with room for a whole split would else make
+    every row as long as the longest of all.
+
     Args:
         lengths: tokens per row.
         max_tokens: rows x longest row of a group; a row that is longer makes a group alone.
@@ -310,8 +317,10 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):  # stable: ties in order
-        if groups and (len(groups[-1]) + 1) * lengths[i] <= max_tokens:
-            groups[-1].append(i)
+        group = groups[-1] if groups else []
+        fits = (len(group) + 1) * lengths[i] <= max_tokens
+        if group and fits and lengths[i] <= SPREAD * lengths[group[0]]:
+            group.append(i)
         else:
             groups.append([i])
     return groups

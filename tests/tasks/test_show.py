@@ -31,7 +31,7 @@ def test_a_decoders_prompt_and_candidates(rte, capsys):
     assert prompt.replace("|", "").startswith("</s> town 0 lies in spain.⏎does this mean that ")
     n = int(lines[first + 1].split(", ")[1].split()[0])
     assert prompt.count("|") == n - 1
-    assert lines[first + 3].startswith("  0 true  [yes]  ")
+    assert lines[first + 3].startswith("  0 true  [y][es]  ")
     assert lines[first + 4].startswith("  1 other [no]  ")
     assert lines[first + 6].startswith("example 1: label 1, ")
 
