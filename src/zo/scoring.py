@@ -21,7 +21,6 @@ from zo.models import head_of
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
-
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
 
