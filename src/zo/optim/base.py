@@ -95,6 +95,7 @@ class ZOOptimizer(ABC):
 
     def __init__(self, params: ParamSpace, config: Any, *, lr: float, seed: int):
         self.params = params
+        self.config = config
         self.lr = lr
         self.seed = seed
         self.step_index = 0

@@ -97,9 +97,10 @@ class BSZOBConfig(BSZOConfig):
 class BSZO(ZOOptimizer):
     """θ ← θ − η B μ, with μ the posterior mean of the slopes along the columns of B."""
 
+    config: BSZOConfig
+
     def __init__(self, params: ParamSpace, config: BSZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.config = config
         self.k = config.k
         self.m = config.k + 1 if config.m is None else config.m
         auto = math.sqrt(params.numel / 1e6)

@@ -76,9 +76,10 @@ class HiZOOConfig:
 class HiZOO(ZOOptimizer):
     """θ ← θ − η c z/√H."""
 
+    config: HiZOOConfig
+
     def __init__(self, params: ParamSpace, config: HiZOOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.config = config
         self.eps = config.eps
         self.h = params.full(1.0, state_dtype(config.state_dtype))
         self.state = {"h": self.h}

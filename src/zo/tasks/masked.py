@@ -28,7 +28,9 @@ def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example])
     if not examples:
         return []
     rendered = [_render(task, example, tokenizer.mask_token) for example in examples]
-    encoding = tokenizer([text for text, _, _ in rendered], return_offsets_mapping=True)
+    encoding = tokenizer(
+        [text for text, _, _ in rendered], return_offsets_mapping=True, verbose=False
+    )
     encoded = []
     for i, (_, columns, mask) in enumerate(rendered):
         ids, offsets = encoding["input_ids"][i], encoding["offset_mapping"][i]

@@ -57,12 +57,13 @@ def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> lis
         return []
     prefix = len(tokenizer("")["input_ids"])  # special tokens in front, e.g. OPT's </s>
     prompts = [render(task, example) for example in examples]
-    prompt_ids = tokenizer(prompts)["input_ids"]
+    quiet = {"verbose": False}  # about prompts that are too long: they are cut below
+    prompt_ids = tokenizer(prompts, **quiet)["input_ids"]
     candidates = [
         [fill(c, example.fields, "candidates") for c in task.candidates] for example in examples
     ]
     joined = [
-        tokenizer([prompt + texts[c] for prompt, texts in zip(prompts, candidates, strict=True)])[
+        tokenizer([p + texts[c] for p, texts in zip(prompts, candidates, strict=True)], **quiet)[
             "input_ids"
         ]
         for c in range(len(task.candidates))
