@@ -2,6 +2,7 @@
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -136,19 +137,19 @@ class ParamSpace:
             self.seconds += time.perf_counter() - start
 
 
-class Excursion:
+class Excursion(ABC):
     """Where θ is during a probe. Only `ParamSpace.excursion` makes one."""
 
     def __init__(self, space: ParamSpace):
         self.space = space
 
+    @abstractmethod
     def to(self, terms: Terms) -> None:
         """Moves to θ + Σ c_j z_j, counted from θ and not from where the last call left it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def back(self) -> None:
         """Moves back to θ."""
-        raise NotImplementedError
 
 
 class _Subtract(Excursion):
