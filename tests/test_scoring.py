@@ -111,9 +111,61 @@ def test_each_prompt_is_computed_once_and_logits_only_where_tokens_are_predicted
     scorer = CandidateScorer(model, pad_id=1)
     batch = scorer.collate(make_examples(SHAPES[shape]))
     scorer.loss(batch)
-    assert calls == {"base": 1, "rows": [(reads, VOCABULARY)]}
-    assert (batch.mask is None) == (shape == "one token")
-    assert batch.input_ids.shape == (5, 19 if shape == "one token" else 19 + 6)
+    assert calls == {"base": 2, "rows": [(reads, VOCABULARY)]}
+    assert [part.mask is None for part in batch.parts] == [shape == "one token"] * 2
+    more = 0 if shape == "one token" else 6
+    assert [part.input_ids.shape for part in batch.parts] == [(3, 7 + more), (2, 19 + more)]
+
+
+SPLIT, WHOLE = (12, 2, 19, 3, 2, 20, 3, 1), (12, 11, 13, 12, 12, 11)
+
+
+@pytest.mark.parametrize(("lengths", "parts"), [(SPLIT, 2), (WHOLE, 1), ((9,), 1)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("objective", ["classification", "lm"])
+def test_scores_loss_and_gradient_do_not_depend_on_the_parts(objective, shape, lengths, parts):
+    model, examples = opt(), make_examples(SHAPES[shape], lengths)
+    scorer = CandidateScorer(model, pad_id=1, objective=objective)
+    batch = scorer.collate(examples)
+    assert len(batch.parts) == parts
+    expected = torch.tensor(plain_scores(model, examples))
+    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
+    plain = plain_loss if objective == "classification" else plain_lm_loss
+    assert scorer.loss(batch) == pytest.approx(plain(model, examples), abs=1e-5)
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(scorer.differentiable_loss(batch), parameters)
+    one_by_one = [scorer.collate([e]) for e in examples]
+    weights = [1.0] * len(examples)
+    if objective == "lm":
+        weights = [len(e.candidate_ids[e.label]) for e in examples]
+    mean = sum(
+        w * scorer.differentiable_loss(b) for w, b in zip(weights, one_by_one, strict=True)
+    ) / sum(weights)
+    torch.testing.assert_close(found, torch.autograd.grad(mean, parameters), rtol=0, atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20))
+def test_a_split_pads_less_than_no_split_and_loses_no_row(lengths):
+    batch = CandidateScorer(opt(), pad_id=1).collate(make_examples([1, 1], lengths))
+    rows = [row.tolist() for part in batch.parts for row in part.input_ids]
+    padded, whole = sum(map(len, rows)), len(lengths) * max(lengths)
+    assert len(rows) == len(lengths)
+    assert [len(part.reads) for part in batch.parts] == [len(p.input_ids) for p in batch.parts]
+    assert len(batch.parts) == 1 or (len(batch.parts) == 2 and padded <= 0.85 * whole)
+    ordered = sorted(lengths)
+    fewest = min(k * ordered[k - 1] + (len(ordered) - k) * ordered[-1] for k in range(len(ordered)))
+    assert padded == (fewest if fewest <= 0.85 * whole else whole)
+
+
+def test_neither_an_evaluation_nor_a_gpu_splits_a_batch():
+    """One pass per group of similar length; tensors of the device "meta" stand for a GPU's."""
+    model, examples = opt(), make_examples([1, 1], [8, 8, 8, 8, 8, 10])
+    assert len(CandidateScorer(model, pad_id=1).collate(examples).parts) == 2
+    calls = []
+    model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    CandidateScorer(model, pad_id=1).evaluate(examples, 1000)
+    assert len(calls) == 1
+    assert len(CandidateScorer(model.to("meta"), pad_id=1).collate(examples).parts) == 1
 
 
 def test_a_batch_is_reused_after_the_weights_moved():
@@ -208,7 +260,8 @@ def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape)
     assert len({len(e.candidate_ids[e.label]) for e in examples}) > 1  # long answers count for more
     assert scorer.loss(scorer.collate(examples)) == pytest.approx(expected, abs=1e-5)
     alone = scorer.collate([e.true_candidate_alone() for e in examples])
-    assert alone.input_ids.numel() < scorer.collate(examples).input_ids.numel()
+    tokens = [sum(p.input_ids.numel() for p in b.parts) for b in (alone, scorer.collate(examples))]
+    assert tokens[0] < tokens[1]
     assert scorer.loss(alone) == pytest.approx(expected, abs=1e-5)
     found = scorer.evaluate(examples, 60)
     assert found.loss == pytest.approx(expected, abs=1e-5)

@@ -24,27 +24,41 @@ from zo.tasks.prompts import Encoded
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
 
+WORTH = 0.85
+"""A batch is split if at most this share of its padded tokens is left: a second pass costs time."""
+
 
 @dataclass(frozen=True)
-class Batch:
-    """Examples as tensors on the model's device. B rows of L tokens, C candidates of <= T tokens.
+class Part:
+    """Rows that go through the model together: P rows of L tokens.
 
     Attributes:
-        input_ids: prompt, then every candidate without its last token, then padding. # (B, L)
+        input_ids: prompt, then every candidate without its last token, then padding. # (P, L)
         mask: decoders: additive attention mask, or None: plain causal attention;
-            masked models: 1 at tokens, 0 at padding.                 # (B, 1, L, L) | None; (B, L)
-        position_ids: each candidate continues its prompt's, or None: 0..L-1. # (B, L) | None
-        reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
-        token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
-        token_ids: the candidates' tokens.                                    # (B, C, T)
-        absent: True where a candidate has fewer than T tokens.               # (B, C, T)
-        labels: index of the true candidate.                                  # (B,)
+            masked models: 1 at tokens, 0 at padding.                 # (P, 1, L, L) | None; (P, L)
+        position_ids: each candidate continues its prompt's, or None: 0..L-1. # (P, L) | None
+        reads: places of `input_ids`, flattened, where a token is predicted.  # (R_p,)
     """
 
     input_ids: Tensor
     mask: Tensor | None
     position_ids: Tensor | None
     reads: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B examples as tensors on the model's device, C candidates of <= T tokens.
+
+    Attributes:
+        parts: the examples' rows, in any order; together they have R reads.
+        token_reads: index into all parts' reads of the place that predicts a token. # (B, C, T)
+        token_ids: the candidates' tokens.                                    # (B, C, T)
+        absent: True where a candidate has fewer than T tokens.               # (B, C, T)
+        labels: index of the true candidate.                                  # (B,)
+    """
+
+    parts: list[Part]
     token_reads: Tensor
     token_ids: Tensor
     absent: Tensor
@@ -141,37 +155,49 @@ class CandidateScorer:
             ValueError: no examples, unequal numbers of candidates, examples for the other kind of
                 model, more tokens than the model has positions.
         """
+        groups = [list(range(len(examples)))]
+        if self._device.type == "cpu":  # a GPU's time goes to reading the weights: never twice
+            groups = _split([e.length for e in examples])
+        return self._collate(examples, groups)
+
+    def _collate(self, examples: Sequence[Encoded], groups: list[list[int]]) -> Batch:
+        """Build a batch whose parts are the groups of the examples' indices."""
         if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
             raise ValueError("a batch needs examples, all with the same number of candidates")
         if any((e.mask_at is not None) != self._masked for e in examples):
             raise ValueError("masked models need examples with a mask, decoders without one")
-        width = max(e.length for e in examples)
         longest = max(len(ids) for e in examples for ids in e.candidate_ids)
-        packed = longest > 1
         self.check(examples)
         rows = [_lay_out(e) for e in examples]
-        reads: list[int] = []  # flattened over the rows
+        firsts, n_reads = [0] * len(rows), 0  # index of each row's first read
+        for b in (b for group in groups for b in group):
+            firsts[b], n_reads = n_reads, n_reads + len(rows[b].read_columns)
         token_reads, token_ids = [], []
-        for b, (example, row) in enumerate(zip(examples, rows, strict=True)):
-            places = {column: len(reads) + i for i, column in enumerate(row.read_columns)}
-            reads += [b * width + column for column in row.read_columns]
+        for first, example, row in zip(firsts, examples, rows, strict=True):
+            places = {column: first + i for i, column in enumerate(row.read_columns)}
             for ids, columns in zip(example.candidate_ids, row.token_columns, strict=True):
                 short = longest - len(ids)
                 token_reads.append([places[column] for column in columns] + [-1] * short)
                 token_ids.append(ids + [0] * short)
         shape = (len(examples), -1, longest)
         where = self._tensor(token_reads).view(shape)
-        segments = _padded([row.segments for row in rows], width, -1)
-        positions = _padded([row.positions for row in rows], width, 0) if packed else []
         return Batch(
-            input_ids=self._tensor(_padded([row.ids for row in rows], width, self._pad_id)),
-            mask=self._attention(self._tensor(segments), packed),
-            position_ids=self._tensor(positions) if packed else None,
-            reads=self._tensor(reads),
+            parts=[self._part([rows[b] for b in group], longest > 1) for group in groups],
             token_reads=where.clamp_min(0),
             token_ids=self._tensor(token_ids).view(shape),
             absent=where < 0,
             labels=self._tensor([e.label for e in examples]),
+        )
+
+    def _part(self, rows: Sequence[_Row], packed: bool) -> Part:
+        width = max(len(row.ids) for row in rows)
+        segments = _padded([row.segments for row in rows], width, -1)
+        positions = _padded([row.positions for row in rows], width, 0) if packed else []
+        return Part(
+            input_ids=self._tensor(_padded([row.ids for row in rows], width, self._pad_id)),
+            mask=self._attention(self._tensor(segments), packed),
+            position_ids=self._tensor(positions) if packed else None,
+            reads=self._tensor([p * width + c for p, r in enumerate(rows) for c in r.read_columns]),
         )
 
     @torch.inference_mode()
@@ -204,16 +230,20 @@ class CandidateScorer:
 
     def _values(self, batch: Batch) -> Tensor:
         """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
-        places = {} if self._masked else {"position_ids": batch.position_ids, "use_cache": False}
-        hidden = self._base(
-            input_ids=batch.input_ids, attention_mask=batch.mask, **places
-        ).last_hidden_state  # (B, L, D)
-        logits = self._head(hidden.flatten(0, 1)[batch.reads])  # (R, V)
+        logits = self._head(torch.cat([self._hidden(part) for part in batch.parts]))  # (R, V)
         if self._masked:
             values = logits.to(self._loss_dtype)
         else:
             values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
         return values[batch.token_reads, batch.token_ids].masked_fill(batch.absent, 0)
+
+    def _hidden(self, part: Part) -> Tensor:
+        """The last hidden states where a token is predicted.  # (R_p, D)."""
+        places = {} if self._masked else {"position_ids": part.position_ids, "use_cache": False}
+        hidden = self._base(
+            input_ids=part.input_ids, attention_mask=part.mask, **places
+        ).last_hidden_state  # (P, L, D)
+        return hidden.flatten(0, 1)[part.reads]
 
     @torch.inference_mode()
     def evaluate(
@@ -237,7 +267,7 @@ class CandidateScorer:
         losses, weights = [0.0] * len(examples), [1.0] * len(examples)
         predictions = [0] * len(examples)
         for indices in length_batches([e.length for e in examples], max_tokens):
-            batch = self.collate([examples[i] for i in indices])
+            batch = self._collate([examples[i] for i in indices], [list(range(len(indices)))])
             scores = self.scores(batch)
             each, parts = self._losses(scores, batch)
             columns = torch.stack([each.double(), parts.double(), scores.argmax(-1).double()])
@@ -299,6 +329,17 @@ def _positions(model: Any) -> float:
     embeddings = getattr(model.base_model, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return found if padding is None else found - padding - 1
+
+
+def _split(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of the short rows and of the long ones, or of all together if that saves little."""
+    n = len(lengths)
+    order = sorted(range(n), key=lengths.__getitem__)
+    padded = [k * lengths[order[k - 1]] + (n - k) * lengths[order[-1]] for k in range(n)]
+    short = min(range(n), key=padded.__getitem__, default=0)
+    if not short or padded[short] > WORTH * padded[0]:
+        return [list(range(n))]
+    return [order[:short], order[short:]]
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
