@@ -221,7 +221,7 @@ def _random(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loade
         )
     config.pad_token_id = tokenizer.pad_token_id  # RoBERTa counts positions from it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
-        torch.manual_seed(0)
+        torch.manual_seed(0)  # transformers draws from the global state, which the fork puts back
         model = _auto_class(cfg).from_config(config, dtype=dtype, attn_implementation=cfg.attention)
     return Loaded(model, tokenizer)
 
