@@ -16,8 +16,14 @@ def main(cfg: DictConfig) -> None:
     """Runs one composed configuration."""
     from zo import run  # here, so that --help and a refused configuration answer sooner
 
+    one = config.to_run_config(cfg)
+    if one.tracking.group is None:
+        one.tracking.group = HydraConfig.get().runtime.choices.get("sweep") or "none"
     try:
-        run.run(config.to_run_config(cfg), sweep=HydraConfig.get().runtime.choices.get("sweep"))
+        run.run(one)
+    except run.LockedError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(run.LOCKED) from None
     except run.UNUSABLE as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

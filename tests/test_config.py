@@ -39,6 +39,7 @@ def test_every_committed_option_composes_and_validates(group, option):
     extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
+    assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
 
 
 def test_the_papers_precision_is_the_same_run_as_its_name():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support import hub_copies
-from zo import cells, config, run
+from zo import cells, config, loop, models, run
 from zo.config import ConfigError
 from zo.tasks import TaskError
 
@@ -22,7 +22,7 @@ TINY_ROBERTA = [
 
 def test_a_masked_model_with_random_weights_is_trained_and_evaluated(make_run):
     cfg = make_run(*TINY_ROBERTA, "optimizer=bszo", "steps=3", "eval_every=3")
-    session = run.Session.open(cfg)
+    session = loop.Session.open(cfg)
     assert {type(e.mask_at) for e in session.train + session.validation + session.test} == {int}
     summary = run.run(cfg)
     assert (summary["run/status"], summary["run/steps"]) == ("finished", 3)
@@ -52,11 +52,11 @@ def copa(make_run, tmp_path):
 
 
 def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(copa):
-    session = run.Session.open(copa)
+    session = loop.Session.open(copa)
     assert {len(e.candidate_ids) for e in session.train} == {1}
     assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
     assert {e.label for e in session.validation} == {0, 1}
-    tokenizer = run.load(copa.model, torch.float32, "cpu").tokenizer
+    tokenizer = models.load(copa.model, torch.float32, "cpu").tokenizer
     texts = [tokenizer.decode(e.candidate_ids[0]) for e in session.train]
     assert sorted({text.split()[0] for text in texts}) == ["i", "the"]  # both choices, lower case
     summary = run.run(copa)

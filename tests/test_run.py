@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from zo import run as loop
+from zo import loop
+from zo.frozen import freeze
 from zo.optim import OPTIMIZERS
-from zo.run import run
+from zo.params import ParamSpace
+from zo.run import UNUSABLE, run
 
-NO_TIMES = ("time/", "mem/")
+NO_TIMES = ("time/", "mem/", "crc")  # and the checksum, which counts them in
 
 
 def rows_of(cfg):
@@ -133,6 +135,7 @@ def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_ru
     (directory,) = Path(cfg.out).glob("mezo-*")
     status = json.loads((directory / "status.json").read_text())
     assert status == {"run/status": "failed", "run/error": "ZeroDivisionError: division by zero"}
+    assert "1 / 0" in (directory / "error.txt").read_text()
     assert run(cfg)["run/status"] == "finished"
 
 
@@ -183,8 +186,10 @@ def spoil(monkeypatch, step: int, name: str, value: float) -> None:
 
     def then_spoilt(session, *rest):
         metrics = made(session, *rest)
-        if session.optimizer.step_index == step:
-            session.params.tensors[session.params.names.index(name)].view(-1)[-1] = value
+        if session.assembly.optimizer.step_index == step:
+            session.assembly.params.tensors[session.assembly.params.names.index(name)].view(-1)[
+                -1
+            ] = value
         return metrics
 
     monkeypatch.setattr(loop, "_step", then_spoilt)
@@ -223,7 +228,7 @@ def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(
 
 
 def test_a_pretrained_model_that_is_not_finite_is_a_collapse_at_step_0(make_run, monkeypatch):
-    monkeypatch.setattr(loop.ParamSpace, "non_finite", lambda self: ("w", float("nan")))
+    monkeypatch.setattr(ParamSpace, "non_finite", lambda self: ("w", float("nan")))
     summary = run(make_run("optimizer=zero_shot", "lr=null"))
     assert summary["run/status"] == "collapsed"
     assert summary["run/collapse_what"] == "parameter w is nan at step 0"
@@ -234,8 +239,8 @@ def test_a_pretrained_model_that_is_not_finite_is_a_collapse_at_step_0(make_run,
 )
 def test_the_summary_says_how_much_state_a_method_keeps(make_run, optimizer, copies, monkeypatch):
     spaces = []
-    of = loop.ParamSpace.of
-    monkeypatch.setattr(loop.ParamSpace, "of", lambda *a: spaces.append(of(*a)) or spaces[-1])
+    of = ParamSpace.of
+    monkeypatch.setattr(ParamSpace, "of", lambda *a: spaces.append(of(*a)) or spaces[-1])
     summary = run(make_run(f"optimizer={optimizer}", "steps=1"))
     theta_mib = 4 * spaces[0].numel / 2**20
     assert summary["mem/state_mib"] == pytest.approx(
@@ -256,7 +261,7 @@ def test_backpropagation_lowers_the_loss_and_leaves_no_gradient(make_run, optimi
     losses = [row["train/loss"] for row in rows_of(cfg)]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert all(row["optim/gradient_norm"] > 0 for row in rows_of(cfg))
-    assert all(p.grad is None for p in sessions[0].params.parameters)
+    assert all(p.grad is None for p in sessions[0].assembly.params.parameters)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -275,6 +280,16 @@ def test_tf32_is_set_by_each_run_whatever_was_before(make_run, wanted):
 
 def test_missing_data_is_one_sentence_and_leaves_nothing_behind(make_run):
     cfg = make_run("task.data_files.train=/no/such/file.csv")
-    with pytest.raises(loop.UNUSABLE, match=r"task\.data_files"):
+    with pytest.raises(UNUSABLE, match=r"task\.data_files"):
         run(cfg)
     assert not os.path.exists(cfg.out)
+
+
+def test_a_frozen_run_without_data_says_so_in_its_status(make_run):
+    cfg = make_run("task.data_files.train=/no/such/file.csv")
+    directory = freeze(cfg)
+    with pytest.raises(UNUSABLE):
+        run(cfg)
+    status = json.loads((directory / "status.json").read_text())
+    assert status["run/status"] == "failed"
+    assert "task.data_files" in status["run/error"]

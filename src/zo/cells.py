@@ -22,7 +22,7 @@ from zo.config import ConfigError, Problem, RunConfig, to_run_config
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 CONFIG_NAME = "config"
 GROUPS = ("model", "task", "optimizer", "precision")
-TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "tracking"}
+TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "checkpoint", "tracking"}
 
 
 def check_command_line(argv: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -13,6 +14,12 @@ from zo.models import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.precision import PrecisionConfig
 from zo.tasks.config import TaskConfig
+
+NOT_SCIENTIFIC = (
+    *("lr_index", "eval_tokens", "out", "resume", "device", "threads"),
+    *("checkpoint", "tracking"),
+)
+"""Top-level keys that decide where and how a run is made, but none of its numbers."""
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
@@ -25,11 +32,27 @@ class TrackingConfig:
         mode: `auto` is online with a W&B key and offline without; or `online`, `offline`, `disabled`.
         project: W&B project.
         entity: W&B user or team; None is the key's default.
+        group: W&B group; None is the sweep's name.
     """
 
     mode: str = "auto"
     project: str = "zo"
     entity: str | None = None
+    group: str | None = None
+
+
+@dataclass
+class CheckpointConfig:
+    """When whole weights are written, beside the trajectory. Not part of a run's identity.
+
+    Attributes:
+        full_every: Steps between checkpoints, of which the newest two stay until the run has ended; None writes none,
+            and an interrupted run replays its trajectory from step 0.
+        keep_best: The best step's weights stay, too, also after the end: `zo.export` need not replay then.
+    """
+
+    full_every: int | None = 1000
+    keep_best: bool = False
 
 
 @dataclass
@@ -53,6 +76,7 @@ class RunConfig:
         resume: False starts a run anew even if it is finished. Not part of a run's identity.
         device: auto, cpu, cuda or cuda:N. Not part of a run's identity.
         threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
+        checkpoint: When whole weights are written. Not part of a run's identity.
         tracking: W&B. Not part of a run's identity.
     """
 
@@ -72,6 +96,7 @@ class RunConfig:
     resume: bool = True
     device: str = "auto"
     threads: int | None = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
@@ -139,7 +164,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
 def scientific(run: RunConfig) -> dict[str, Any]:
     """Returns, as plain nested data, what decides a run's numbers: all but paths of output, device and logging."""
     plain = asdict(run)
-    for key in ("lr_index", "eval_tokens", "out", "resume", "device", "threads", "tracking"):
+    for key in NOT_SCIENTIFIC:
         del plain[key]
     for group, key in (
         ("model", "lr_grid"),
@@ -165,7 +190,36 @@ def describe(run: RunConfig) -> str:
 
 def to_yaml(run: RunConfig) -> str:
     """Returns the resolved configuration as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.structured(run))
+    return yaml.safe_dump(asdict(run), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(text: str) -> RunConfig:
+    """Returns the configuration that `to_yaml` wrote.
+
+    Raises:
+        ConfigError: If something else wrote it; every key that is missing, unknown or out of range is named.
+    """
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem("config.yaml", "?", str(error).splitlines()[0])]) from None
+    return from_plain(given)
+
+
+def from_plain(given: Any) -> RunConfig:
+    """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
+
+    Raises:
+        ConfigError: If it is none; every key that is missing, unknown or out of range is named.
+    """
+    try:
+        typed = OmegaConf.structured(RunConfig)
+        typed.optimizer = OPTIMIZERS[given["optimizer"]["name"]].config
+        return to_run_config(OmegaConf.merge(typed, given))  # type: ignore[arg-type]
+    except OmegaConfBaseException as error:
+        raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None
+    except (TypeError, KeyError) as error:
+        raise ConfigError([Problem("optimizer.name", error, "must name a method")]) from None
 
 
 def _resolve_lr(run: RunConfig) -> list[Problem]:
@@ -205,6 +259,9 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         "eval_tokens": 1,
         "threads": 1,
     }
+    every = run.checkpoint.full_every
+    if every is not None and every < 1:
+        yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
     for key, bound in least.items():
         value = getattr(run, key)
         if value is not None and value < bound:

@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
+from torch import Tensor
 
 LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
 
@@ -28,6 +30,15 @@ def run_id(name: str, configuration: Mapping[str, Any]) -> str:
     """
     canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
     return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+
+
+def weights_hash(names: Sequence[str], tensors: Sequence[Tensor]) -> str:
+    """Returns a hash of names, shapes, dtypes and bits: equal for equal weights, on any device."""
+    digest = xxhash.xxh3_128()
+    for name, tensor in zip(names, tensors, strict=True):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+    return f"xxh3_128:{digest.hexdigest()}"
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

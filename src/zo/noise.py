@@ -14,6 +14,7 @@ import struct
 import threading
 from typing import NamedTuple
 
+import torch
 from torch import Generator, Tensor
 
 PERTURBATION = 0
@@ -47,6 +48,11 @@ class _Generators(threading.local):
 
 
 _generators = _Generators()
+
+
+def backend(device: str | torch.device) -> str:
+    """Returns the name of what draws on a device; another name means other numbers."""
+    return f"torch-{torch.device(device).type}"
 
 
 def normal_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:

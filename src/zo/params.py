@@ -17,6 +17,9 @@ Terms: TypeAlias = Sequence[tuple[float, Direction]]
 
 RESTORE_POLICIES = ("subtract", "snapshot")
 
+EXACT = ("snapshot",)
+"""Policies under which a probe leaves no trace in θ."""
+
 
 class ParamSpace:
     """θ: tensors in a fixed order, each storage once, moved along directions in place.
@@ -61,6 +64,7 @@ class ParamSpace:
         self.restore = restore
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
+        self._observed = True
 
     @classmethod
     def of(cls, model: nn.Module, restore: str = "subtract") -> "ParamSpace":
@@ -114,11 +118,24 @@ class ParamSpace:
         Yields:
             An `Excursion`, whose `to` moves to θ + Σ c_j z_j.
         """
-        trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
+        trip: Excursion
+        if self.restore in EXACT and not self._observed:
+            trip = _Nowhere(self)
+        else:
+            trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
         try:
             yield trip
         finally:
             trip.back()
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """While the body runs nobody measures: excursions that would leave no trace in θ are not made."""
+        self._observed = False
+        try:
+            yield
+        finally:
+            self._observed = True
 
     def take_snapshot(self) -> list[Tensor]:
         """Copies θ into the space's spare buffers, made at the first call, and returns them."""
@@ -187,6 +204,16 @@ class _Snapshot(Excursion):
     def back(self) -> None:
         with self.space._timed():
             torch._foreach_copy_(self.space.tensors, self.theta)
+
+
+class _Nowhere(Excursion):
+    """Stays at θ."""
+
+    def to(self, terms: Terms) -> None:
+        pass
+
+    def back(self) -> None:
+        pass
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

@@ -44,6 +44,19 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
+    def begin_at(self, step: int) -> None:
+        """Counts the steps that an earlier attempt made."""
+        self._bars.reset(self._steps, completed=step)
+
+    @contextmanager
+    def replaying(self, steps: int) -> Iterator[Callable[[int], None]]:
+        """Shows a second bar while steps are made again; yields a function to be told the step that is reached."""
+        task = self._bars.add_task("replay", total=steps or None, note="", visible=steps > 0)
+        try:
+            yield lambda step: self._bars.update(task, completed=step)
+        finally:
+            self._bars.remove_task(task)
+
     def advance(self, loss: float, best_accuracy: float) -> None:
         """Counts a step."""
         self.loss = loss if self.loss is None else self.loss + SMOOTHING * (loss - self.loss)

@@ -342,7 +342,7 @@ def test_the_growth_of_h_underflows_in_float16_as_the_release_multiplies_it():
     for state_dtype, moves in (("param", False), ("float32", True)):
         loss = Narrow(torch.float16)
         opt = make("hizoo", loss, 0.0, eps=1e-4, hessian_smooth=1e-8, state_dtype=state_dtype)
-        opt.replay((0.0, 0.01))
+        opt.advance((0.0, 0.01))
         h = torch.cat([h.flatten() for h in opt.state["h"]]).float()
         assert bool((h > 1.001).any()) == moves
 
@@ -414,7 +414,7 @@ def test_adam_in_float16_overflows_with_moments_in_float16_alone():
     for state_dtype, finite in (("param", False), ("float32", True)):
         loss = Narrow(torch.float16)
         opt = make("mezo_adam", loss, 1e-3, state_dtype=state_dtype)
-        opt.replay((1e-3,))
+        opt.advance((1e-3,))
         assert (loss.params.non_finite() is None) == finite
 
 
@@ -430,7 +430,7 @@ def test_moments_in_half_precision_are_those_that_torchs_adam_keeps(dtype):
         for j, twin in enumerate(twins):
             twin.grad = (c * opt.direction().sample(j, twin)).to(dtype)
         adam.step()
-        opt.replay((c,))
+        opt.advance((c,))
     for twin, m, v in zip(twins, opt.state["m"], opt.state["v"], strict=True):
         assert torch.equal(v, adam.state[twin]["exp_avg_sq"])
         unit = torch.finfo(dtype).eps * 3.0  # of a moment of size three, the largest on the way

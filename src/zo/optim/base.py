@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -33,7 +33,7 @@ class DifferentiableLoss(Protocol):
 
 
 Record: TypeAlias = tuple[float, ...]
-"""The scalars that a step's update is a function of, beside the seeds."""
+"""The scalars that a step's update is a function of, beside the seeds and the method's state."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -66,10 +66,15 @@ class StepInfo(Estimate):
     """An applied step.
 
     Attributes:
-        forwards: Forward passes of this step.
+        losses: What its forward passes measured, in order: all that is needed to `replay` it.
     """
 
-    forwards: int = 0
+    losses: tuple[float, ...] = ()
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes of this step."""
+        return len(self.losses)
 
 
 class ZOOptimizer(ABC):
@@ -91,7 +96,7 @@ class ZOOptimizer(ABC):
     """False for a baseline that makes no step at all."""
 
     replays: ClassVar[bool] = True
-    """False where a record is not enough to repeat a step: backpropagation, whose gradient is not kept."""
+    """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
     def __init__(self, params: ParamSpace, config: Any, *, lr: float, seed: int):
         self.params = params
@@ -131,20 +136,39 @@ class ZOOptimizer(ABC):
         found = self.estimate(counted)
         for value in found.record:
             self._finite("coefficient", value)
-        self._apply_and_advance(found.record)
-        return StepInfo(found.loss, found.record, found.scalars, counted.forwards)
+        self.advance(found.record)
+        return StepInfo(found.loss, found.record, found.scalars, tuple(counted.losses))
 
-    def replay(self, record: Record) -> None:
-        """Repeats the step that left `record`, at the θ and step index where it was made.
+    def replay(self, losses: Sequence[float]) -> StepInfo:
+        """Repeats a step without its forward passes, at the θ, state and step index where it was made.
+
+        θ ends with the same bits: under `restore=subtract` the roundings of the probes are repeated, too, and under an
+        exact policy, where they leave no trace, the probes are left out.
+
+        Args:
+            losses: What the step's forward passes measured, in order: `StepInfo.losses`.
+
+        Returns:
+            What the step returned.
 
         Raises:
-            RuntimeError: If the method's records are not enough for that.
+            RuntimeError: If losses are not enough to repeat a step of this method.
+            ValueError: If the step takes more or fewer losses.
         """
         if not self.replays:
             raise RuntimeError(
                 "a step made by backpropagation cannot be replayed: no gradient is kept"
             )
-        self._apply_and_advance(record)
+        if len(losses) != self.forwards_per_step:
+            raise ValueError(f"{len(losses)} losses for a step of {self.forwards_per_step}")
+        measured = iter(losses)
+        with self.params.unobserved():
+            return self.step(lambda: next(measured))
+
+    def advance(self, record: Record) -> None:
+        """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
+        self.apply(record)
+        self.step_index += 1
 
     def move(self, terms: Terms) -> None:
         """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
@@ -170,10 +194,6 @@ class ZOOptimizer(ABC):
         """Returns the bytes of state kept between steps that grow with the model."""
         return sum(t.numel() * t.element_size() for of in self.state.values() for t in of)
 
-    def _apply_and_advance(self, record: Record) -> None:
-        self.apply(record)
-        self.step_index += 1
-
     def _finite(self, what: str, value: float) -> float:
         if not math.isfinite(value):
             raise NonFiniteError(self.step_index, what, value)
@@ -181,7 +201,7 @@ class ZOOptimizer(ABC):
 
 
 class _Counted:
-    """A loss that counts its calls and refuses to be NaN or infinite.
+    """A loss that keeps what it measured and refuses to be NaN or infinite.
 
     Args:
         loss_fn: What is called.
@@ -191,17 +211,17 @@ class _Counted:
     def __init__(self, loss_fn: LossFn, finite: Callable[[str, float], float]):
         self.loss_fn = loss_fn
         self.finite = finite
-        self.forwards = 0
+        self.losses: list[float] = []
 
     def __call__(self) -> float:
-        self.forwards += 1
-        return self.finite("loss", self.loss_fn())
+        self.losses.append(self.finite("loss", self.loss_fn()))
+        return self.losses[-1]
 
     def backward(self) -> float:
         if not isinstance(self.loss_fn, DifferentiableLoss):
             raise TypeError("a first-order method needs a loss with a method `backward`")
-        self.forwards += 1
-        return self.finite("loss", self.loss_fn.backward())
+        self.losses.append(self.finite("loss", self.loss_fn.backward()))
+        return self.losses[-1]
 
 
 def state_dtype(name: str) -> torch.dtype | None:

@@ -1,0 +1,61 @@
+"""Model, θ and optimizer of a configuration, put together: what training and replaying both start from."""
+
+from dataclasses import dataclass
+
+import torch
+
+from zo.config import RunConfig
+from zo.identity import weights_hash
+from zo.models import Loaded, load
+from zo.optim import OPTIMIZERS, ZOOptimizer
+from zo.params import ParamSpace
+from zo.precision import DTYPES
+
+
+@dataclass
+class Assembly:
+    """What a run moves, and what moves it.
+
+    Attributes:
+        device: Of the weights.
+        loaded: Model and tokenizer.
+        params: θ, the model's trainable tensors.
+        optimizer: At step 0.
+        base: Hash of θ at step 0.
+    """
+
+    device: torch.device
+    loaded: Loaded
+    params: ParamSpace
+    optimizer: ZOOptimizer
+    base: str
+
+    @classmethod
+    def of(cls, cfg: RunConfig) -> "Assembly":
+        """Loads the model and makes the optimizer; sets threads and TF32 as configured.
+
+        Raises:
+            ModelError: If the weights cannot be had as configured.
+        """
+        if cfg.threads is not None:
+            torch.set_num_threads(cfg.threads)
+        device = torch.device(_resolve(cfg.device))
+        cfg.precision.apply()
+        loaded = load(cfg.model, DTYPES[cfg.precision.dtype], device)
+        params = ParamSpace.of(loaded.model, cfg.precision.restore)
+        assert cfg.lr is not None
+        optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
+            params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed
+        )
+        return cls(device, loaded, params, optimizer, weights_hash(params.names, params.tensors))
+
+    def weights_hash(self) -> str:
+        """Returns the hash of θ as it is now."""
+        return weights_hash(self.params.names, self.params.tensors)
+
+
+def _resolve(name: str) -> str:
+    """Resolves `auto`: the GPU if there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name

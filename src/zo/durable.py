@@ -1,0 +1,78 @@
+"""Writes that are whole or not at all, whenever the process, the disk or the machine gives up."""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Appender:
+    """A file that grows record by record, straight to the operating system: a killed process loses none.
+
+    Args:
+        path: Made if it does not exist.
+        keep: Bytes of it to keep; what comes after is cut off. None keeps all.
+    """
+
+    def __init__(self, path: Path, keep: int | None = None):
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if keep is not None and os.fstat(self._fd).st_size > keep:
+            os.ftruncate(self._fd, keep)
+
+    def write(self, record: bytes) -> None:
+        """Adds a record.
+
+        Raises:
+            OSError: If there is no room for all of it; part of it may be there, and has to be recognised as such.
+        """
+        try:
+            written = os.write(self._fd, record)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        if written < len(record):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def sync(self) -> None:
+        """Waits until the disk has all of it, and its name."""
+        os.fsync(self._fd)
+        sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Closes the file; a second time does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def replace(path: Path, content: str, writer: str = "") -> None:
+    """Writes a text file: afterwards, and after a crash, it has the old content or the new one.
+
+    Args:
+        path: The file.
+        content: Of the file.
+        writer: Tells this process from others, where several may write the file at once.
+    """
+    partial = path.with_name(f".{path.name}{writer}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+def replace_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file like `replace`."""
+    replace(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def sync_directory(directory: Path) -> None:
+    """Waits until the disk has the names in a directory."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

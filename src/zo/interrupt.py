@@ -1,0 +1,70 @@
+"""Requests to stop: a signal sets a flag, and the run stops where everything is saved.
+
+SIGTERM is preemption, `scancel` or `kill`; SIGUSR2 a cluster's warning that time is nearly up; SIGINT is Ctrl-C, of
+which a second one does not wait.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = 143
+"""Exit status of a run that was asked to stop: 128 + SIGTERM."""
+
+HEEDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+
+
+class Interrupted(SystemExit):
+    """The run was asked to stop and everything is saved. Passes through what catches exceptions."""
+
+    def __init__(self, number: int):
+        super().__init__(INTERRUPTED)
+        self.name = signal.Signals(number).name
+
+
+class Requests:
+    """Which signals came."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    def heed(self) -> None:
+        """Raises Interrupted if the run was asked to stop. To be called where stopping loses nothing."""
+        if self.received:
+            raise Interrupted(self.received[0])
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        if number == signal.SIGINT and number in self.received:
+            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            print("stopping after this step; Ctrl-C again does not wait", file=sys.stderr)
+        self.received.append(number)
+
+
+@contextmanager
+def requests() -> Iterator[Requests]:
+    """Turns signals into requests while the body runs; then puts back the handlers that were there.
+
+    A handler for SIGUSR2 that was there before, as Submitit's, which puts the job back into the queue, is called once
+    the run has stopped because of it. Outside the main thread, where Python allows no handlers, no request ever comes.
+    """
+    asked = Requests()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before: dict[int, Any] = {number: signal.signal(number, asked) for number in HEEDED}
+    try:
+        yield asked
+    except Interrupted:
+        queue_again = before[signal.SIGUSR2]
+        if signal.SIGUSR2 in asked.received and callable(queue_again):
+            queue_again(signal.SIGUSR2, None)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,14 @@
+"""What a process that makes a run needs, imported and done once before it is forked."""
+
+import os
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import datasets  # noqa: F401
+import torch
+
+import zo.run  # noqa: F401
+from zo.models import STAND_IN, ModelConfig, load
+
+torch.set_num_threads(1)
+load(ModelConfig(name="reviews-tiny", path=STAND_IN), torch.float32, "cpu")

@@ -1,0 +1,36 @@
+"""A method on a problem of 23 numbers: milliseconds per step."""
+
+import torch
+
+from zo.optim import OPTIMIZERS
+from zo.params import ParamSpace
+
+
+class Toy:
+    """A method on a bowl of 23 numbers, and its loss, with a gradient for those that want one."""
+
+    def __init__(self, name: str = "mezo_adam", dtype: torch.dtype = torch.float32, rows: int = 4):
+        generator = torch.Generator().manual_seed(0)
+        self.theta = [
+            torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+            for shape in ((rows, 5), (3,))
+        ]
+        method = OPTIMIZERS[name]
+        self.params = ParamSpace(zip(("w", "b"), self.theta, strict=True), "subtract")
+        self.optimizer = method.optimizer(self.params, method.config(), lr=1e-2, seed=3)
+
+    def __call__(self) -> float:
+        return float(sum((p.detach().float() ** 2).sum() for p in self.theta))
+
+    def backward(self) -> float:
+        loss = sum((p.float() ** 2).sum() for p in self.theta)
+        loss.backward()
+        return loss.item()
+
+    def steps(self, count: int) -> "Toy":
+        for _ in range(count):
+            self.optimizer.step(self)
+        return self
+
+    def bits(self) -> list[bytes]:
+        return [p.view(torch.uint8).numpy().tobytes() for p in self.params.tensors]
