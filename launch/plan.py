@@ -21,12 +21,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from zo import cells, config
-from zo.config import ConfigError, RunConfig
-from zo.identity import run_id
+from launch.sweep import ENDED, Run, Sweep
+from zo import config
+from zo.config import ConfigError
 from zo.tracking import read_status
 
-ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
 MS_PER_HOUR = 3.6e6
 PIPE_WIDTH = 120  # characters, where there is no terminal to ask
 Kind = tuple[str, str, str]  # model, precision, method
@@ -37,48 +36,34 @@ class Planned:
     """One run of a plan.
 
     Attributes:
-        run_id: Its id, the name of its directory.
-        cfg: Its configuration.
-        status: finished, collapsed, failed, running or, if it was never started, missing.
+        run: The run.
+        status: finished, collapsed, failed, interrupted, running or, if it was never started, missing.
         step_ms: What its status says it measured, if it is finished.
     """
 
-    run_id: str
-    cfg: RunConfig
+    run: Run
     status: str
     step_ms: float | None
 
-    @property
-    def kind(self) -> Kind:
-        """What its time per step depends on."""
-        return self.cfg.model.name, self.cfg.precision.name, self.cfg.optimizer.name
 
-
-def plan(overrides: Sequence[str]) -> tuple[list[Planned], int]:
-    """Returns the different runs that the overrides ask for, in order, and the number of cells they fill.
-
-    Raises:
-        ConfigError: If one of them could not be run.
-    """
-    configs = cells.runs(overrides, multirun=True)
-    planned: dict[str, Planned] = {}
-    for cfg in configs:
-        name = run_id(cfg.optimizer.name, config.scientific(cfg))
-        status = read_status(Path(cfg.out) / name)
-        planned[name] = Planned(
-            name, cfg, status.get("run/status", "missing"), status.get("time/step_ms_median")
-        )
-    return list(planned.values()), len(configs)
+def plan(sweep: Sweep) -> list[Planned]:
+    """Returns what the runs' directories say of them."""
+    planned = []
+    for run in sweep.runs:
+        status = read_status(run.directory)
+        name, step_ms = status.get("run/status", "missing"), status.get("time/step_ms_median")
+        planned.append(Planned(run, name, step_ms))
+    return planned
 
 
 def step_times(runs: Iterable[Planned], given: float | None) -> dict[Kind, float]:
     """Returns the milliseconds per step of every kind of run for which they are known."""
     measured = defaultdict(list)
     kinds = set()
-    for run in runs:
-        kinds.add(run.kind)
-        if run.step_ms is not None:
-            measured[run.kind].append(run.step_ms)
+    for planned in runs:
+        kinds.add(planned.run.kind)
+        if planned.step_ms is not None:
+            measured[planned.run.kind].append(planned.step_ms)
     paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text())
     times: dict[Kind, float] = {}
     for kind in kinds:
@@ -102,13 +87,13 @@ def show(runs: list[Planned], cell_count: int, times: dict[Kind, float]) -> None
     for name in ("runs", "done", "ms/step", "hours left, at most"):
         table.add_column(name, justify="right")
     groups: dict[Kind, list[Planned]] = defaultdict(list)
-    for run in runs:
-        groups[run.kind].append(run)
+    for planned in runs:
+        groups[planned.run.kind].append(planned)
     total, unknown = 0.0, 0
     for kind, members in groups.items():
-        left = [run for run in members if run.status not in ENDED and run.cfg.steps > 0]
-        done = sum(run.status in ENDED for run in members)
-        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in members))
+        left = [p.run for p in members if p.status not in ENDED and p.run.cfg.steps > 0]
+        done = sum(p.status in ENDED for p in members)
+        tasks = ", ".join(dict.fromkeys(p.run.cfg.task.name for p in members))
         counts = (str(len(members)), str(done))
         if kind in times or not left:
             hours = sum(run.cfg.steps for run in left) * times.get(kind, 0.0) / MS_PER_HOUR
@@ -121,7 +106,7 @@ def show(runs: list[Planned], cell_count: int, times: dict[Kind, float]) -> None
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)
-    done = sum(run.status in ENDED for run in runs)
+    done = sum(planned.status in ENDED for planned in runs)
     cost = [f"at most {total:,.1f} GPU hours"] if total or not unknown else []
     cost += [f"{unknown} of unknown step time (give --step-ms)"] if unknown else []
     console.print(f"{done} finished, {len(runs) - done} to run: {', and '.join(cost)}")
@@ -132,8 +117,9 @@ def show(runs: list[Planned], cell_count: int, times: dict[Kind, float]) -> None
 
 def list_runs(runs: Iterable[Planned]) -> None:
     """Prints a line per run: id, status, choices."""
-    for run in runs:
-        print(f"{run.run_id}  {run.status:9}  {config.describe(run.cfg)}")
+    for planned in runs:
+        run = planned.run
+        print(f"{run.run_id}  {planned.status:11}  {config.describe(run.cfg)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,13 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config.register()
     try:
-        runs, cell_count = plan(args.overrides)
+        sweep = Sweep.of(args.overrides)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    runs = plan(sweep)
     if args.list:
         list_runs(runs)
-    show(runs, cell_count, step_times(runs, args.step_ms))
+    show(runs, sweep.cells, step_times(runs, args.step_ms))
     return 0
 
 

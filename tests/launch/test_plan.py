@@ -3,6 +3,7 @@
 import json
 
 from launch import plan
+from launch.sweep import Sweep
 
 
 def shown(capsys, *arguments):
@@ -24,7 +25,7 @@ def test_hours_are_steps_times_the_papers_time_per_step(capsys):
 
 def test_finished_runs_are_counted_and_their_time_is_preferred(capsys, tmp_path):
     overrides = ["optimizer=mezo", "lr=1e-6,1e-7", "steps=1000", f"out={tmp_path}"]
-    (first, _), _ = plan.plan(overrides)
+    first, _ = Sweep.of(overrides).runs
     (tmp_path / first.run_id).mkdir()
     status = {"run/status": "collapsed", "time/step_ms_median": 7200.0}
     (tmp_path / first.run_id / "status.json").write_text(json.dumps(status))

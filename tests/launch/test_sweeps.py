@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch import plan
+from launch.sweep import Sweep
 from zo import config
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -61,7 +61,9 @@ config.register()
 
 @cache
 def planned(sweep):
-    return plan.plan([f"sweep={sweep}"])
+    found = Sweep.of([f"sweep={sweep}"])
+    assert found.name == sweep
+    return found.runs, found.cells
 
 
 def ids(sweep):

@@ -1,0 +1,185 @@
+"""Runs as child processes of this one, several at a time: each its own run with its own log, told of every signal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from zo.durable import replace_json
+from zo.lock import holder
+
+RUN = (sys.executable, "-m", "zo.run")
+"""The command that makes or continues the run in a directory, which follows."""
+
+DONE, BUSY, INTERRUPTED = 0, 75, 143
+"""Its exit statuses: finished or collapsed; another live process has the directory; stopped and saved. Others fail."""
+
+STOPPED = (INTERRUPTED, -signal.SIGTERM, -signal.SIGUSR2)  # by a signal before it could heed one: *
+HEEDED = (signal.SIGTERM, signal.SIGUSR2)
+POLL_S = 0.1
+BUSY_S, BUSY_LIMIT_S = 10.0, 600.0
+"""A busy directory is tried again this often and this long: a node that was given up may take a while to die."""
+
+
+@dataclass
+class Pool:
+    """Runs that are to be made here.
+
+    Attributes:
+        directories: Of the runs, frozen.
+        slots: As many runs at once; each slot's variables, as {"CUDA_VISIBLE_DEVICES": "1"}.
+        detached: Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM.
+        changed: Called after every start and end of a run.
+        codes: Exit status of every run that ended.
+        signals: What this process was sent.
+    """
+
+    directories: Sequence[Path]
+    slots: Sequence[Mapping[str, str]]
+    detached: bool = False
+    changed: Callable[[], None] = lambda: None
+    codes: dict[Path, int] = field(default_factory=dict)
+    signals: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._waiting = deque((path, 0.0) for path in self.directories)
+        self._free = deque(self.slots)
+        self._running: dict[Path, tuple[subprocess.Popen[bytes], Mapping[str, str]]] = {}
+        self._busy_since: dict[Path, float] = {}
+
+    def run(self) -> None:
+        """Makes the runs, until all have ended or, after a signal, those have that were started."""
+        with self._heeding():
+            while self._running or (self._waiting and not self.signals):
+                self._start()
+                self._collect()
+                time.sleep(POLL_S)
+
+    @property
+    def unfinished(self) -> list[Path]:
+        """Runs that were stopped or never started."""
+        return [d for d in self.directories if self.codes.get(d, INTERRUPTED) in STOPPED]
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for every run that failed."""
+        return [
+            f"{path.name}: {_why(path, code)}"
+            for path, code in self.codes.items()
+            if code != DONE and code not in STOPPED
+        ]
+
+    def _start(self) -> None:
+        for _ in range(len(self._waiting)):
+            if not self._free or self.signals:
+                return
+            path, not_before = self._waiting.popleft()
+            if time.monotonic() < not_before:
+                self._waiting.append((path, not_before))
+                continue
+            slot = self._free.popleft()
+            with (path / "log.txt").open("ab") as log:
+                _head(log, slot)
+                child = subprocess.Popen(
+                    [*RUN, str(path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **slot},
+                    start_new_session=self.detached,
+                )
+            self._running[path] = child, slot
+            if self.signals:  # came between the last look and the start
+                child.terminate()
+            self.changed()
+
+    def _collect(self) -> None:
+        for path, (child, slot) in list(self._running.items()):
+            code = child.poll()
+            if code is None:
+                continue
+            del self._running[path]
+            self._free.append(slot)
+            since = self._busy_since.setdefault(path, time.monotonic())
+            if code == BUSY and time.monotonic() - since < BUSY_LIMIT_S:
+                self._waiting.append((path, time.monotonic() + BUSY_S))
+            else:
+                self.codes[path] = code
+                if code not in (DONE, BUSY, *STOPPED):
+                    _note_failure(path, code)
+            self.changed()
+
+    @contextmanager
+    def _heeding(self) -> Iterator[None]:
+        """Notes signals and passes them on while the body runs, then puts the handlers back that were there."""
+        heeded = (*HEEDED, signal.SIGINT) if self.detached else HEEDED
+        before = {number: signal.signal(number, self._heed) for number in heeded}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heed(self, number: int, _: FrameType | None) -> None:
+        self.signals.append(number)
+        for child, _slot in self._running.values():
+            child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+
+def _head(log: IO[bytes], slot: Mapping[str, str]) -> None:
+    """Says in a run's log where and when it starts."""
+    job = os.environ.get("SLURM_JOB_ID")
+    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
+    where = (
+        f"{os.uname().nodename}, SLURM job {job}, restart {restart}" if job else os.uname().nodename
+    )
+    gpus = slot.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    devices = f", CUDA_VISIBLE_DEVICES={gpus}" if gpus is not None else ""
+    log.write(f"== {time.strftime('%Y-%m-%d %H:%M:%S')} {where}{devices}\n".encode())
+    log.flush()
+
+
+def _note_failure(path: Path, code: int) -> None:
+    """Makes sure that a run's status says that it failed, where it ended too early or too suddenly to say so itself."""
+    try:
+        status = json.loads((path / "status.json").read_text())
+    except (OSError, ValueError):
+        status = {}
+    if status.get("run/status") != "failed" and holder(path) is None:
+        failed = {"run/status": "failed", "run/error": _why(path, code)}
+        replace_json(path / "status.json", failed)
+
+
+def _why(path: Path, code: int) -> str:
+    """Returns what a run's log ends with."""
+    if code == BUSY:
+        return f"another process has held {path} for {BUSY_LIMIT_S / 60:.0f} minutes"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}, see {path / 'log.txt'}"
+    lines = (path / "log.txt").read_text(errors="replace").strip().splitlines()
+    return f"{lines[-1].strip()} (exit status {code}), see {path / 'log.txt'}"
+
+
+def cpu_slots(count: int, threads: int | None = None) -> list[dict[str, str]]:
+    """Returns slots that share the cores of this process out evenly, unless OMP_NUM_THREADS says how many to take."""
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        return [{} for _ in range(count)]
+    share = threads or max(1, len(os.sched_getaffinity(0)) // count)
+    return [{"OMP_NUM_THREADS": str(share)} for _ in range(count)]
+
+
+def gpu_slots(gpus: Sequence[str], count: int, threads: int | None = None) -> list[dict[str, str]]:
+    """Returns slots that go round the GPUs, of which there is at least one."""
+    return [
+        {**slot, "CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]}
+        for i, slot in enumerate(cpu_slots(count, threads))
+    ]

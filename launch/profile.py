@@ -1,0 +1,152 @@
+"""How runs reach machines: the typed settings behind `hydra/launcher=NAME`, one YAML file each in launch/profiles.
+
+A profile for another cluster is a copy of `launch/profiles/slurm.yaml` under another name, with its values changed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from zo.cells import CONFIG_DIR, CONFIG_NAME
+from zo.config import ConfigError, Problem
+
+PROFILES = Path(__file__).parent / "profiles"
+
+
+@dataclass
+class SlurmProfile:
+    """A SLURM cluster. None leaves a choice to the cluster.
+
+    Attributes:
+        partition: `sbatch --partition`.
+        account: `--account`.
+        qos: `--qos`.
+        constraint: `--constraint`, a kind of node.
+        gres: `--gres`, as `gpu:1` or `gpu:a100:1`.
+        gpus_per_node: `--gpus-per-node`, for clusters that want it instead of gres.
+        cpus_per_task: Cores of a job; its runs share them.
+        mem_gb: Memory of a job's node, GB; its runs share it.
+        timeout_min: Time limit of a job, minutes. A job that reaches it is queued again and continues.
+        signal_delay_s: Seconds before the limit at which the runs are told to save.
+        max_num_timeout: Times that a job may reach its limit.
+        array_parallelism: Jobs of a sweep that may run at once.
+        runs_per_job: Runs that share a job, and so its GPUs, at the same time.
+        setup: Shell lines at a job's start, as `module load cuda`.
+        environment: Variables of the runs.
+        sbatch: Any other option of sbatch, as `{mail-type: FAIL}`; true for one without a value.
+        folder: Submitit's scripts, logs and pickles; %j is the job.
+    """
+
+    _target_: str = "hydra_plugins.zo_launchers.SlurmLauncher"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int = 4
+    mem_gb: float = 32.0
+    timeout_min: int = 1440
+    signal_delay_s: int = 120
+    max_num_timeout: int = 100
+    array_parallelism: int = 64
+    runs_per_job: int = 1
+    setup: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    sbatch: dict[str, Any] = field(default_factory=dict)
+    folder: str = "${out}/.slurm/%j"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yields (key, what would be right)."""
+        least = {"cpus_per_task": 1, "timeout_min": 1, "signal_delay_s": 1, "max_num_timeout": 0}
+        least |= {"array_parallelism": 1, "runs_per_job": 1}
+        for key, bound in least.items():
+            if getattr(self, key) < bound:
+                yield key, f"must be at least {bound}"
+        if self.mem_gb <= 0:
+            yield "mem_gb", "must be greater than 0"
+        if self.signal_delay_s >= 60 * self.timeout_min:
+            yield (
+                "signal_delay_s",
+                f"must be less than the time limit, {self.timeout_min} minutes",
+            )
+        if self.gres is not None and self.gpus_per_node is not None:
+            yield "gpus_per_node", "must be null where gres asks for GPUs"
+        known = {f.name for f in fields(self)}
+        for key in self.sbatch:
+            if key.replace("-", "_") in known:
+                yield "sbatch", f"must not repeat {key}, which is a key of its own"
+
+
+@dataclass
+class LocalProfile:
+    """This machine: several processes at once.
+
+    Attributes:
+        processes: Runs at once on each visible GPU; without a GPU, on the processor.
+        threads: CPU threads of each run that sets none itself; None shares the cores out evenly.
+        environment: Variables of the runs.
+        folder: Where the process that starts them keeps its list and log.
+    """
+
+    _target_: str = "hydra_plugins.zo_launchers.LocalLauncher"
+    processes: int = 1
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: str = "${out}/.local"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yields (key, what would be right)."""
+        for key in ("processes", "threads"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                yield key, "must be at least 1"
+
+
+Profile = SlurmProfile | LocalProfile
+
+
+def register() -> None:
+    """Makes every file in launch/profiles an option of `hydra/launcher`."""
+    store = ConfigStore.instance()
+    store.store(group="schema/launcher", name="slurm", node=SlurmProfile)
+    store.store(group="schema/launcher", name="local", node=LocalProfile)
+    for path in sorted(PROFILES.glob("*.yaml")):
+        node = OmegaConf.load(path)
+        store.store(group="hydra/launcher", name=path.stem, node=node, provider="launch/profiles")
+
+
+def read(overrides: Sequence[str]) -> Profile | None:
+    """Returns the profile that the overrides choose; None for Hydra's own launcher, which runs in its own process.
+
+    Args:
+        overrides: As typed, and accepted by `zo.cells.runs`.
+
+    Raises:
+        ConfigError: If a value of it is out of range, or it is not one of this suite's.
+    """
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        cfg = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
+        chosen = cfg.hydra.runtime.choices["hydra/launcher"]
+        found = OmegaConf.to_object(cfg.hydra.launcher)
+    if chosen == "basic":
+        return None
+    if not isinstance(found, SlurmProfile | LocalProfile):
+        own = ", ".join(path.stem for path in sorted(PROFILES.glob("*.yaml")))
+        raise ConfigError([Problem("hydra/launcher", chosen, f"must be one of basic, {own}")])
+    problems = [
+        Problem(f"hydra.launcher.{key}", getattr(found, key), right)
+        for key, right in found.problems()
+    ]
+    if problems:
+        raise ConfigError(problems)
+    found.folder = str(Path(found.folder).absolute())
+    return found

@@ -1,0 +1,101 @@
+"""What submitting leaves with a run, `job.json`: which job it was given to, so that it is not given to a second one."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from zo.lock import holder
+
+NAME = "job.json"
+
+
+class QueueError(RuntimeError):
+    """SLURM does not say which jobs there are."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run's job.
+
+    It is written before the job is submitted, under a name that no other submission has: a submitter that dies in
+    between leaves no job that is not found again.
+
+    Attributes:
+        launcher: `slurm` or `local`.
+        name: The submission's: SLURM's job name, or the folder of the local process that starts the runs.
+        index: Of the job in its array; 0 where there is no array.
+        when: Seconds since the epoch.
+    """
+
+    launcher: str
+    name: str
+    index: int
+    when: float
+
+    def __str__(self) -> str:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.when))
+        place = f"[{self.index}]" if self.launcher == "slurm" else ""
+        return f"{self.launcher} job {self.name}{place}, given at {at}"
+
+    def write(self, directory: Path) -> None:
+        """Leaves it with a run."""
+        partial = directory / f".{NAME}.partial"
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        os.replace(partial, directory / NAME)
+
+    @classmethod
+    def read(cls, directory: Path) -> "Record | None":
+        """Returns a run's record, if it was ever submitted."""
+        try:
+            return cls(**json.loads((directory / NAME).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @staticmethod
+    def is_older_than_status(directory: Path) -> bool:
+        """Whether a run's status was written after the run was given to its job, if it was given to one."""
+        if not (directory / NAME).exists():
+            return True
+        written = (directory / "status.json").stat().st_mtime
+        return written >= (directory / NAME).stat().st_mtime
+
+    @classmethod
+    def alive(cls, records: Iterable["Record"], ask_queue: bool) -> set["Record"]:
+        """Returns the records whose job still waits or runs.
+
+        Args:
+            records: Of any jobs.
+            ask_queue: False takes SLURM's jobs to be all alive.
+
+        Raises:
+            QueueError: If SLURM cannot be asked about one of them.
+        """
+        records = set(records)
+        on_slurm = {record for record in records if record.launcher == "slurm"}
+        local = {record.name for record in records - on_slurm}
+        held = {name for name in local if holder(Path(name)) is not None}
+        if ask_queue and on_slurm:
+            queued = queue(sorted({record.name for record in on_slurm}))
+            on_slurm = {record for record in on_slurm if (record.name, record.index) in queued}
+        return on_slurm | {record for record in records if record.name in held}
+
+
+def queue(names: list[str]) -> set[tuple[str, int]]:
+    """Returns (job name, index in the array) of the jobs of these names that wait, run or come to an end.
+
+    Raises:
+        QueueError: If SLURM cannot be asked.
+    """
+    if shutil.which("squeue") is None:
+        raise QueueError("squeue is not on PATH here, and runs were given to SLURM")
+    command = ["squeue", "--noheader", "--array", "--format=%j|%K", f"--name={','.join(names)}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
+    rows = (line.rpartition("|") for line in done.stdout.split())
+    return {(name, int(index) if index.isdigit() else 0) for name, _, index in rows}

@@ -1,0 +1,84 @@
+"""Submitting to SLURM, through Submitit: one array of jobs."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.job import Job
+from launch.profile import SlurmProfile
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class SubmitError(RuntimeError):
+    """SLURM cannot take the jobs; the text says why."""
+
+
+def check() -> None:
+    """Makes sure that there is a SLURM to submit to.
+
+    Raises:
+        SubmitError: If there is none, or this shell is set up in a way that breaks requeuing.
+    """
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise SubmitError(
+            "sbatch and srun are not on PATH: this is no SLURM cluster, or not its login node "
+            "(hydra/launcher=local runs on this machine; docs/clusters.md starts a SLURM on it)"
+        )
+    if os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2") != "USR2":
+        raise SubmitError(
+            "SUBMITIT_PREEMPT_SIGNAL must not be set: a preempted job would end as failed and run again besides"
+        )
+
+
+def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -> str:
+    """Submits one job for each group of run directories, as one array.
+
+    Args:
+        groups: At least one.
+        profile: How.
+        name: The jobs' name.
+
+    Returns:
+        The array's job id.
+
+    Raises:
+        SubmitError: If sbatch refuses.
+    """
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError
+
+    executor = SlurmExecutor(folder=profile.folder, max_num_timeout=profile.max_num_timeout)
+    executor.update_parameters(**_parameters(profile), job_name=name)
+    try:
+        jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
+    except FailedJobError as error:
+        reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
+        raise SubmitError("\n".join(reasons) or str(error)) from None
+    return jobs[0].job_id.partition("_")[0]
+
+
+def _parameters(profile: SlurmProfile) -> dict[str, Any]:
+    """Returns the profile in the words of Submitit's SlurmExecutor."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {"PYTHONPATH": paths, **profile.environment}
+    exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+    asked = {
+        key: getattr(profile, key)
+        for key in ("partition", "account", "qos", "constraint", "gres", "gpus_per_node")
+    }
+    return {
+        **{key: value for key, value in asked.items() if value is not None},
+        "nodes": 1,
+        "ntasks_per_node": 1,
+        "cpus_per_task": profile.cpus_per_task,
+        "mem": f"{round(1024 * profile.mem_gb)}M",
+        "time": profile.timeout_min,
+        "signal_delay_s": profile.signal_delay_s,
+        "array_parallelism": profile.array_parallelism,
+        "setup": [*profile.setup, *exports],
+        "additional_parameters": {"requeue": True, **profile.sbatch},
+    }

@@ -1,0 +1,223 @@
+"""Submits what of a sweep is missing or was interrupted, and nothing else. The jobs go on without this process.
+
+    python -m launch.submit sweep=table1 hydra/launcher=slurm hydra.launcher.partition=gpu
+    python -m launch.submit sweep=table1 hydra/launcher=slurm --retry-failed
+    python -m launch.submit sweep=quickstart hydra/launcher=local --dry-run
+
+May be repeated at any time, by several people at once: a run that is finished, runs or waits in the queue is left
+alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from launch import local, slurm
+from launch.profile import Profile, SlurmProfile, read, register
+from launch.records import QueueError, Record
+from launch.sweep import Run, Standing, Sweep, counted, standings
+from launch.watch import Board
+from zo import config
+from zo.config import ConfigError, Problem
+from zo.frozen import DirectoryError, freeze
+from zo.lock import LockedError, held
+
+UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
+SUBMITTABLE = ("missing", "interrupted")
+
+
+class Submission:
+    """A sweep that is to be submitted: composed and checked, with the profile that says how.
+
+    Args:
+        overrides: As for `train.py -m`, with `hydra/launcher=...` among them.
+
+    Raises:
+        ConfigError: If a run or the profile has a problem.
+        SubmitError: If there is no SLURM where the profile wants one.
+    """
+
+    def __init__(self, overrides: Sequence[str]):
+        self.sweep = Sweep.of(overrides)
+        profile = read(overrides)
+        if profile is None:
+            problem = Problem(
+                "hydra/launcher", "basic", "runs in its own process; take slurm or local"
+            )
+            raise ConfigError([problem])
+        self.profile: Profile = profile
+        if any(not run.cfg.resume for run in self.sweep.runs):
+            right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
+            raise ConfigError([Problem("resume", False, right)])
+        if isinstance(profile, SlurmProfile):
+            slurm.check()
+        self.name = f"zo-{self.sweep.name}-{uuid.uuid4().hex[:8]}"
+        self._held = ExitStack()  # what this process holds until it ends
+
+    def give(
+        self, retry_failed: bool, limit: int | None = None, detach: bool = True
+    ) -> tuple[list[Run], dict[str, Standing]]:
+        """Submits what is to be submitted, while no other process submits to the same output directory.
+
+        Args:
+            retry_failed: Whether failed runs are given again.
+            limit: Runs at most.
+            detach: Whether a local profile's runs are started, too, in a process of their own.
+
+        Returns:
+            The runs that were given, and where all stood before.
+
+        Raises:
+            SubmitError, QueueError, StartError: If SLURM does not answer or refuses, or a process does not start.
+            DirectoryError: If a run's directory cannot be written or is of another run.
+        """
+        with _alone(Path(self.sweep.runs[0].cfg.out).absolute()):
+            chosen, before = self.choose(retry_failed, limit)
+            if chosen:
+                self._give(chosen, detach)
+        return chosen, before
+
+    def choose(
+        self, retry_failed: bool, limit: int | None = None
+    ) -> tuple[list[Run], dict[str, Standing]]:
+        """Returns the runs that would be submitted, and where all stand."""
+        found = standings(self.sweep.runs)
+        states = (*SUBMITTABLE, "failed") if retry_failed else SUBMITTABLE
+        chosen = [run for run in self.sweep.runs if found[run.run_id].state in states]
+        return chosen[:limit], found
+
+    @property
+    def on_slurm(self) -> bool:
+        """Whether the jobs go to SLURM."""
+        return isinstance(self.profile, SlurmProfile)
+
+    @property
+    def folder(self) -> Path:
+        """Where a local profile's process keeps its list and log."""
+        return Path(self.profile.folder) / self.name
+
+    def _give(self, runs: list[Run], detach: bool) -> None:
+        shown = track(runs, "freezing", transient=True, disable=not Console().is_terminal)
+        directories = [freeze(run.cfg).absolute() for run in shown]
+        now = time.time()
+        if isinstance(self.profile, SlurmProfile):
+            size = self.profile.runs_per_job
+            groups = [directories[i : i + size] for i in range(0, len(directories), size)]
+            for index, group in enumerate(groups):
+                for directory in group:
+                    Record("slurm", self.name, index, now).write(directory)
+            job = slurm.submit(groups, self.profile, self.name)
+            print(
+                f"SLURM job {job}, {len(groups)} in its array"
+                if len(groups) > 1
+                else f"SLURM job {job}"
+            )
+            return
+        for directory in directories:
+            Record("local", str(self.folder), 0, now).write(directory)
+        local.prepare(self.folder, directories, self.profile.processes, self.profile.threads)
+        if detach:
+            local.start_detached(self.folder, self.profile.environment)
+        else:
+            self._held.enter_context(held(self.folder))
+
+
+def submit_and_watch(overrides: Sequence[str]) -> int:
+    """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
+
+    This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; local runs end with it.
+
+    Returns:
+        Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if told to stop.
+    """
+    try:
+        submission = Submission(overrides)
+        chosen, before = submission.give(retry_failed=True, detach=False)
+        print(_told(submission.sweep, chosen, before))
+        with Board(submission.sweep, jobs_go_on=submission.on_slurm) as board:
+            if chosen and not submission.on_slurm:
+                os.environ.update(submission.profile.environment)
+                if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
+                    return board.interrupted(local.INTERRUPTED)
+            return board.until_done()
+    except UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _told(sweep: Sweep, chosen: list[Run], before: dict[str, Standing]) -> str:
+    return f"{len(sweep.runs)} runs: {counted(before)}; {len(chosen)} submitted"
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keeps other submitters to an output directory waiting while the body runs."""
+    directory = out / ".submit"
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        told = False
+        while True:
+            try:
+                stack.enter_context(held(directory))
+                break
+            except LockedError as error:
+                if not told:
+                    print(f"waiting for another submitter: {error.holder}", file=sys.stderr)
+                told = True
+                time.sleep(1.0)
+        yield
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    parser = argparse.ArgumentParser(
+        "python -m launch.submit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for train.py -m")
+    parser.add_argument("--retry-failed", action="store_true", help="submit failed runs, too")
+    parser.add_argument("--limit", type=int, metavar="N", help="submit N runs at most")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be submitted")
+    args = parser.parse_args(argv)
+    if args.limit is not None and args.limit < 1:
+        parser.error("--limit must be at least 1")
+    config.register()
+    register()
+    try:
+        submission = Submission(with_launcher(args.overrides))
+        if args.dry_run:
+            chosen, before = submission.choose(args.retry_failed, args.limit)
+            for run in chosen:
+                print(f"{run.run_id}  {config.describe(run.cfg)}")
+            print(f"{_told(submission.sweep, [], before)}, {len(chosen)} would be")
+            return 0
+        chosen, before = submission.give(args.retry_failed, args.limit)
+    except UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(_told(submission.sweep, chosen, before))
+    failed = sum(standing.state == "failed" for standing in before.values())
+    if failed and not args.retry_failed:
+        print(f"{failed} failed before: --retry-failed submits them, too")
+    return 0
+
+
+def with_launcher(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides with a launcher among them: SLURM where it is installed, else this machine."""
+    if any(o.startswith("hydra/launcher=") for o in overrides):
+        return list(overrides)
+    return [*overrides, f"hydra/launcher={'slurm' if shutil.which('sbatch') else 'local'}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""A sweep's runs, and where each of them stands: what the disk, the lock and the queue say together."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launch.records import Record
+from zo import cells, config
+from zo.config import RunConfig
+from zo.identity import run_id
+from zo.lock import holder
+from zo.tracking import read_status
+
+ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
+STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
+NO_SWEEP = "none"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep.
+
+    Attributes:
+        run_id: Its id, the name of its directory.
+        cfg: Its configuration.
+    """
+
+    run_id: str
+    cfg: RunConfig
+
+    @property
+    def directory(self) -> Path:
+        """Where it is made."""
+        return Path(self.cfg.out).absolute() / self.run_id
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Model, precision and method: what its time per step depends on."""
+        return self.cfg.model.name, self.cfg.precision.name, self.cfg.optimizer.name
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a command line asks for.
+
+    Attributes:
+        overrides: As typed.
+        runs: The different runs, in order.
+        cells: How many cells they fill; two cells of one sweep may be the same run.
+    """
+
+    overrides: tuple[str, ...]
+    runs: list[Run]
+    cells: int
+
+    @classmethod
+    def of(cls, overrides: Sequence[str]) -> "Sweep":
+        """Composes and checks every cell.
+
+        Raises:
+            ConfigError: If one of them could not be run.
+        """
+        configs = cells.runs(overrides, multirun=True)
+        group = sweep_name(overrides)
+        runs: dict[str, Run] = {}
+        for cfg in configs:
+            if cfg.tracking.group is None:
+                cfg.tracking.group = group
+            name = run_id(cfg.optimizer.name, config.scientific(cfg))
+            runs[name] = Run(name, cfg)
+        return cls(tuple(overrides), list(runs.values()), len(configs))
+
+    @property
+    def name(self) -> str:
+        """The sweep's file, or `none` for a grid that was typed."""
+        return sweep_name(self.overrides)
+
+
+def sweep_name(overrides: Sequence[str]) -> str:
+    """Returns the name after `sweep=`, also W&B's group; `none` without one."""
+    named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
+    return named[-1] if named else NO_SWEEP
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Attributes:
+        state: One of STATES.
+        note: The last line of its error, or who runs it, or its job; else empty.
+        status: Its `status.json`.
+    """
+
+    state: str
+    note: str = ""
+    status: Mapping[str, object] = field(default_factory=dict)
+
+
+def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing]:
+    """Returns where every run stands, by run id.
+
+    Args:
+        runs: The runs.
+        ask_queue: False takes SLURM's jobs to be all alive.
+
+    Raises:
+        QueueError: If SLURM has to be asked and cannot be.
+
+    A run is running if a live process holds its lock, whatever its status says.
+    The queue is asked first, then the lock,
+    then the status: whatever changes meanwhile, a run that goes on is not taken for one that was left.
+    """
+    runs = list(runs)
+    records = {run.run_id: Record.read(run.directory) for run in runs}
+    given = [record for record in records.values() if record is not None]
+    alive = Record.alive(given, ask_queue)
+    return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
+
+
+def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Standing:
+    if (process := holder(directory)) is not None:
+        return Standing("running", str(process), _status(directory))
+    status = _status(directory)
+    state = str(status.get("run/status", "missing"))
+    if state in ENDED:
+        return Standing(state, str(status.get("run/collapse_what", "")), status)
+    waits = record is not None and record in alive
+    failed_since = state == "failed" and Record.is_older_than_status(directory)
+    if waits and not failed_since:
+        return Standing("queued", str(record), status)
+    if state == "failed":
+        lines = str(status.get("run/error", "")).strip().splitlines()
+        return Standing(state, lines[-1] if lines else "", status)
+    return Standing("interrupted" if state == "running" else state, "", status)
+
+
+def _status(directory: Path) -> dict[str, object]:
+    """Returns `status.json`; nothing if it cannot be read."""
+    try:
+        return read_status(directory)
+    except (OSError, json.JSONDecodeError):
+        return {}
+
+
+def counted(found: Mapping[str, Standing]) -> str:
+    """Returns how many runs are in each state, in words."""
+    counts = Counter(standing.state for standing in found.values())
+    parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    return ", ".join(parts) or "no runs"

@@ -1,0 +1,125 @@
+"""How a sweep goes, live: a bar that counts, and a summary at the end."""
+
+import shlex
+import time
+from collections import Counter
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from launch.records import QueueError
+from launch.sweep import ENDED, NO_SWEEP, Standing, Sweep, counted, standings
+from zo.config import describe
+
+REFRESH_S = 5.0
+GOING = ("running", "queued")
+SHOWN_FAILURES = 20
+
+
+class Board:
+    """Shows where a sweep's runs stand. Without a terminal it prints a line whenever a count changes.
+
+    Args:
+        sweep: Its runs.
+        jobs_go_on: Whether the runs go on without this process.
+    """
+
+    def __init__(self, sweep: Sweep, jobs_go_on: bool):
+        self._sweep = sweep
+        self._jobs_go_on = jobs_go_on
+        self._found: dict[str, Standing] = {}
+        self._told = ""
+        self._console = Console(soft_wrap=True, highlight=False)
+        title = "runs" if sweep.name == NO_SWEEP else sweep.name
+        self._bar = Progress(
+            TextColumn(title),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("runs", total=len(sweep.runs), note="")
+
+    def __enter__(self) -> "Board":
+        self._bar.start()
+        self.refresh()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def refresh(self) -> None:
+        """Looks again; runs that ended need no second look."""
+        left = [
+            run
+            for run in self._sweep.runs
+            if run.run_id not in self._found or self._found[run.run_id].state not in ENDED
+        ]
+        try:
+            self._found |= standings(left)
+        except (
+            QueueError
+        ) as error:  # as while a controller is restarted; the next look may do better
+            note = str(error)
+        else:
+            note = counted(self._found)
+        done = sum(standing.state in ENDED for standing in self._found.values())
+        self._bar.update(self._task, completed=done, note=note)
+        if not self._console.is_terminal and note != self._told:
+            self._console.print(f"{time.strftime('%H:%M:%S')}  {note}")
+        self._told = note
+
+    def until_done(self) -> int:
+        """Waits until no run waits or goes on; then prints the summary.
+
+        Returns:
+            0 if all finished, 1 if not, 130 after Ctrl-C.
+        """
+        try:
+            quiet = 0
+            while quiet < 2:  # seen twice: a job is between queue and lock for an instant
+                self.refresh()
+                going = any(standing.state in GOING for standing in self._found.values())
+                quiet = 0 if going or not self._found else quiet + 1
+                if quiet < 2:
+                    time.sleep(REFRESH_S if going else 1.0)
+        except KeyboardInterrupt:
+            return self.interrupted(130)
+        return self._summary()
+
+    def interrupted(self, code: int) -> int:
+        """Says how things stand when this process is told to stop; returns its exit status."""
+        self._bar.stop()
+        self.refresh()
+        self._console.print(counted(self._found))
+        typed = shlex.join(self._sweep.overrides)
+        if self._jobs_go_on:
+            self._console.print(f"The jobs go on. How: python -m launch.status {typed}")
+        else:
+            self._console.print(
+                f"The runs are saved. The same command continues them, or: python -m launch.submit {typed}"
+            )
+        return code
+
+    def _summary(self) -> int:
+        self._bar.stop()
+        failed = [
+            (run, self._found[run.run_id])
+            for run in self._sweep.runs
+            if self._found[run.run_id].state not in ENDED
+        ]
+        for run, standing in failed[:SHOWN_FAILURES]:
+            note = f": {standing.note}" if standing.note else ""
+            where = f", see {run.directory}" if standing.state == "failed" else ""
+            self._console.print(f"{describe(run.cfg)}  {standing.state}{note}{where}")
+        if len(failed) > SHOWN_FAILURES:
+            states = Counter(standing.state for _, standing in failed[SHOWN_FAILURES:])
+            self._console.print(f"and {', '.join(f'{n} {state}' for state, n in states.items())}")
+        self._console.print(f"{len(self._sweep.runs)} runs: {counted(self._found)}")
+        return 1 if failed else 0

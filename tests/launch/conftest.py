@@ -1,0 +1,51 @@
+"""Sweeps of runs that take a second, and a way to say where a run stands without making it."""
+
+import json
+
+import pytest
+
+from launch.profile import register
+from launch.sweep import Sweep
+from zo import config
+from zo.frozen import freeze
+
+config.register()
+register()
+
+
+@pytest.fixture
+def grid(reviews_csv, tmp_path):
+    """Overrides of four runs in a directory of their own."""
+    return [
+        "model=reviews-tiny",
+        "task=rotten_tomatoes",
+        f"task.data_files.train={reviews_csv}",
+        "task.train_size=64",
+        "task.validation_size=32",
+        "task.test_size=48",
+        "task.max_length=32",
+        "steps=2",
+        "eval_every=2",
+        "lr=1e-4",
+        "threads=1",
+        "optimizer=mezo,bszo",
+        "seed=0,1",
+        f"out={tmp_path / 'out'}",
+    ]
+
+
+@pytest.fixture
+def runs(grid):
+    return Sweep.of(grid).runs
+
+
+@pytest.fixture
+def note():
+    """Returns a function that writes a run's status."""
+
+    def write(run, status, **more):
+        freeze(run.cfg)
+        content = {"run/status": status, **{f"run/{k}": v for k, v in more.items()}}
+        (run.directory / "status.json").write_text(json.dumps(content))
+
+    return write

@@ -1,0 +1,101 @@
+"""hydra/launcher=local for real: several processes at once, detached or not, stopped and continued."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import local, status, submit
+from launch.sweep import Sweep, standings
+from zo.lock import holder
+
+ROOT = Path(__file__).parents[2]
+LOCAL = ["hydra/launcher=local", "hydra.launcher.processes=2"]
+
+
+def start(*command):
+    pipe = subprocess.PIPE
+    command = [sys.executable, *command]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=subprocess.STDOUT)
+
+
+def wait_until(condition, timeout_s=120):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def states(runs):
+    found = standings(runs)
+    return [found[run.run_id].state for run in runs]
+
+
+@pytest.fixture
+def pair(grid):
+    return [*grid, "seed=0"]
+
+
+def test_train_runs_a_sweep_in_processes_and_tells_what_failed(pair):
+    good, bad = Sweep.of(pair).runs
+    (bad.directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
+    process = start("train.py", "-m", *pair, *LOCAL)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 1, output
+    assert output.splitlines()[0] == "2 runs: 2 missing; 2 submitted"
+    assert output.splitlines()[-1] == "2 runs: 1 finished, 1 failed"
+    assert re.search(r"seed=0  failed: IsADirectoryError: .*, see .*/bszo-", output)
+    assert states([good, bad]) == ["finished", "failed"]
+    assert "Traceback" in (bad.directory / "error.txt").read_text()
+    (bad.directory / "predictions.json").rmdir()
+    process = start("train.py", "-m", *pair, *LOCAL)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    assert output.splitlines()[0] == "2 runs: 1 finished, 1 failed; 1 submitted"
+
+
+def test_ctrl_c_stops_the_runs_and_the_same_command_continues_them(pair):
+    long = [*pair, "optimizer=mezo", "steps=100000", "eval_every=100000"]
+    (run,) = Sweep.of(long).runs
+    process = start("train.py", "-m", *long, *LOCAL)
+    wait_until(lambda: (run.directory / "metrics.jsonl").exists())
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert "The same command continues them" in output
+    assert states([run]) == ["interrupted"]
+
+
+def test_detached_runs_go_on_without_the_submitter_and_are_not_submitted_twice(pair, capsys):
+    runs = Sweep.of(pair).runs
+    assert submit.main([*pair, "hydra/launcher=local"]) == 0  # one at once: the other one waits
+    assert "2 runs: 2 missing; 2 submitted" in capsys.readouterr().out
+    assert set(states(runs)) <= {"queued", "running", "finished"}
+    assert submit.main([*pair, "hydra/launcher=local"]) == 0
+    assert "; 0 submitted" in capsys.readouterr().out
+    wait_until(lambda: states(runs) == ["finished"] * 2)
+    assert status.main(pair) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 runs done: 2 finished"
+    assert [len((r.directory / "attempts.jsonl").read_text().splitlines()) for r in runs] == [1, 1]
+
+
+def test_the_detached_process_can_be_told_to_stop(pair):
+    long = [*pair, "optimizer=mezo", "steps=100000", "eval_every=100000"]
+    (run,) = Sweep.of(long).runs
+    assert submit.main([*long, "hydra/launcher=local"]) == 0
+    wait_until(lambda: (run.directory / "metrics.jsonl").exists())
+    (folder,) = Path(run.cfg.out).glob(".local/*")
+    subprocess.run(["kill", str(holder(folder).pid)], check=True)
+    wait_until(lambda: holder(folder) is None, 60)
+    assert states([run]) == ["interrupted"]
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-x")
+    assert local.visible_gpus() == ["2", "GPU-x"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local.visible_gpus() == []

@@ -1,0 +1,197 @@
+"""Runs as child processes: several at once, one failing without the others, every signal passed on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import pool
+from launch.job import Job, RunsFailed
+from launch.pool import Pool, cpu_slots, gpu_slots
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+directory = Path(sys.argv[1])
+wants = json.loads((directory / "wants.json").read_text())
+def stop(number, frame):
+    (directory / "signal").write_text(signal.Signals(number).name)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGUSR2, stop)
+with (directory / "starts").open("a") as file:
+    file.write(f"{time.time()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+time.sleep(wants.get("seconds", 0))
+(directory / "ends").write_text(str(time.time()))
+print(wants.get("says", "done"))
+codes = wants.get("codes", [0])
+count = len((directory / "starts").read_text().splitlines())
+code = codes[min(count, len(codes)) - 1]
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path, monkeypatch):
+    """A stand-in for a run that ends as it is told to: real processes, signals and statuses, no model."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    monkeypatch.setattr(pool, "RUN", (sys.executable, str(path)))
+    monkeypatch.setattr(pool, "BUSY_S", 0.2)
+    return path
+
+
+@pytest.fixture
+def wanting(tmp_path):
+    def make(name, **wants):
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "wants.json").write_text(json.dumps(wants))
+        return directory
+
+    return make
+
+
+def starts(directory):
+    return [line.split() for line in (directory / "starts").read_text().splitlines()]
+
+
+def test_runs_of_a_pool_run_at_once_and_one_fails_without_the_others(wanting):
+    runs = [wanting("a", seconds=1), wanting("b", codes=[1], says="E: no"), wanting("c", seconds=1)]
+    made = Pool(runs, [{}] * 3)
+    made.run()
+    assert list(made.codes.values()) == [1, 0, 0]
+    assert made.failures == [f"b: E: no (exit status 1), see {runs[1] / 'log.txt'}"]
+    assert made.unfinished == []
+    assert float(starts(runs[2])[0][0]) < float((runs[0] / "ends").read_text())
+
+
+def test_no_more_run_at_once_than_there_are_slots_and_each_has_its_device(wanting):
+    runs = [wanting(str(i), seconds=0.6) for i in range(4)]
+    made = Pool(runs, gpu_slots(["3", "GPU-x"], 2))
+    made.run()
+    assert [made.codes[run] for run in runs] == [0] * 4
+    spans = [
+        (*map(float, (starts(r)[0][0], (r / "ends").read_text())), starts(r)[0][1]) for r in runs
+    ]
+    assert sorted(device for *_, device in spans) == ["3", "3", "GPU-x", "GPU-x"]
+    for begin, _, device in spans:
+        at_once = [d for b, e, d in spans if b <= begin < e]
+        assert len(at_once) <= 2
+        assert at_once.count(device) == 1
+
+
+def test_a_log_grows_from_start_to_start(wanting):
+    run = wanting("a", says="hello")
+    for _ in range(2):
+        Pool([run], [{"CUDA_VISIBLE_DEVICES": "1"}]).run()
+    lines = (run / "log.txt").read_text().splitlines()
+    assert [line for line in lines if line == "hello"] == ["hello"] * 2
+    heads = [line for line in lines if line.startswith("== 20")]
+    assert len(heads) == 2
+    assert heads[0].endswith("CUDA_VISIBLE_DEVICES=1")
+
+
+@pytest.mark.parametrize(
+    ("codes", "state"), [([-signal.SIGSEGV], "failed"), ([-signal.SIGKILL], "failed"), ([0], None)]
+)
+def test_a_run_that_dies_without_a_word_is_noted_as_failed(wanting, codes, state):
+    run = wanting("a", codes=codes)
+    Pool([run], [{}]).run()
+    status = json.loads((run / "status.json").read_text()) if state else {}
+    assert status.get("run/status") == state
+    if state:
+        assert f"killed by {signal.Signals(-codes[0]).name}" in status["run/error"]
+
+
+def test_a_directory_that_another_process_holds_is_tried_again(wanting):
+    run = wanting("a", codes=[75, 75, 0])
+    made = Pool([run], [{}])
+    made.run()
+    assert made.codes == {run: 0}
+    assert len(starts(run)) == 3
+
+
+def test_a_directory_that_stays_held_is_a_failure(wanting, monkeypatch):
+    monkeypatch.setattr(pool, "BUSY_LIMIT_S", 0.5)
+    run = wanting("a", codes=[75])
+    made = Pool([run], [{}])
+    made.run()
+    assert "another process has held" in made.failures[0]
+    assert not (run / "status.json").exists()  # it is the other process's
+
+
+JOB = """
+import signal, sys
+from launch import pool
+from launch.job import Job
+pool.RUN = (sys.executable, sys.argv[1])
+def submitit(number, frame):
+    print("queued again", flush=True)
+    raise SystemExit(255)
+def bypass(number, frame):
+    pass
+signal.signal(signal.SIGTERM, bypass)
+signal.signal(signal.SIGUSR2, submitit)
+Job(sys.argv[2:])()
+print("result", flush=True)
+"""
+
+
+def started_job(program, runs):
+    """A job in a process of its own, with handlers as Submitit installs them; returns it when all runs go on."""
+    command = [sys.executable, "-c", JOB, str(program), *map(str, runs)]
+    job = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not all((run / "starts").exists() for run in runs):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"), [("SIGTERM", 143, ""), ("SIGUSR2", 255, "queued again\n")]
+)
+def test_a_job_passes_signals_on_waits_and_ends_as_slurm_wants(
+    program, wanting, number, code, says
+):
+    runs = [wanting("a", seconds=60), wanting("b", seconds=60)]
+    job = started_job(program, runs)
+    job.send_signal(getattr(signal, number))
+    output, _ = job.communicate(timeout=30)
+    assert (job.returncode, output) == (code, says)
+    assert [(run / "signal").read_text() for run in runs] == [number] * 2
+
+
+def test_a_job_ends_with_its_failures_by_name(wanting):
+    runs = [wanting("good"), wanting("bad", codes=[1], says="ValueError: no")]
+    with pytest.raises(RunsFailed, match="1 of 2 runs failed\n  bad: ValueError: no"):
+        Job([str(run) for run in runs])()
+    assert (runs[0] / "ends").exists()
+
+
+def test_a_job_starts_again_as_itself(wanting):
+    job = Job([str(wanting("a"))])
+    again = job.checkpoint()
+    assert again.function is job
+    assert (again.args, again.kwargs) == ((), {})
+
+
+def test_cores_are_shared_out_unless_the_user_says_how(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert cpu_slots(3) == [{"OMP_NUM_THREADS": "2"}] * 3
+    assert cpu_slots(16) == [{"OMP_NUM_THREADS": "1"}] * 16
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert cpu_slots(2) == [{}, {}]
+    assert cpu_slots(2, threads=3) == [{"OMP_NUM_THREADS": "3"}] * 2
+    assert [s["CUDA_VISIBLE_DEVICES"] for s in gpu_slots(["0", "1"], 3)] == ["0", "1", "0"]

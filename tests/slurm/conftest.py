@@ -1,0 +1,70 @@
+"""Sweeps of small runs on a real SLURM; every test leaves it empty and whole."""
+
+import subprocess
+
+import pytest
+
+from tests.support import slurm
+
+
+@pytest.fixture(scope="session", autouse=True)
+def controller():
+    if (reason := slurm.missing()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def small(reviews_csv):
+    """Overrides of a run of seconds."""
+    return [
+        "model=reviews-tiny",
+        "task=rotten_tomatoes",
+        f"task.data_files.train={reviews_csv}",
+        "task.train_size=64",
+        "task.validation_size=32",
+        "task.test_size=48",
+        "task.max_length=32",
+        "eval_every=20",
+        "lr=1e-4",
+        "threads=1",
+    ]
+
+
+@pytest.fixture
+def sandbox(tmp_path, small):
+    made = slurm.Sandbox(tmp_path / "out", small)
+    yield made
+    names = slurm.job_names(made)
+
+    def gone() -> bool:  # a job that is being queued again outlives the first scancel
+        for name in names:
+            subprocess.run(["scancel", f"--name={name}"], check=False)
+        return not any(slurm.queued(name) for name in names)
+
+    slurm.wait_for(gone, 120, "jobs to end")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory, small):
+    """The history of the run that the tests interrupt, made in one go."""
+    from zo import cells, config
+    from zo.run import run
+
+    config.register()
+    out = tmp_path_factory.mktemp("uninterrupted")
+    (cfg,) = cells.runs([*small, *INTERRUPTED, f"out={out}", "tracking.mode=disabled"])
+    run(cfg)
+    (directory,) = out.glob("bszo-*")
+    return slurm.rows(directory)
+
+
+INTERRUPTED = ("optimizer=bszo", "steps=200")
+
+
+@pytest.fixture
+def interrupted_run(sandbox):
+    """A run that lasts long enough to be interrupted, submitted and at step 20 or later."""
+    sandbox.submit(*INTERRUPTED, "hydra.launcher.gres=gpu:2")
+    (run,) = sandbox.runs(*INTERRUPTED)
+    sandbox.wait_for_step(run, 20)
+    return run
