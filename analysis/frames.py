@@ -1,4 +1,4 @@
-"""All run files below some directories as two DataFrames: `runs` and `history`.
+"""The runs that some sources have, each with all its fragments merged: one frame, and their history beside it.
 
 `runs`, one row per run id, sorted by run id:
 
@@ -7,24 +7,31 @@
 | `run_id`, `group` | W&B's id and group (`group` is empty without one) |
 | `status` | `finished`, `collapsed`, or `unfinished`: killed, failed or still running |
 | `exit_code` | of the last fragment; missing if it was killed or still runs |
-| `fragments` | number of run files of this id |
-| `torn` | whether one of them ends in the middle of a record |
+| `fragments` | number of fragments: run files of this id, and W&B's copy |
+| `torn` | whether one of them ends in the middle of a record, or has an unreadable one: what follows is lost |
+| `duplicates` | 0; or the number of fragments that each ended the run, if their results differ |
 | `started` | first start of the run, UTC, as 2026-01-31T12:00:00 |
 | `git_revisions` | revisions that wrote the fragments, in time order, joined by spaces |
+| `source` | the directories and projects that have it, as the user gave them, joined by spaces |
+| `config_hash` | 12 hexadecimal digits of its configuration, provenance left out: the end of its id |
+| `rows`, `last_step` | of its history: number of steps logged, and the last of them |
+| `forwards_to_best` | forward passes of training up to `best/step`; missing if the history lacks that step |
 | `optimizer.name`, `lr`, ... | the configuration, nested keys joined by dots; a list as JSON text |
 | `provenance.*` | where the last fragment came from, as above |
 | `best/val_accuracy`, ... | W&B's summary: keys with a slash |
 
-`history`, one row per run id and step, sorted by both: `run_id`, `step` (int), then one column per
-logged key in alphabetical order, NaN where a row lacks it. docs/design.md gives the unit of each.
+`history` (`analysis.history.History`) reads the rows of some runs when asked:
+`frames.history.of(run_ids, ["train/loss"])` has `run_id`, `step` (int), then one column per key, NaN where a row
+lacks it. docs/design.md gives the unit of each.
 
 The fragments of a resumed run are merged in the order of their start: the later one wins, per step
-and per configuration and summary key.
+and per configuration and summary key. W&B's copy of a run, which may be incomplete, comes before the
+run files of the same run, unless it alone has the run's end: then it comes last. A run file that lies
+in two places counts once.
 """
 
+import hashlib
 import json
-import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,18 +41,28 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.wandb_files import LogError, RunFile, read_run_file
+from analysis import local
+from analysis.fragments import Fragment
+from analysis.history import History
+from analysis.local import find_run_files
+from analysis.wandb_files import LogError
 
-RUN_DIRECTORY = re.compile(r"(offline-)?run-\d{8}_\d{6}-.+")  # not the symlink latest-run
+__all__ = ["FILE_COLUMNS", "Frames", "find_run_files", "merge", "read_frames"]
+
 FILE_COLUMNS = (
-    *("run_id", "group", "status", "exit_code"),
-    *("fragments", "torn", "started", "git_revisions"),
+    *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
+    *("git_revisions", "source", "config_hash", "rows", "last_step", "forwards_to_best"),
 )
+RESULT = (
+    *("run/status", "run/steps", "run/collapse_step", "best/step"),
+    *("best/val_accuracy", "best/test_accuracy", "best/test_predictions"),
+)
+"""Summary keys in which two endings of one run differ, if they differ."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The two frames, and the run files that belong to no run of `runs`.
+    """The runs, their history, and the run files that belong to no run of `runs`.
 
     Attributes:
         runs: see the module.
@@ -54,93 +71,131 @@ class Frames:
     """
 
     runs: pd.DataFrame
-    history: pd.DataFrame
+    history: History
     unidentified: tuple[Path, ...]
 
 
-def find_run_files(directories: Iterable[Path]) -> list[Path]:
-    """Every W&B run file below the directories, once, in the order of its path.
-
-    Runs that were logged online leave the same kind of file as offline ones, and count as well.
-
-    Raises:
-        LogError: a directory does not exist.
-    """
-    found = set()
-    for top in directories:
-        if not top.is_dir():
-            raise LogError(f"there is no directory {top}")
-        for directory, _, files in os.walk(top):  # follows no symlinks
-            if RUN_DIRECTORY.fullmatch(Path(directory).name):
-                names = [f for f in files if f.startswith("run-") and f.endswith(".wandb")]
-                found |= {(Path(directory) / name).resolve() for name in names}
-    return sorted(found)
-
-
 def read_frames(directories: Iterable[Path]) -> Frames:
-    """Read all run files below the directories.
+    """All run files below the directories, with their history in memory.
 
     Raises:
         LogError: a directory does not exist, a file is not a run file, or a run logged a
             configuration or summary key that is a column name of the frame.
     """
-    by_id: dict[str, list[RunFile]] = defaultdict(list)
-    for path in find_run_files(directories):
-        run_file = read_run_file(path)
-        by_id[run_file.run_id].append(run_file)
-    runs, histories, unidentified = [], [], []
+    return merge(local.read(directories, cache_dir=None))
+
+
+def merge(fragments: Iterable[Fragment]) -> Frames:
+    """The runs that some fragments are of.
+
+    Raises:
+        LogError: a run logged a key that is a column name of the frame.
+    """
+    by_id: dict[str, list[Fragment]] = defaultdict(list)
+    for fragment in fragments:
+        by_id[fragment.run_id].append(fragment)
+    rows, histories, unidentified = [], {}, []
     for run_id in sorted(by_id):
-        fragments = sorted(by_id[run_id], key=lambda f: (f.started, f.path.parent.name))
-        if not any(fragment.identified for fragment in fragments):
-            unidentified += [fragment.path for fragment in fragments]
-            continue
-        runs.append(_run_row(run_id, fragments))
-        histories.append(_history(run_id, fragments))
-    return Frames(_runs_frame(runs), _history_frame(histories), tuple(unidentified))
+        ordered = _ordered(by_id[run_id])
+        if any(fragment.identified for fragment in ordered):
+            rows.append(_run_row(run_id, ordered))
+            histories[run_id] = [fragment.history for fragment in ordered]
+        else:
+            unidentified += [Path(fragment.place) for fragment in ordered]
+    return Frames(_runs_frame(rows), History(histories), tuple(unidentified))
 
 
-def _run_row(run_id: str, fragments: Sequence[RunFile]) -> dict[str, Any]:
-    """Merge the fragments of one run, in time order, into its row of `runs`."""
+def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments of one run without copies, so that a later one overrules an earlier one."""
+    in_time = sorted(fragments, key=lambda f: (f.started, Path(f.place).parent.name, -f.rows))
+    files: dict[tuple[float, str], Fragment] = {}
+    copies = []
+    for fragment in in_time:
+        if fragment.is_copy:
+            copies.append(fragment)
+        else:
+            files.setdefault((fragment.started, Path(fragment.place).parent.name), fragment)
+    if any(f.status != "unfinished" for f in files.values()):
+        return [*copies, *files.values()]
+    return [*files.values(), *copies]
+
+
+def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
+    """Merge the fragments of one run, in order, into its row of `runs`."""
     logged: dict[str, Any] = {}
     for fragment in fragments:
         logged |= fragment.config
+    forwards: dict[int, float | None] = {}
     for fragment in fragments:
         logged |= fragment.summary
+        forwards |= fragment.forwards
     clash = sorted(logged.keys() & set(FILE_COLUMNS))
     if clash:
         raise LogError(f"run {run_id} logs {clash[0]}, which the runs frame keeps for itself")
     status = logged.get("run/status")
     revisions = [f.config.get("provenance.git_revision") for f in fragments]
     identified = [fragment for fragment in fragments if fragment.identified]
+    started = min(fragment.started for fragment in identified)
+    steps = [fragment.last_step for fragment in fragments if fragment.last_step is not None]
     return {
         "run_id": run_id,
         "group": identified[-1].group,
         "status": status if status in ("finished", "collapsed") else "unfinished",
         "exit_code": fragments[-1].exit_code,
         "fragments": len(fragments),
-        "torn": any(fragment.torn_at is not None for fragment in fragments),
-        "started": datetime.fromtimestamp(identified[0].started, timezone.utc).strftime(
-            "%Y-%m-%dT%H:%M:%S"
-        ),
+        "torn": any(fragment.torn for fragment in fragments),
+        "duplicates": _duplicates(fragments),
+        "started": datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
         "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
+        "source": " ".join(sorted({fragment.source for fragment in fragments})),
+        "config_hash": _config_hash(fragments),
+        "rows": _rows(fragments),
+        "last_step": max(steps, default=None),
+        "forwards_to_best": _forwards_to_best(logged.get("best/step"), forwards),
         **{key: _plain(value) for key, value in sorted(logged.items())},
     }
+
+
+def _duplicates(fragments: Sequence[Fragment]) -> int:
+    """How often the run ended, if not always with the same result."""
+    ended = [fragment for fragment in fragments if fragment.status != "unfinished"]
+    results = {tuple(str(f.summary.get(key)) for key in RESULT) for f in ended}
+    return len(ended) if len(results) > 1 else 0
+
+
+def _config_hash(fragments: Sequence[Fragment]) -> str:
+    """What `zo.identity.run_id` makes of a configuration, if it was logged as it was."""
+    nested: dict[str, Any] = {}
+    config = {key: value for fragment in fragments for key, value in fragment.config.items()}
+    for key, value in config.items():
+        *above, name = key.split(".")
+        if (above or [name])[0] == "provenance":
+            continue
+        place = nested
+        for part in above:
+            place = place.setdefault(part, {})
+        place[name] = value
+    canonical = json.dumps(nested, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _rows(fragments: Sequence[Fragment]) -> int:
+    """Steps logged by one fragment or several, each counted once."""
+    if len(fragments) == 1:
+        return fragments[0].rows
+    merged = History({"": [fragment.history for fragment in fragments]})
+    return len(merged.one("", []))
+
+
+def _forwards_to_best(step: Any, forwards: dict[int, float | None]) -> float | None:
+    if step is None or step != step:
+        return None
+    return 0 if step == 0 else forwards.get(int(step))
 
 
 def _plain(value: Any) -> Any:
     """Lists and empty mappings as JSON text, so that a cell of the frame can be compared."""
     return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def _history(run_id: str, fragments: Sequence[RunFile]) -> pd.DataFrame:
-    """Merge the rows of one run; of two rows of one step the later fragment's stays."""
-    by_step = {int(row["_step"]): row for fragment in fragments for row in fragment.history}
-    steps = sorted(by_step)
-    frame = pd.DataFrame([by_step[step] for step in steps], index=range(len(steps)))
-    frame = frame[sorted(key for key in frame.columns if not key.startswith("_"))]
-    frame.insert(0, "step", pd.Series(steps, dtype="int64"))
-    frame.insert(0, "run_id", run_id)
-    return frame
 
 
 def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -149,11 +204,3 @@ def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     configuration = [key for key in logged if "/" not in key]
     summary = [key for key in logged if "/" in key]
     return pd.DataFrame(rows, columns=[*FILE_COLUMNS, *configuration, *summary])
-
-
-def _history_frame(histories: list[pd.DataFrame]) -> pd.DataFrame:
-    if not histories:
-        return pd.DataFrame(columns=["run_id", "step"])
-    metrics = sorted({key for frame in histories for key in frame.columns} - {"run_id", "step"})
-    frame = pd.concat(histories, ignore_index=True)
-    return frame[["run_id", "step", *metrics]]

@@ -1,9 +1,10 @@
 """One table of text, written as markdown, as LaTeX and to the terminal.
 
 Cells are text in the notation of the page: a minus sign, an en dash for what is not there, raised
-letters for the notes. Each writer turns that into its own language.
+letters for the notes, `bold(text)` for what stands out. Each writer turns that into its own language.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
@@ -14,6 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 ABSENT = "–"
+COLLAPSED = "*"
+WIDEST = 1000  # columns that a table may need
+OPEN, CLOSE = "⟦", "⟧"  # around bold text, until a writer replaces them
+BOLD = re.compile(f"{OPEN}(.*?){CLOSE}")
 RAISED = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
 PLAIN = "abcdefghijklmnoprstuvwxyz"
 LATEX = {
@@ -25,6 +30,15 @@ LATEX = {
     "−": "$-$",
     "–": "--",
     "×": r"$\times$",
+    "±": r"$\pm$",
+    "²": r"$^2$",
+    "⁹": r"$^9$",
+    "→": r"$\to$",
+    "ε": r"$\varepsilon$",
+    "σ": r"$\sigma$",
+    "θ": r"$\theta$",
+    OPEN: r"\textbf{",
+    CLOSE: "}",
     **{
         raised: rf"\textsuperscript{{{plain}}}" for raised, plain in zip(RAISED, PLAIN, strict=True)
     },
@@ -38,9 +52,11 @@ class TextTable:
     Attributes:
         title: one line.
         columns: headers.
-        rows: cells; the first column is a name, the others stand to the right.
+        rows: cells; the first `names` columns are names, the others stand to the right.
         notes: footnotes in the order of their marks.
         caption: sentences that every reader needs.
+        names: number of columns that stand to the left.
+        breaks: indices of rows that begin a new group.
     """
 
     title: str
@@ -48,6 +64,8 @@ class TextTable:
     rows: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     caption: list[str] = field(default_factory=list)
+    names: int = 1
+    breaks: list[int] = field(default_factory=list)
 
     def note(self, text: str) -> str:
         """Add a footnote, once, and return its mark."""
@@ -61,9 +79,14 @@ class TextTable:
         return marked + self.caption
 
 
+def bold(text: str) -> str:
+    """Text that stands out."""
+    return f"{OPEN}{text}{CLOSE}"
+
+
 def markdown(table: TextTable) -> str:
     """GitHub's markdown."""
-    rule = ["---" if i < 1 else "---:" for i in range(len(table.columns))]
+    rule = ["---" if i < table.names else "---:" for i in range(len(table.columns))]
     rows = [table.columns, rule, *table.rows]
     lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
     below = [f"{_escaped(line)}\n" for line in table.below()]
@@ -73,19 +96,22 @@ def markdown(table: TextTable) -> str:
 def latex(table: TextTable) -> str:
     """A tabular to be put into a table environment; needs the package booktabs."""
     header, *rows = [
-        " & ".join(map(_latex_text, row)) + r" \\" for row in [table.columns, *table.rows]
+        " & ".join(map(latex_text, row)) + r" \\" for row in [table.columns, *table.rows]
+    ]
+    rows = [
+        (r"\addlinespace " if i in table.breaks and i else "") + row for i, row in enumerate(rows)
     ]
     return "\n".join(
         [
             f"% {table.title}. Needs \\usepackage{{booktabs}}.",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            rf"\begin{{tabular}}{{{'l' * table.names}{'r' * (len(table.columns) - table.names)}}}",
             r"\toprule",
             header,
             r"\midrule",
             *rows,
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par\footnotesize {_latex_text(line)}" for line in table.below()),
+            *(rf"\par\footnotesize {latex_text(line)}" for line in table.below()),
             "",
         ]
     )
@@ -97,15 +123,28 @@ def show(table: TextTable, console: Console) -> None:
         title=table.title, box=SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False
     )
     for i, column in enumerate(table.columns):
-        width = max(map(len, [*column.split(), *(row[i] for row in table.rows)]))
+        width = max(map(len, [*column.split(), *(BOLD.sub(r"\1", row[i]) for row in table.rows)]))
         header = Text("\n".join(wrap(column, width)))  # no wider than the cells below it
-        grid.add_column(header, justify="left" if i < 1 else "right", no_wrap=True)
-    for row in table.rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_column(header, justify="left" if i < table.names else "right", no_wrap=True)
+    for i, row in enumerate(table.rows):
+        if i in table.breaks and i:
+            grid.add_section()
+        grid.add_row(*map(_terminal_text, row))
     console.print()
     console.print(grid)
+    needed = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
+    if needed > console.width:
+        console.print(f"Cut: this table needs {needed} columns.", style="bold")
     for line in table.below():
         console.print(Text(line), style="dim")
+
+
+def _terminal_text(cell: str) -> Text:
+    """A cell with its bold parts."""
+    text = Text()
+    for i, part in enumerate(BOLD.split(cell)):
+        text.append(part, style="bold" if i % 2 else "")
+    return text
 
 
 def _mark(i: int) -> str:
@@ -113,7 +152,7 @@ def _mark(i: int) -> str:
     return RAISED[i % len(RAISED)] * (1 + i // len(RAISED))
 
 
-def _latex_text(text: str) -> str:
+def latex_text(text: str) -> str:
     """Text as LaTeX; what stands between backticks is code."""
     parts = ["".join(LATEX.get(character, character) for character in p) for p in text.split("`")]
     return "".join(rf"\texttt{{{p}}}" if i % 2 else p for i, p in enumerate(parts))
@@ -121,4 +160,5 @@ def _latex_text(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Markdown's own signs as text; `*` marks a collapsed run here, never emphasis."""
-    return text.replace("|", r"\|").replace("*", r"\*")
+    escaped = text.replace("|", r"\|").replace("*", r"\*")
+    return escaped.replace(OPEN, "**").replace(CLOSE, "**")

@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.cells import chosen_lr
 from analysis.frames import FILE_COLUMNS, Frames
+from analysis.history import History
 from analysis.wandb_files import LogError
 
 ZERO_SHOT = "zero_shot"
@@ -25,6 +27,10 @@ FREE = (
 )
 SHARED = ("model", "task", "precision", "seed")  # must agree between methods
 SAME_EXAMPLES = ("best/val_n", "best/test_n", "test/labels")  # of all finished runs
+
+
+class NoRuns(LogError):
+    """There is no run of the sweep at all."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Selection:
         cells: all of them.
         chosen: method -> its cell; without the methods that have no finished run.
         runs: the rows of the runs frame behind the cells.
-        history: the rows of the history frame behind the cells.
+        history: of these runs, and of any others.
         unidentified: run files of which nobody knows the sweep, see `Frames`.
     """
 
@@ -72,7 +78,7 @@ class Selection:
     cells: list[Cell]
     chosen: dict[str, Cell]
     runs: pd.DataFrame
-    history: pd.DataFrame
+    history: History
     unidentified: tuple[Path, ...]
 
     @property
@@ -106,14 +112,15 @@ def select(
     if runs.empty:
         conditions = "".join(f" with {condition}" for condition in where)
         places = ", ".join(map(str, directories))
-        raise LogError(
+        raise NoRuns(
             f"no run of sweep {sweep}{conditions} among the {len(frames.runs)} W&B runs below "
             f"{places}: make them with `python train.py sweep={sweep}`"
         )
     _check_comparable(runs)
-    history = frames.history[frames.history["run_id"].isin(runs["run_id"])]
-    cells = _ordered([_cell(row, history) for row in runs.to_dict("records")])
-    return Selection(sweep, tuple(where), cells, _choose(cells), runs, history, frames.unidentified)
+    cells = _ordered([_cell(row) for row in runs.to_dict("records")])
+    return Selection(
+        *(sweep, tuple(where), cells, _choose(cells), runs, frames.history, frames.unidentified)
+    )
 
 
 def _meeting(condition: str, runs: pd.DataFrame) -> pd.DataFrame:
@@ -178,7 +185,7 @@ def _shown(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _cell(row: dict[Any, Any], history: pd.DataFrame) -> Cell:
+def _cell(row: dict[Any, Any]) -> Cell:
     """One row of `runs` as a cell.
 
     Raises:
@@ -201,17 +208,15 @@ def _cell(row: dict[Any, Any], history: pd.DataFrame) -> Cell:
         for key in ("best/step", "best/val_accuracy", "best/test_accuracy", *SAME_EXAMPLES):
             if row.get(key) is None or pd.isna(row[key]):
                 raise LogError(f"run {row['run_id']} is finished but did not log {key}")
-    best_step = whole("best/step")
-    rows = history[history["run_id"] == row["run_id"]]
     return Cell(
         method=row["optimizer.name"],
         lr=number("lr"),
         run_id=row["run_id"],
         status=row["status"],
         torn=row["torn"],
-        last_step=None if rows.empty else int(rows["step"].max()),
+        last_step=whole("last_step"),
         collapse_step=whole("run/collapse_step"),
-        best_step=best_step,
+        best_step=whole("best/step"),
         val_accuracy=number("best/val_accuracy"),
         val_n=whole("best/val_n"),
         test_accuracy=number("best/test_accuracy"),
@@ -220,18 +225,8 @@ def _cell(row: dict[Any, Any], history: pd.DataFrame) -> Cell:
         labels=text("test/labels"),
         step_ms=number("time/step_ms_median"),
         forwards_per_step=number("run/forwards_per_step"),
-        forwards_to_best=_forwards_at(best_step, rows),
+        forwards_to_best=whole("forwards_to_best"),
     )
-
-
-def _forwards_at(step: int | None, history: pd.DataFrame) -> int | None:
-    """Forward passes up to a step; None if the history lacks it (its file is torn)."""
-    if step is None or step == 0:
-        return step
-    here = history[history["step"] == step]
-    if here.empty or "train/forwards" not in here or here["train/forwards"].isna().any():
-        return None
-    return int(here["train/forwards"].iloc[0])
 
 
 def _ordered(cells: list[Cell]) -> list[Cell]:
@@ -246,15 +241,14 @@ def _ordered(cells: list[Cell]) -> list[Cell]:
 
 
 def _choose(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Each method's finished cell of best validation accuracy; of equal ones the smaller lr."""
-    chosen: dict[str, Cell] = {}
-    for cell in cells:  # in the order of lr within a method
-        best = chosen.get(cell.method)
-        if cell.status == "finished" and (best is None or _accuracy(cell) > _accuracy(best)):
-            chosen[cell.method] = cell
+    """Each method's finished cell of best validation accuracy, by the rule of `analysis.cells`."""
+    of_method: dict[str, dict[float, Cell]] = {}
+    for cell in cells:
+        of_method.setdefault(cell.method, {})[cell.lr or 0.0] = cell
+    chosen = {}
+    for method, by_lr in of_method.items():
+        rows = [(lr, cell.status, cell.val_accuracy) for lr, cell in by_lr.items()]
+        lr = chosen_lr(pd.DataFrame(rows, columns=["lr", "status", "val_accuracy"]))
+        if lr is not None:
+            chosen[method] = by_lr[lr]
     return chosen
-
-
-def _accuracy(cell: Cell) -> float:
-    assert cell.val_accuracy is not None  # checked for every finished run
-    return cell.val_accuracy

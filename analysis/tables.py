@@ -19,13 +19,12 @@ from rich.console import Console
 from analysis import command
 from analysis.figures import write_figures
 from analysis.provenance import provenance_json, provenance_line
-from analysis.render import ABSENT, TextTable, latex, markdown, show
+from analysis.render import ABSENT, COLLAPSED, TextTable, latex, markdown, show
 from analysis.selection import ZERO_SHOT, Cell, Selection
 from analysis.statistics import accuracy, mcnemar_exact, wilson_interval
 from analysis.style import look
 from analysis.wandb_files import LogError
 
-COLLAPSED = "*"
 CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "
     "best validation accuracy, with its 95 % Wilson interval. Gain and p: against zero-shot on the "

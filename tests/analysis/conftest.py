@@ -8,6 +8,12 @@ import pytest
 from tests.analysis.make_logs import write_quickstart
 
 
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test leaves what it read in the cache of the checkout."""
+    monkeypatch.setattr("analysis.sources.CACHE", tmp_path / "cache")
+
+
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The miniature sweep, to be read only."""

@@ -1,104 +1,238 @@
+"""The figures' numbers, what they say of gaps, and that the same numbers give the same bytes."""
+
 from pathlib import Path
 
-import matplotlib.colors
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.figures import loss_curves, loss_figure, main, smoothing_window
-from analysis.frames import read_frames
-from analysis.selection import Selection, select
-from analysis.style import LOOKS, SPARE, look
+from analysis import expected, paper
+from analysis.cells import fill
+from analysis.figures import beside_paper, curves, grids
+from analysis.figures.command_line import main, sweep_drawings
+from analysis.figures.drawing import Drawing, page, write
+from analysis.figures.ranks import rank_plot
+from analysis.figures.thinning import BINS, note, thin, width
+from analysis.figures.trials import Trials, of_group, of_sweep
+from analysis.frames import Frames, read_frames
+from analysis.sources import CACHE
+from analysis.style import look
+from tests.analysis.make_frames import Status, finished, made_frames
 
 
-@pytest.fixture
-def selection(quickstart: Path) -> Selection:
-    return select(read_frames([quickstart]), "quickstart", [quickstart])
+def made(sweep: str, status: Status = finished, steps: int = 40) -> tuple[Trials, pd.DataFrame]:
+    cells = expected.cells([sweep], CACHE)
+    frames = made_frames(cells, status, steps)
+    filled = fill(cells, frames.runs)
+    there = of_sweep(sweep, filled, frames.runs, frames.history.one)
+    assert there is not None
+    return there, filled
 
 
-def drawn(selection: Selection) -> Figure:
-    return loss_figure(selection, loss_curves(selection, 4), 4)
+def axes_of(drawing: Drawing) -> list[mpl.axes.Axes]:
+    with mpl.rc_context():
+        figure: Figure = page(drawing)
+    return figure.axes
 
 
-def test_curves_are_the_logs_and_their_mean(selection: Selection) -> None:
-    assert smoothing_window(selection) == 4
-    curves = loss_curves(selection, 5).set_index(["run_id", "step"])
-    logged = selection.history.set_index(["run_id", "step"])
-    mezo, raw = curves.loc["mezo-4"], logged.loc["mezo-4"]
-    assert list(mezo["train_loss"].dropna()) == list(raw["train/loss"].dropna())
-    assert mezo.loc[20, "train_loss_mean"] == pytest.approx(raw.loc[18:22, "train/loss"].mean())
-    assert mezo.loc[1, "train_loss_mean"] == pytest.approx(raw.loc[1:3, "train/loss"].mean())
-    assert list(mezo["forwards"]) == list(range(0, 82, 2))
-    assert bool(mezo["chosen"].all())
-    assert not curves.loc["mezo-5", "chosen"].any()
+@pytest.fixture(scope="module")
+def printed() -> paper.Paper:
+    return paper.load()
 
 
-def test_right_panel_shows_what_was_chosen(selection: Selection) -> None:
-    left, right = drawn(selection).axes
-    lines = {(line.get_color(), line.get_linestyle()): line for line in right.lines}
-    mezo = lines[look("mezo").colour, "-"]
-    np.testing.assert_allclose(mezo.get_xdata(), [0, 20, 40, 60, 80])
-    np.testing.assert_allclose(mezo.get_ydata(), [50, 60, 75, 70, 75])
-    (level,) = [line for line in right.lines if line.get_color() == look("zero_shot").colour]
-    assert list(np.asarray(level.get_ydata(), float)) == [50.0, 50.0]
-    assert left.get_ylabel().startswith("training loss (nats)")
-    assert right.get_ylabel() == "validation accuracy (%, n = 20)"
-    assert (left.get_xlabel(), right.get_xlabel()) == ("step", "forward passes (training)")
+def test_thinning_keeps_every_spike() -> None:
+    steps = np.arange(0, 1001)
+    loss = np.where(steps > 0, 1.0, np.nan)
+    loss[500], loss[700], loss[900] = 50.0, -3.0, np.inf
+    rows = pd.DataFrame({"step": steps, "train/loss": loss})
+    assert width(1000) == -(-1000 // BINS)
+    thinned = thin(rows, "train/loss", width(1000))
+    assert len(thinned) <= BINS
+    assert (thinned["high"].max(), thinned["low"].min()) == (50.0, -3.0)
+    assert (thinned["median"] == 1.0).all()
+    assert thinned["n"].sum() == 999  # neither step 0 nor the infinite one
+    assert "median of 17 steps" in note(width(1000))
+    assert note(1) == "Every step is drawn."
+    assert thin(rows, "optim/none", 17).empty
 
 
-def test_collapse_is_marked_at_the_last_finite_loss(selection: Selection) -> None:
-    left = drawn(selection).axes[0]
-    (cross,) = [line for line in left.lines if line.get_marker() == "x"]
-    assert list(np.asarray(cross.get_xdata(), float)) == [6.0]  # step 7 is not finite
-    assert cross.get_color() == look("mezo").colour
-    bottom, top = left.get_ylim()
-    assert bottom <= float(np.asarray(cross.get_ydata(), float)[0]) <= top
+def test_evaluations_count_passes_and_minutes_of_steps() -> None:
+    history = pd.DataFrame(
+        {
+            "step": [0, 1, 2, 3],
+            "train/forwards": [np.nan, 2, 4, 6],
+            "time/step_s": [np.nan, 30, 30, 60],
+            "eval/val_accuracy": [0.5, np.nan, 0.6, 0.7],
+        }
+    )
+    rows = curves.evaluations(history)
+    assert list(rows["step"]) == [0, 2, 3]
+    assert list(rows["forwards"]) == [0, 4, 6]
+    assert list(rows["minutes"]) == [0, 1, 2]
 
 
-def test_exploding_loss_does_not_flatten_the_others(selection: Selection) -> None:
-    history = selection.history.copy()
-    history.loc[(history["run_id"] == "mezo-1") & (history["step"] > 2), "train/loss"] *= 1e6
-    exploded = Selection(**{**vars(selection), "history": history})
-    assert drawn(exploded).axes[0].get_ylim()[1] < 1.5
+def test_chosen_runs_alone_are_drawn_and_seeds_get_a_mean() -> None:
+    there, filled = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
+    drawing = curves.accuracy_drawing(there, curves.ACCURACY[0])
+    assert drawing is not None
+    assert [panel.facet["task"] for panel in drawing.panels] == ["sst2"]
+    assert drawing.data.groupby("method")["run_id"].nunique().eq(5).all()
+    assert drawing.data.groupby("method")["lr"].nunique().eq(1).all()
+    (axes,) = axes_of(drawing)[:1]
+    mezo = [line for line in axes.lines if line.get_color() == look("mezo").colour]
+    assert len(mezo) == 6  # five seeds and their mean
+    assert any("600 of 750 runs of table1 lack" in line for line in drawing.notes), drawing.notes
+    assert filled["status"].eq("missing").sum() == 600
 
 
-def test_nothing_finished_still_draws(selection: Selection) -> None:
-    figure = drawn(Selection(**{**vars(selection), "chosen": {}}))
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels[:2] == ["MeZO, no finished run", "BSZO, no finished run"]
+def test_figure_1_marks_collapses_and_every_rate() -> None:
+    there, _ = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
+    drawing = grids.loss_by_rate(there)
+    assert drawing is not None
+    assert len(drawing.panels) == 7  # six methods, and all at their best
+    axes = axes_of(drawing)
+    crosses = [line for line in axes[0].lines if line.get_marker() == "x"]
+    assert len(crosses) == 1
+    assert float(np.asarray(crosses[0].get_xdata())[0]) == 20.0
+    assert {text.get_text().rstrip(" ←") for text in axes[0].texts} == {
+        f"{lr:g}" for lr in (5e-6, 1e-6, 5e-7, 1e-7, 5e-8)
+    }
+    assert sum("←" in text.get_text() for text in axes[0].texts) == 1
 
 
-def test_command_writes_the_figure_and_its_numbers(quickstart: Path, tmp_path: Path) -> None:
-    assert main(["quickstart", "--runs", str(quickstart), "--results", str(tmp_path)]) == 0
-    directory = tmp_path / "quickstart"
-    assert sorted(path.name for path in directory.iterdir()) == ["loss.csv", "loss.pdf", "loss.png"]
-    frame = pd.read_csv(directory / "loss.csv")
-    assert len(frame) == 1 + 4 * 41 + 8
-    assert b"CreationDate" not in (directory / "loss.pdf").read_bytes()
+def test_rates_figure_puts_collapses_at_the_foot() -> None:
+    there, _ = made("table3_opt_13b", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
+    drawing = grids.rate_sensitivity(there)
+    assert drawing is not None
+    axes = axes_of(drawing)[0]
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    collapsed = drawing.data[
+        (drawing.data["status"] == "collapsed")
+        & (drawing.data["task"] == drawing.panels[0].facet["task"])
+    ]
+    assert len(crosses) == len(collapsed) > 0
+    assert {float(np.asarray(c.get_ydata())[0]) for c in crosses} == {axes.get_ylim()[0]}
 
 
-def test_methods_differ_without_colour() -> None:
-    """By marker, and the two that meet in every figure by lightness."""
-    looks = [*LOOKS.values(), *(("", *spare) for spare in SPARE)]
-    for position in (1, 2):
-        values = [style[position] for style in looks]
-        assert len(set(values)) == len(values)
-
-    def luminance(method: str) -> float:
-        rgb = np.array(matplotlib.colors.to_rgb(look(method).colour))
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(one), luminance(other)))
-        return (high + 0.05) / (low + 0.05)
-
-    assert contrast("mezo", "bszo") > 2
-    assert contrast("bszo", "bszo_b") > 1.5
+def test_ablation_stands_beside_the_paper(printed: paper.Paper) -> None:
+    cells = beside_paper.printed_for("table5_c", printed)
+    alone = beside_paper.ablation("table5_c", cells, None)
+    assert alone is not None
+    assert set(alone.data["source"]) == {"paper"}
+    assert "Nothing of this has been measured" in alone.notes[0]
+    there, _ = made("table5_c")
+    both = beside_paper.ablation("table5_c", cells, there)
+    assert both is not None
+    measured = both.data[both.data["source"] == "measured"]
+    assert set(zip(measured["k"], measured["adaptive_noise"], strict=True)) == {
+        (k, adaptive) for k in (1, 2, 4, 8) for adaptive in ("with", "without")
+    }
+    assert beside_paper.ablation("table1", cells, there) is None
 
 
-def test_unknown_methods_have_a_look_of_their_own() -> None:
-    assert look("nesterov_zo").label == "nesterov_zo"
-    assert look("nesterov_zo") == look("nesterov_zo")
-    assert look("nesterov_zo").colour not in {style.colour for style in LOOKS.values()}
+def test_variants_of_one_method_share_a_panel() -> None:
+    there, _ = made("table5_a")
+    assert [look(method).label for method in there.methods] == ["k = 1", "k = 2", "k = 4", "k = 8"]
+    assert [facet["task"] for facet, _ in there.facets()] == ["rte", "sst2"]
+    chosen = there.table[there.table["chosen"]]
+    assert chosen.groupby(["task", "method"]).size().eq(1).all()
+
+
+def test_memory_figure_is_the_papers_with_ours(printed: paper.Paper) -> None:
+    there, _ = made("table4")
+    drawing = beside_paper.efficiency("table4", beside_paper.printed_for("table4", printed), there)
+    assert drawing is not None
+    by_source = drawing.data.groupby("source")["value"].count()
+    assert dict(by_source) == {"measured": 30, "paper": 30}
+    row = drawing.data[
+        (drawing.data["source"] == "paper")
+        & (drawing.data["model"] == "opt-13b")
+        & (drawing.data["method"] == "hizoo")
+    ]
+    assert sorted(row["value"]) == [58.9, 877.1]
+
+
+def test_signals_are_bszos(printed: paper.Paper) -> None:
+    there, _ = made("table3_opt_1_3b", lambda c: "finished" if c["task"] == "rte" else "missing")
+    drawing = curves.signals_drawing(there)
+    assert drawing is not None
+    assert set(drawing.data["method"]) == {"bszo", "bszo_b"}
+    assert [panel.title for panel in drawing.panels] == [
+        f"{label} · RTE" for label in curves.SIGNALS.values()
+    ]
+
+
+def test_ranks_have_a_panel_per_family() -> None:
+    ranks = pd.DataFrame(
+        {
+            "family": ["a", "a", "b"],
+            "method": ["mezo", "bszo", "mezo"],
+            "average_rank": [2.0, 1.0, 1.5],
+            "cells": [9, 9, 4],
+            "friedman_p": 0.1,
+            "critical_difference": [0.5, 0.5, np.nan],
+        }
+    )
+    drawing = rank_plot(ranks)
+    assert drawing is not None
+    assert [panel.title for panel in drawing.panels] == ["a: 9 cells", "b: 4 cells"]
+    assert len(axes_of(drawing)[0].patches) == 1  # the critical difference
+    assert len(axes_of(drawing)[1].patches) == 0
+    assert rank_plot(ranks.iloc[:0]) is None
+
+
+def test_other_configurations_are_drawn_only_where_nothing_else_is(quickstart: Path) -> None:
+    frames = read_frames([quickstart])
+    filled = fill(expected.cells(["quickstart"], CACHE), frames.runs)
+    there = of_sweep("quickstart", filled, frames.runs, frames.history.one)
+    assert there is not None
+    assert len(there.table) == 6
+    assert "with another configuration" in there.notes[0]
+    cells = expected.cells(["quickstart"], CACHE)
+    more = made_frames(cells)
+    both = Frames(pd.concat([frames.runs, more.runs]), more.history, ())
+    there = of_sweep("quickstart", fill(cells, both.runs), both.runs, more.history.one)
+    assert there is not None
+    assert len(there.table) == 7
+    assert "Not drawn: 6 runs" in there.notes[-1]
+    assert of_group("nobody", frames.runs, frames.history.one) is None
+
+
+def test_same_numbers_same_bytes_and_no_second_drawing(tmp_path: Path) -> None:
+    there, _ = made("figure1")
+    drawing = grids.loss_by_rate(there)
+    assert drawing is not None
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    first = write(drawing, tmp_path / "one")
+    second = write(drawing, tmp_path / "two")
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes(), one.name
+    before = [path.stat().st_mtime_ns for path in first]
+    write(drawing, tmp_path / "one")
+    assert [path.stat().st_mtime_ns for path in first][1:] == before[1:]  # the png and the pdf stay
+    drawing.data.loc[0, "median"] += 1
+    write(drawing, tmp_path / "one")
+    assert first[1].stat().st_mtime_ns != before[1]
+
+
+def test_command(quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["quickstart", "table4", "--runs", str(quickstart), "--results", str(tmp_path)]) == 0
+    )
+    names = {path.name for path in (tmp_path / "quickstart").iterdir()}
+    assert {"loss_by_rate.png", "lr.pdf", "accuracy_time.csv"} <= names
+    assert {path.name for path in (tmp_path / "table4").iterdir()} == {
+        f"efficiency.{e}" for e in ("csv", "png", "pdf")
+    }
+    capsys.readouterr()
+    assert main(["table1", "--runs", str(quickstart), "--results", str(tmp_path)]) == 2
+    assert "no run of sweep table1" in capsys.readouterr().err
+    assert main(["quickstart", "--runs", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_sweep_without_runs_or_printed_numbers_has_no_figure(printed: paper.Paper) -> None:
+    assert sweep_drawings("table1", None, printed) == []

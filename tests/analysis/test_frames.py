@@ -26,8 +26,8 @@ def test_runs_and_history(quickstart: Path) -> None:
     assert mezo["best/test_predictions"] == predictions(17)
     assert mezo["git_revisions"] == "1489d1e0000000000000000000000000000000ab"
     assert runs.loc["mezo-1", "status"] == "collapsed"
-    rows = frames.history[frames.history["run_id"] == "mezo-4"]
-    assert list(frames.history.columns[:2]) == ["run_id", "step"]
+    rows = frames.history.one("mezo-4")
+    assert list(rows.columns[:2]) == ["run_id", "step"]
     assert list(rows["step"]) == list(range(41))
     assert list(rows["eval/val_accuracy"].dropna()) == [0.5, 0.6, 0.75, 0.7, 0.75]
     assert math.isnan(rows["train/loss"].iloc[0])
@@ -65,7 +65,7 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     (run,) = frames.runs.to_dict("records")
     assert (run["fragments"], run["torn"], run["status"]) == (2, True, "finished")
     assert run["git_revisions"] == "1489d1e0000000000000000000000000000000ab fff"
-    rows = frames.history.set_index("step")
+    rows = frames.history.one("r").set_index("step")
     assert list(rows.index) == list(range(13))
     assert rows.loc[10, "train/loss"] == 0.1
     assert rows.loc[12, "train/loss"] == 0.2
@@ -97,7 +97,7 @@ def test_errors_name_the_place(logs: Path, tmp_path: Path) -> None:
 def test_no_runs_make_empty_frames(tmp_path: Path) -> None:
     frames = read_frames([tmp_path])
     assert frames.runs.empty
-    assert list(frames.history.columns) == ["run_id", "step"]
+    assert list(frames.history.of(["nobody"]).columns) == ["run_id", "step"]
     assert "group" in frames.runs.columns
 
 

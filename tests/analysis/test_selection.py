@@ -1,10 +1,13 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow.compute as pc
 import pytest
 
-from analysis.frames import Frames, read_frames
+from analysis import local
+from analysis.fragments import with_history
+from analysis.frames import Frames, merge, read_frames
+from analysis.history import History
 from analysis.selection import Selection, select
 from analysis.wandb_files import LogError
 
@@ -42,10 +45,13 @@ def test_collapsed_and_unfinished_runs_are_never_chosen(frames: Frames) -> None:
     assert chosen(select(unfinished, "quickstart", []))["mezo"] == "mezo-5"
 
 
-def test_forwards_up_to_the_best_step(frames: Frames) -> None:
+def test_forwards_up_to_the_best_step(frames: Frames, quickstart: Path) -> None:
     selection = select(frames, "quickstart", [])
     assert [c.forwards_to_best for c in selection.chosen.values()] == [0, 40, 120]
-    torn = Frames(frames.runs, frames.history[frames.history["step"] < 20], ())
+    torn = merge(
+        with_history(fragment, fragment.history.filter(pc.field("step") < 20))
+        for fragment in local.read([quickstart], cache_dir=None)
+    )
     selection = select(torn, "quickstart", [])
     assert [c.forwards_to_best for c in selection.chosen.values()] == [0, None, None]
 
@@ -96,7 +102,7 @@ def test_where_keeps_what_meets_it(frames: Frames) -> None:
     assert chosen(select(mixed, "quickstart", [], ["steps=1000"])) == {"mezo": "mezo-5"}
     narrow = select(mixed, "quickstart", [], ["optimizer.name=mezo", "steps=40"])
     assert chosen(narrow) == {"mezo": "mezo-4"}
-    assert set(narrow.history["run_id"]) == {"mezo-4", "mezo-1"}
+    assert set(narrow.runs["run_id"]) == {"mezo-4", "mezo-1"}
     for wrong in ("steps", "stepz=40"):
         with pytest.raises(LogError, match=f"--where {wrong}: wanted is key=value"):
             select(mixed, "quickstart", [], [wrong])
@@ -109,6 +115,6 @@ def test_no_runs_say_where_and_how(frames: Frames) -> None:
         "no run of sweep table1 among the 6 W&B runs below out: "
         "make them with `python train.py sweep=table1`"
     )
-    empty = Frames(frames.runs.iloc[:0], pd.DataFrame(), ())
+    empty = Frames(frames.runs.iloc[:0], History({}), ())
     with pytest.raises(LogError, match="quickstart with steps=40 among the 0 W&B runs"):
         select(empty, "quickstart", [Path("out")], ["steps=40"])

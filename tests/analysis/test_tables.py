@@ -220,3 +220,15 @@ def test_help_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "python -m analysis.tables quickstart --runs out" in text
     with pytest.raises(SystemExit, match="2"):
         main([])
+
+
+def test_if_any_does_nothing_without_runs(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (logs, tmp_path / "nowhere"):
+        asked = ["table1", "--runs", str(place), "--results", str(tmp_path / "results")]
+        assert main([*asked, "--if-any"]) == 0
+        assert capsys.readouterr() == ("", "")
+        assert main(asked) == 2
+        capsys.readouterr()
+    assert not (tmp_path / "results").exists()

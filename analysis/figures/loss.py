@@ -1,12 +1,10 @@
-"""The loss-curve figure of a sweep: training loss over steps, validation accuracy over forward passes.
+"""The loss-curve figure of a sweep of one task: training loss over steps, validation accuracy over passes.
 
-    python -m analysis.figures quickstart --runs out
-
-writes loss.{png,pdf} and loss.csv, the numbers behind them, to results/quickstart/. Each method is drawn
-at its chosen learning rate, its other learning rates faint; a collapsed run ends in an x.
+`python -m analysis.tables` writes it beside its tables: loss.{png,pdf} and loss.csv, the numbers behind
+them. Each method is drawn at its chosen learning rate, its other learning rates faint; a collapsed run
+ends in an x.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from analysis import command
 from analysis.selection import ZERO_SHOT, Cell, Selection
 from analysis.style import RC, look
 
@@ -27,13 +24,6 @@ WINDOWS = 10  # the running mean spans this part of the longest run
 MARKS = 8  # markers along a loss curve
 FAINT = 0.35  # opacity of the other learning rates
 SINGLE_STEPS = 0.25  # opacity of the single steps of all methods together
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see the module."""
-    return command.run(
-        "analysis.figures", "Figures of a sweep, from its W&B run files.", write_figures, argv
-    )
 
 
 def write_figures(selection: Selection, directory: Path) -> list[Path]:
@@ -63,7 +53,7 @@ def loss_curves(selection: Selection, window: int) -> pd.DataFrame:
     chosen = {cell.run_id for cell in selection.chosen.values()}
     frames = []
     for cell in selection.cells:
-        rows = selection.history[selection.history["run_id"] == cell.run_id]
+        rows = selection.history.one(cell.run_id)
         rows = rows.reindex(
             columns=["step", "train/forwards", "train/loss", "eval/val_accuracy"]
         ).set_axis(["step", "forwards", "train_loss", "val_accuracy"], axis=1)
@@ -219,7 +209,3 @@ def _n(selection: Selection) -> str:
     """The number of validation examples, for the axis."""
     cell = next(iter(selection.chosen.values()), None)
     return f", n = {cell.val_n}" if cell else ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

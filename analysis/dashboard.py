@@ -1,0 +1,272 @@
+"""The W&B workspace and report of this suite, as code.
+
+    python -m analysis.dashboard --entity me --project zo             make both at W&B (needs a login)
+    python -m analysis.dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
+
+The workspace is where runs are looked at while they go on: loss and accuracy by method, BSZO's signals,
+efficiency, collapses. The report has the same per method, its runs grouped by learning rate. Every
+key is one of docs/design.md, and a test holds them against what runs log.
+
+Needs the extra `dashboards`. A dry run describes the report without its runs' project, which only W&B can look up.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from analysis.selection import ZERO_SHOT
+from analysis.style import LOOKS, PAPER_METHODS, look
+
+ws: Any = None
+wr: Any = None
+with suppress(ImportError):  # the extra is not installed
+    ws = import_module("wandb_workspaces.workspaces")
+    wr = import_module("wandb_workspaces.reports.v2")
+
+LOSS, FORWARDS, ACCURACY = "train/loss", "train/forwards", "eval/val_accuracy"
+TEST, BEST, COLLAPSE = "eval/test_accuracy", "best/test_accuracy", "run/collapse_step"
+BSZO_SIGNALS = {
+    "optim/noise_std": "Noise σₑ",
+    "optim/shrinkage": "Shrinkage γ",
+    "optim/residual_rms": "Residual, rms",
+    "optim/posterior_trace": "Posterior trace",
+    "optim/mu_norm": "‖μ‖",
+}
+OTHER_SIGNALS = {"optim/slope": "Slope (MeZO, LOZO, HiZOO)", "optim/curvature": "Curvature (HiZOO)"}
+EFFICIENCY = {
+    "time/step_ms_median": "Milliseconds per step, median",
+    "time/forward_ms_median": "of which forward passes",
+    "time/perturb_ms_median": "of which passes over the weights",
+    "mem/peak_gib": "Peak memory, GiB",
+    "mem/state_mib": "Kept between steps, MiB",
+    "run/forwards_per_step": "Forward passes per step",
+}
+METHOD, RATE, TASK, MODEL = "optimizer.name", "lr", "task.name", "model.name"
+HISTORY_KEYS = (LOSS, FORWARDS, ACCURACY, TEST, *BSZO_SIGNALS, *OTHER_SIGNALS)
+SUMMARY_KEYS = (*EFFICIENCY, BEST, COLLAPSE)
+CONFIG_KEYS = (METHOD, RATE, TASK, MODEL)
+HALF, THIRD = 12, 8  # of a report's 24 columns
+ROW = 6  # height of a panel
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the dashboards, or write their specification; print where they are.
+
+    Returns:
+        The exit code: 2, after one sentence on stderr, if they cannot be made.
+    """
+    arguments = _parser().parse_args(argv)
+    if ws is None:
+        print("error: wandb-workspaces is missing: pip install -e '.[dashboards]'", file=sys.stderr)
+        return 2
+    entity, project = arguments.entity, arguments.project
+    try:
+        places = (
+            _write(entity, project, arguments.out) if arguments.dry_run else _save(entity, project)
+        )
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"error: W&B did not take the dashboards: {reason[0]}", file=sys.stderr)
+        return 2
+    print("\n".join(map(str, places)))
+    return 0
+
+
+def workspace(entity: str, project: str) -> Any:
+    """The workspace: every run, grouped by method and learning rate."""
+    sections = [
+        ws.Section(
+            name="Loss and accuracy",
+            is_open=True,
+            panels=[
+                _line(
+                    "Training loss",
+                    "Step",
+                    LOSS,
+                    smoothing_factor=0.9,
+                    smoothing_type="exponential",
+                ),
+                _line("Validation accuracy over steps", "Step", ACCURACY),
+                _line("Validation accuracy over forward passes", FORWARDS, ACCURACY),
+                _line("Test accuracy at each new best", "Step", TEST),
+                wr.ScatterPlot(
+                    title="Test accuracy over the learning rate",
+                    x=wr.Config(RATE),
+                    y=wr.SummaryMetric(BEST),
+                    log_x=True,
+                ),
+                _bar(BEST, "Test accuracy at the best step"),
+            ],
+        ),
+        ws.Section(
+            name="BSZO's own signals",
+            is_open=True,
+            panels=[_line(title, "Step", key) for key, title in BSZO_SIGNALS.items()],
+        ),
+        ws.Section(
+            name="Signals of other methods",
+            panels=[_line(title, "Step", key) for key, title in OTHER_SIGNALS.items()],
+        ),
+        ws.Section(
+            name="Efficiency",
+            is_open=True,
+            panels=[_bar(key, title) for key, title in EFFICIENCY.items()],
+        ),
+        ws.Section(
+            name="Collapses",
+            panels=[
+                wr.ScatterPlot(
+                    title="Step of the collapse over the learning rate",
+                    x=wr.Config(RATE),
+                    y=wr.SummaryMetric(COLLAPSE),
+                    log_x=True,
+                )
+            ],
+        ),
+    ]
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name="Zeroth-order fine-tuning",
+        sections=sections,
+        runset_settings=ws.RunsetSettings(groupby=[ws.Config(METHOD), ws.Config(RATE)]),
+        settings=ws.WorkspaceSettings(max_runs=100),
+    )
+
+
+def report(entity: str, project: str, with_runs: bool) -> Any:
+    """The report: loss and accuracy per method by learning rate, BSZO's signals, efficiency.
+
+    Args:
+        entity: W&B's user or team.
+        project: its project.
+        with_runs: whether run sets name entity and project, which W&B looks up at once; not in a dry run.
+    """
+    place = {"entity": entity, "project": project} if with_runs else {}
+    blocks = [wr.H1("Loss and accuracy, per method by learning rate")]
+    for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, ZERO_SHOT))):
+        runs = wr.Runset(
+            name=look(method).label,
+            filters=ws.And(ws.Config(METHOD) == method),
+            groupby=[f"config.{RATE}"],
+            **place,
+        )
+        panels = [
+            _line(
+                "Training loss", "Step", LOSS, smoothing_factor=0.9, smoothing_type="exponential"
+            ),
+            _line("Validation accuracy", "Step", ACCURACY),
+        ]
+        blocks += [wr.H2(look(method).label), _grid([runs], panels, HALF)]
+    every = wr.Runset(name="every run", groupby=[f"config.{METHOD}"], **place)
+    bszo = wr.Runset(
+        name="BSZO and BSZO-B",
+        filters=ws.And(ws.Config(METHOD).isin(["bszo", "bszo_b"])),
+        groupby=[f"config.{METHOD}", f"config.{RATE}"],
+        **place,
+    )
+    signals = [_line(title, "Step", key) for key, title in BSZO_SIGNALS.items()]
+    costs = [_bar(key, title) for key, title in EFFICIENCY.items()]
+    costs.append(_line("Validation accuracy over forward passes", FORWARDS, ACCURACY))
+    blocks += [wr.H1("BSZO's own signals"), _grid([bszo], signals, THIRD)]
+    blocks += [wr.H1("Efficiency"), _grid([every], costs, THIRD)]
+    return wr.Report(
+        entity=entity,
+        project=project,
+        title="Zeroth-order fine-tuning",
+        description="Made by python -m analysis.dashboard.",
+        width="fluid",
+        blocks=blocks,
+    )
+
+
+def specification(entity: str, project: str) -> dict[str, str]:
+    """What would be sent, as JSON text with ids in the order of their appearance: the same every time."""
+    models = {
+        "workspace": workspace(entity, project)._to_model(),
+        "report": report(entity, project, with_runs=False)._to_model(),
+    }
+    return {
+        name: _normalised(json.loads(model.model_dump_json(by_alias=True, exclude_none=True)))
+        for name, model in models.items()
+    }
+
+
+def _save(entity: str, project: str) -> list[str]:
+    """Make both at W&B; their addresses."""
+    made = [workspace(entity, project).save(), report(entity, project, with_runs=True).save()]
+    return [made_one.url for made_one in made]
+
+
+def _write(entity: str, project: str, directory: Path) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, text in specification(entity, project).items():
+        paths.append(directory / f"{name}.json")
+        paths[-1].write_text(text, encoding="utf-8", newline="\n")
+    return paths
+
+
+def _line(title: str, x: str, y: str, **settings: Any) -> Any:
+    return wr.LinePlot(
+        title=title, x=x, y=[y], groupby_aggfunc="mean", groupby_rangefunc="minmax", **settings
+    )
+
+
+def _bar(key: str, title: str) -> Any:
+    return wr.BarPlot(title=title, metrics=[key], groupby=METHOD, groupby_aggfunc="median")
+
+
+def _grid(runsets: Sequence[Any], panels: Sequence[Any], width: int) -> Any:
+    """Panels of one width, side by side in 24 columns."""
+    beside = 24 // width
+    for i, panel in enumerate(panels):
+        x, y = i % beside * width, i // beside * ROW
+        panel.layout = wr.Layout(x=x, y=y, w=width, h=ROW)
+    return wr.PanelGrid(runsets=list(runsets), panels=list(panels))
+
+
+def _normalised(content: Any) -> str:
+    """JSON text in which each random id is replaced by its number."""
+    ids: dict[str, str] = {}
+
+    def walk(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: walk(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [walk(inner, key) for inner in value]
+        if key in ("__id__", "id") and isinstance(value, str):
+            return ids.setdefault(value, f"id-{len(ids)}")
+        return value
+
+    return json.dumps(walk(content), indent=2, ensure_ascii=False) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.dashboard",
+        description="The W&B workspace and report of this suite.",
+        epilog="example: python -m analysis.dashboard --entity me --project zo --dry-run",
+    )
+    parser.add_argument("--entity", required=True, help="W&B user or team")
+    parser.add_argument("--project", required=True, help="W&B project of the runs")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write workspace.json and report.json, send nothing"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results/dashboard"),
+        metavar="DIR",
+        help="where a dry run writes (default: results/dashboard)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

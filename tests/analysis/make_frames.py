@@ -1,0 +1,104 @@
+"""Frames of runs that fill given cells, made in memory: for what needs many runs, not their files."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from analysis.cells import variant
+from analysis.frames import Frames
+from analysis.history import History
+
+EVERY = 10  # steps
+Status = Callable[[dict], str]
+
+
+def finished(cell: dict) -> str:
+    """Every run has finished."""
+    return "finished"
+
+
+def made_frames(cells: pd.DataFrame, status: Status = finished, steps: int = 40) -> Frames:
+    """A run per cell.
+
+    Args:
+        cells: see `analysis.expected.cells`.
+        status: what became of a cell's run.
+        steps: length of its history; a collapsed run has half of them.
+    """
+    records = cells.drop_duplicates("run_id").to_dict("records")
+    rows, histories = [], {}
+    for i, cell in enumerate(records):
+        became = status(cell)
+        if became == "missing":
+            continue
+        history = _history(cell, steps // 2 if became == "collapsed" else steps, i)
+        rows.append(_run(cell, became, history))
+        histories[cell["run_id"]] = [pa.Table.from_pandas(history, preserve_index=False)]
+    return Frames(pd.DataFrame(rows), History(histories), ())
+
+
+def _history(cell: dict, steps: int, seed: int) -> pd.DataFrame:
+    noise = np.random.default_rng(seed)
+    step = np.arange(steps + 1)
+    trained = step > 0
+    loss = 0.7 - 0.3 * step / max(steps, 1) + 0.05 * noise.standard_normal(steps + 1)
+    frame = pd.DataFrame(
+        {
+            "step": step,
+            "train/loss": np.where(trained, loss, np.nan),
+            "train/forwards": np.where(trained, 3.0 * step, np.nan),
+            "time/step_s": np.where(trained, 0.5, np.nan),
+            "eval/val_accuracy": np.where(
+                step % EVERY == 0, 0.5 + 0.3 * step / max(steps, 1), np.nan
+            ),
+        }
+    )
+    if cell["optimizer"].startswith("bszo"):
+        for key in ("noise_std", "shrinkage", "residual_rms", "posterior_trace", "mu_norm"):
+            frame[f"optim/{key}"] = np.where(trained, 1 + noise.random(steps + 1), np.nan)
+    return frame
+
+
+def _run(cell: dict, status: str, history: pd.DataFrame) -> dict:
+    last = int(history["step"].iloc[-1])
+    accuracy = 0.8 - 0.02 * abs(np.log10(max(cell["lr"], 1e-12)) + 6)
+    row = {
+        "run_id": cell["run_id"],
+        "group": cell["sweep"],
+        "status": status,
+        "exit_code": 0,
+        "fragments": 1,
+        "torn": False,
+        "duplicates": 0,
+        "started": "2026-01-31T12:00:00",
+        "git_revisions": "1489d1e0000000000000000000000000000000ab",
+        "source": "made",
+        "rows": len(history),
+        "last_step": last,
+        "model.name": cell["model"],
+        "task.name": cell["task"],
+        "optimizer.name": cell["optimizer"],
+        "precision.name": cell["precision"],
+        "seed": cell["seed"],
+        "lr": cell["lr"],
+        **variant(cell["variant"]),
+        "provenance.device": "cuda: made",
+        "provenance.versions.torch": "2.13.0",
+        "provenance.git_revision": "1489d1e0000000000000000000000000000000ab",
+        "run/steps": last,
+        "run/forwards_per_step": 3.0,
+        "best/step": float(last),
+        "best/val_accuracy": accuracy,
+        "best/val_n": 500.0,
+        "best/test_accuracy": accuracy - 0.01 + 0.004 * cell["seed"],
+        "best/test_n": 872.0,
+        "time/step_ms_median": 100.0 + 10 * len(cell["optimizer"]),
+        "time/total_s": 60.0,
+        "mem/peak_gib": 9.0 + len(cell["optimizer"]),
+        "mem/state_mib": 0.0,
+    }
+    if status == "collapsed":
+        row["run/collapse_step"] = float(last + 1)
+    return row
