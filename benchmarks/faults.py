@@ -1,0 +1,492 @@
+"""Runs that are killed and damaged until they end, each compared with its uninterrupted twin.
+
+    python -m benchmarks.faults --kills 200 --out DIR [--seed 0] [--results results/robustness]
+
+Short runs of every method that trains, float32 and bfloat16, subtract and snapshot, each in processes of its own that
+are killed at random times: SIGKILL, now and then SIGTERM or SIGUSR2. Between two attempts one of its files may be cut
+off, altered or exchanged. Some runs live on a file system that is full again and again, or cannot be written. What
+counts is that every run ends as its twin did, which nobody disturbed: history, summary, predictions, trajectory,
+weights and the method's state at the end, bit for bit, and one W&B file with every step once.
+
+To be quick, most attempts are forks of a process that has imported everything; one in twelve starts Python anew.
+Needs Linux; mounting needs root, and what needs it is left out, and said, where it is not allowed.
+"""
+
+import argparse
+import csv
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true")
+
+import datasets
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import AutoTokenizer, OPTForCausalLM  # noqa: F401  imported once, for all forks
+
+import zo.run
+from analysis.wandb_files import read_run_file
+from benchmarks.damage import DAMAGES, SmallDisk, read_only
+from zo import cells, config
+from zo.assembly import Assembly
+from zo.frozen import freeze
+from zo.frozen import load as load_config
+from zo.identity import provenance
+from zo.optim import OPTIMIZERS
+from zo.rebuild import rebuild
+from zo.tracking import read_rows, read_status
+from zo.trajectory import Trajectory
+
+STEPS, EVAL_EVERY, FULL_EVERY = 36, 5, 4
+FINAL = "final.json"
+"""What an attempt of this benchmark leaves beside the run's own files: hash of θ and state at the end."""
+
+SIZES = (
+    *("model=reviews-tiny", "task=rotten_tomatoes", "task.train_size=64", "task.max_length=32"),
+    *("task.validation_size=48", "task.test_size=48", "batch_size=8", "patience=null"),
+    *("device=cpu", "threads=1", "tracking.mode=offline"),
+    *(f"steps={STEPS}", f"eval_every={EVAL_EVERY}", f"checkpoint.full_every={FULL_EVERY}"),
+)
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+PLACES = ("disk", "disk", "disk", "disk", "small disk")
+MOST_KILLS = 9
+"""Of one run; then it is left alone."""
+
+MOST_FILLED = 5
+"""Full disks of one run."""
+
+TIMED = ("time/", "mem/")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the campaign."""
+
+    optimizer: str
+    dtype: str
+    restore: str
+    seed: int
+
+    def freeze(self, out: Path) -> Path:
+        """Returns its directory, made below `out`."""
+        lr = "1e-3" if self.optimizer not in ("adam", "mezo_adam") else "1e-4"
+        (cfg,) = cells.runs(
+            [
+                *SIZES,
+                f"optimizer={self.optimizer}",
+                f"precision={self.dtype}",
+                f"precision.restore={self.restore}",
+                f"seed={self.seed}",
+                f"lr={lr}",
+                f"out={out}",
+            ]
+        )
+        return freeze(cfg)
+
+
+def cases() -> Iterator[Case]:
+    """Yields the methods in turn, with every dtype and restore policy, for one seed after another."""
+    for seed in itertools.count():
+        for dtype, restore in itertools.product(("fp32", "bf16"), ("subtract", "snapshot")):
+            for optimizer in TRAINING:
+                yield Case(optimizer, dtype, restore, seed)
+
+
+def attempt(directory: Path) -> int:
+    """Makes or continues a run, and notes what its weights and its method's state are at its end."""
+    train = zo.run.train
+
+    def noting(cfg: Any, session: Any, *rest: Any) -> Any:
+        summary = train(cfg, session, *rest)
+        optimizer = session.assembly.optimizer
+        text = json.dumps([session.assembly.weights_hash(), _digest(optimizer.state_dict())])
+        (directory / FINAL).write_text(text)
+        return summary
+
+    zo.run.train = noting
+    try:
+        return zo.run.main([str(directory)])
+    finally:
+        zo.run.train = train
+
+
+def _digest(state: Any) -> str:
+    """Returns a hash of nested plain data and tensors."""
+    if isinstance(state, torch.Tensor):
+        plain = state.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return hashlib.sha256(plain + str((state.dtype, state.shape)).encode()).hexdigest()
+    if isinstance(state, dict):
+        return str({key: _digest(value) for key, value in sorted(state.items(), key=str)})
+    if isinstance(state, list | tuple):
+        return str([_digest(value) for value in state])
+    return repr(state)
+
+
+class Process:
+    """An attempt in a process of its own, with its output in a file.
+
+    Args:
+        directory: Of the run.
+        log: Where the output goes.
+        anew: Starts Python anew instead of a fork.
+        work: What the fork does; returns its exit status.
+    """
+
+    def __init__(
+        self, directory: Path, log: Path, anew: bool, work: Callable[[Path], int] = attempt
+    ):
+        command = [sys.executable, "-m", "benchmarks.faults", "--attempt", str(directory)]
+        with log.open("ab") as output:
+            if anew:
+                self.pid = subprocess.Popen(command, stdout=output, stderr=output).pid
+            else:
+                self.pid = os.fork()
+                if self.pid == 0:
+                    _be_child(output.fileno(), work, directory)
+        self.code: int | None = None
+
+    def poll(self) -> bool:
+        """Returns whether it has ended."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def wait(self, until: Callable[[], bool] = lambda: False, seconds: float = 300.0) -> int | None:
+        """Waits for its end, for `until`, or for some seconds; returns its exit status, if it has one."""
+        deadline = time.monotonic() + seconds
+        while not self.poll() and not until() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return self.code
+
+    def end(self, number: int) -> int | None:
+        """Sends a signal and waits for the end; returns the exit status."""
+        if not self.poll():
+            os.kill(self.pid, number)
+        return self.wait()
+
+
+def _be_child(output: int, work: Callable[[Path], int], directory: Path) -> None:
+    """Never returns."""
+    code = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = work(directory)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@dataclass
+class Outcome:
+    """A run of the campaign that has ended.
+
+    Attributes:
+        case: Which.
+        place: disk or small disk.
+        faults: What was done to it: kind -> times.
+        differences: What is not as in its twin.
+    """
+
+    case: Case
+    place: str
+    faults: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+
+class Campaign:
+    """Runs, faults, and what came of them.
+
+    Args:
+        out: Directory for all of it.
+        seed: Of the faults.
+    """
+
+    def __init__(self, out: Path, seed: int):
+        self.out = out
+        self.rng = random.Random(seed)
+        self.outcomes: list[Outcome] = []
+        self.faults: Counter[str] = Counter()
+        self.started = 0
+        self.replayed = 0
+        self.refused: str | None = None
+        out.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def kills(self) -> int:
+        """SIGKILLs so far."""
+        return sum(count for kind, count in self.faults.items() if kind.startswith("SIGKILL"))
+
+    def make(self, case: Case, place: str, told: Callable[[], None]) -> None:
+        """Makes a run's twin, then the run under faults, and compares them."""
+        twin = case.freeze(self.out / "twins")
+        begun = time.monotonic()
+        process = self._start(twin, anew=False)
+        process.wait(until=lambda: _size(twin / "metrics.jsonl") > 0)
+        at_work = time.monotonic()
+        outcome = Outcome(case, place)
+        if process.wait() != 0:
+            outcome.differences.append(f"the twin ended with {process.code}")
+        if place == "disk" or self.refused:
+            run = case.freeze(self.out / "runs")
+            self._disturb(run, outcome, at_work - begun, time.monotonic() - at_work, told)
+        else:
+            run = self._fill_disk(case, outcome, told)
+        outcome.differences += compare(twin, run)
+        outcome.differences += self._replay(twin)
+        self.outcomes.append(outcome)
+
+    def _start(self, run: Path, anew: bool, work: Callable[[Path], int] = attempt) -> Process:
+        self.started += 1
+        return Process(run, self.out / f"{run.name}.log", anew, work)
+
+    def _count(self, outcome: Outcome, kind: str, told: Callable[[], None]) -> None:
+        outcome.faults[kind] += 1
+        self.faults[kind] += 1
+        told()
+
+    def _disturb(
+        self, run: Path, outcome: Outcome, load_s: float, work_s: float, told: Callable[[], None]
+    ) -> None:
+        """Kills a run until it ends, damages its files in between, and tries it where it cannot be written."""
+        for count in itertools.count():
+            before, size = len(read_rows(run)), _size(run / "metrics.jsonl")
+            process = self._start(run, anew=self.started % 12 == 0)
+            if count < MOST_KILLS:
+                if self.rng.random() < 0.85:
+
+                    def at_work(size: int = size) -> bool:
+                        return _size(run / "metrics.jsonl") > size
+
+                    process.wait(until=at_work)
+                    process.wait(seconds=self.rng.uniform(0, 0.5 * work_s))
+                else:
+                    process.wait(seconds=self.rng.uniform(0, load_s))
+            number = self._signal() if count < MOST_KILLS else 0
+            code = process.end(number) if number and not process.poll() else process.wait()
+            if code == 0:
+                return
+            if code not in (-signal.SIGKILL, 143, -signal.SIGTERM, -signal.SIGUSR2):
+                outcome.differences.append(f"an attempt ended with {code}")
+                return
+            where = _where(run, before) if code == -signal.SIGKILL else "anywhere"
+            self._count(outcome, f"{signal.Signals(number).name} {where}", told)
+            if read_status(run).get("run/status") not in zo.run.ENDED and self.rng.random() < 0.6:
+                self._damage(run, outcome, told)
+            if count == 1 and not self.refused and outcome.case.restore == "snapshot":
+                self._refuse(run, outcome, told)
+
+    def _signal(self) -> int:
+        choices = [signal.SIGKILL] * 8 + [signal.SIGTERM, signal.SIGUSR2]
+        return self.rng.choice(choices)
+
+    def _damage(self, run: Path, outcome: Outcome, told: Callable[[], None]) -> None:
+        """Does what was done least so far, of what can be done."""
+        for name in sorted(DAMAGES, key=lambda n: (self.faults[n], self.rng.random())):
+            if DAMAGES[name](run, self.rng):
+                self._count(outcome, name, told)
+                return
+
+    def _refuse(self, run: Path, outcome: Outcome, told: Callable[[], None]) -> None:
+        """Tries the run where its directory cannot be written: one sentence, and nothing else happens."""
+        log = self.out / f"{run.name}.log"
+        said = _size(log)
+        with read_only(run):
+            code = self._start(run, anew=False).wait()
+        sentence = log.read_bytes()[said:].decode()
+        if code != 2 or "Traceback" in sentence or len(sentence.splitlines()) != 1:
+            outcome.differences.append(f"read-only: {code}, {sentence!r}")
+        self._count(outcome, "read-only directory", told)
+
+    def _fill_disk(self, case: Case, outcome: Outcome, told: Callable[[], None]) -> Path:
+        """Makes a run on a disk that is full again and again, and returns a copy of its directory."""
+        disk = SmallDisk(self.out / "small")
+        try:
+            run = case.freeze(disk.place)
+            for _ in range(MOST_FILLED):
+                disk.leave(self.rng.choice((4, 12, 30, 60, 120, 3_000, 9_000, 13_000)))
+                code = self._start(run, anew=False).wait()
+                if code == 0:
+                    break
+                self._count(outcome, "disk full", told)
+                if code not in (1, 2):
+                    outcome.differences.append(f"on a full disk an attempt ended with {code}")
+            disk.leave(100_000)
+            self._start(run, anew=False).wait()
+            return Path(shutil.copytree(run, self.out / "runs" / run.name, dirs_exist_ok=True))
+        finally:
+            disk.close()
+
+    def _replay(self, twin: Path) -> list[str]:
+        """Replays a trajectory from the base weights to its end; returns what is not as it was."""
+        if not (twin / "trajectory.bin").exists():
+            return []
+        self.replayed += 1
+        code = self._start(twin, anew=False, work=_check_replay).wait()
+        return [] if code == 0 else ["the trajectory leads to other weights"]
+
+
+def _check_replay(run: Path) -> int:
+    trajectory = Trajectory(run / "trajectory.bin")
+    assembly = Assembly.of(load_config(run))
+    rebuild(assembly, trajectory, len(trajectory.losses))
+    found = [assembly.weights_hash(), _digest(assembly.optimizer.state_dict())]
+    return 0 if found == json.loads((run / FINAL).read_text()) else 1
+
+
+def _where(run: Path, rows_before: int) -> str:
+    """Returns what a process was doing when it was killed, as far as its files tell."""
+    if any((run / "checkpoints").glob("*.partial")):
+        return "while a checkpoint is written"
+    rows = len(read_rows(run))
+    try:
+        made = len(Trajectory(run / "trajectory.bin").losses)
+    except ValueError:
+        made = 0
+    if made > rows > rows_before:
+        return "in an evaluation"
+    return "among the steps" if rows > rows_before else "before the first step of the attempt"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def compare(twin: Path, run: Path) -> list[str]:
+    """Returns in what a run that was disturbed differs from one that was not."""
+
+    def untimed(data: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in data.items() if not key.startswith(TIMED)}
+
+    def rows(of: Path) -> list[dict[str, Any]]:
+        return [untimed(row) for row in read_rows(of)]
+
+    def raw(name: str, of: Path) -> bytes | None:
+        return (of / name).read_bytes() if (of / name).exists() else None
+
+    same = {
+        "history": rows(twin) == rows(run) and len(rows(run)) == STEPS,
+        "summary": untimed(read_status(twin)) == untimed(read_status(run)),
+        **{
+            name: raw(name, twin) == raw(name, run)
+            for name in ("predictions.json", "trajectory.bin", FINAL)
+        },
+        "W&B file": [*range(1, STEPS + 1)] == _logged(run),
+        "leftovers": not any(run.glob(".*.partial")) and not (run / "checkpoints").exists(),
+    }
+    return [what for what, as_it_should_be in same.items() if not as_it_should_be]
+
+
+def _logged(run: Path) -> list[int]:
+    """Returns the steps in the run's W&B files, in the order of the files."""
+    files = sorted(run.glob("wandb/offline-run-*/*.wandb"))
+    return [step for file in files for step in read_run_file(file).history["step"].to_pylist()]
+
+
+def write(campaign: Campaign, results: Path, seconds: float, command: str) -> None:
+    """Writes what was done and what came of it: faults.csv, runs.csv, table.md, provenance.json."""
+    results.mkdir(parents=True, exist_ok=True)
+    kinds = sorted(campaign.faults.items(), key=lambda kind: (-kind[1], kind[0]))
+    ended = sum(not o.differences for o in campaign.outcomes)
+    with (results / "faults.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("fault", "times"), *kinds])
+    with (results / "runs.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ("optimizer", "precision", "restore", "seed", "place", "faults", "differences")
+        )
+        for o in campaign.outcomes:
+            c = o.case
+            told = "; ".join(o.differences)
+            row = (c.optimizer, c.dtype, c.restore, c.seed, o.place, o.faults.total(), told)
+            writer.writerow(row)
+    summary = [
+        ("runs", len(campaign.outcomes)),
+        ("processes started", campaign.started),
+        ("faults", campaign.faults.total()),
+        ("of these SIGKILL", campaign.kills),
+        ("trajectories replayed to their end", campaign.replayed),
+        ("runs that ended as their twin, bit for bit", ended),
+        ("runs that differ", len(campaign.outcomes) - ended),
+    ]
+    lines = ["| | |", "|---|---|", *(f"| {what} | {count} |" for what, count in summary), ""]
+    if campaign.refused:
+        lines += [
+            f"Left out, since nothing can be mounted here: disk full and read-only ({campaign.refused}).",
+            "",
+        ]
+    lines += ["| fault | times |", "|---|---|", *(f"| {kind} | {n} |" for kind, n in kinds), ""]
+    (results / "table.md").write_text("\n".join(lines))
+    told = {"command": command, "seconds": round(seconds), **provenance(torch.device("cpu"))}
+    (results / "provenance.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the campaign; exit status 1 if a run ended otherwise than its twin."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.faults",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs, at least (200)")
+    parser.add_argument("--out", type=Path, required=False, help="directory for the runs")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults (0)")
+    parser.add_argument("--results", type=Path, help="directory for tables (OUT/results)")
+    parser.add_argument("--attempt", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    if args.attempt:
+        return attempt(args.attempt)
+    if args.out is None or (args.out.exists() and any(args.out.iterdir())):
+        parser.error("--out DIR is needed, and must not be there or be empty")
+    config.register()
+    datasets.config.HF_DATASETS_CACHE = args.out.resolve() / "datasets"
+    datasets.disable_progress_bars()
+    campaign = Campaign(args.out.resolve(), args.seed)
+    try:
+        SmallDisk(campaign.out / "small").close()
+    except (OSError, subprocess.CalledProcessError) as error:
+        campaign.refused = str(error)
+    begun = time.monotonic()
+    columns = (TextColumn("SIGKILLs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task("", total=args.kills)
+        for case, place in zip(cases(), itertools.cycle(PLACES), strict=False):
+            campaign.make(case, place, lambda: bar.update(task, completed=campaign.kills))
+            if campaign.outcomes[-1].differences:
+                bar.console.print(f"{case}: {campaign.outcomes[-1].differences}")
+            every_kind = len(campaign.outcomes) >= 4 * len(TRAINING)
+            if campaign.kills >= args.kills and every_kind:
+                break
+    command = f"python -m benchmarks.faults --kills {args.kills} --out DIR --seed {args.seed}"
+    results = args.results or campaign.out / "results"
+    write(campaign, results, time.monotonic() - begun, command)
+    print((results / "table.md").read_text())
+    return int(any(outcome.differences for outcome in campaign.outcomes))
+
+
+if __name__ == "__main__":
+    from benchmarks import faults  # itself, once
+
+    sys.exit(faults.main())

@@ -1,0 +1,189 @@
+"""How fast W&B run files are read: all at once, and again when nothing has changed.
+
+    python -m benchmarks.reading --runs 1500 --steps 20000 --directory /somewhere/with/40/GB
+
+W&B writes one run file in offline mode, with the keys of a BSZO run at every step. The others are copies of it in which
+the run record has another id: the same records, blocks and checksums as W&B's own. All is removed afterwards.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import wandb
+from rich.progress import track
+from wandb.proto import wandb_internal_pb2 as pb
+
+from analysis import sources
+from analysis.wandb_files import CHUNK_HEADER, FILE_HEADER, read_run_file
+
+EVAL_EVERY = 500
+SIGNALS = ("slope", "noise_std", "shrinkage", "posterior_trace", "residual_rms", "mu_norm")
+DIGITS = 6  # of a run id: all ids have the same length, so that a copy keeps its blocks
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def rows(steps: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Rows such as a BSZO run logs (docs/design.md)."""
+    noise = np.random.default_rng(0)
+    for step in range(steps + 1):
+        row: dict[str, float] = {}
+        if step > 0:
+            row["train/loss"] = 0.6 + 0.05 * noise.standard_normal()
+            row["train/forwards"] = 3 * step
+            row |= {f"optim/{name}": noise.standard_normal() for name in SIGNALS}
+            row |= {f"time/{n}_s": 0.1 * noise.random() for n in ("step", "forward", "perturb")}
+        if step % EVAL_EVERY == 0:
+            row["eval/val_accuracy"] = float(noise.integers(500) / 500)
+            row |= {"eval/val_loss": noise.random(), "time/eval_s": 1.2, "mem/peak_gib": 2.5}
+        yield step, row
+
+
+def write_one(directory: Path, steps: int) -> Path:
+    """A run file as W&B writes it."""
+    run = wandb.init(
+        mode="offline",
+        project="zo",
+        dir=directory,
+        id=_run_id(0),
+        group="table1",
+        config={"optimizer": {"name": "bszo"}, "model": {"name": "m"}, "lr": 1e-6, "seed": 0},
+        settings=wandb.Settings(silent=True, x_transaction_log_flush_interval=1.0),
+    )
+    for step, row in rows(steps):
+        run.log(row, step=step)
+    run.summary.update(
+        {"run/status": "finished", "run/steps": steps, "best/step": 0, "best/val_n": 500}
+        | {"best/val_accuracy": 0.5, "best/test_accuracy": 0.5, "best/test_n": 1000}
+        | {"best/test_predictions": "01" * 500, "test/labels": "10" * 500}
+    )
+    run.finish()
+    (path,) = directory.glob(f"wandb/offline-run-*/run-{_run_id(0)}.wandb")
+    while read_run_file(path).exit_code is None:  # W&B's own process may still be writing
+        time.sleep(0.1)
+    return path
+
+
+def copy_with_id(original: bytes, run_id: str) -> bytes:
+    """The run file with another id in its run record, which stands in the first block."""
+    copy = bytearray(original)
+    position = len(FILE_HEADER)
+    while True:
+        _, length, kind = CHUNK_HEADER.unpack_from(copy, position)
+        start = position + CHUNK_HEADER.size
+        record = pb.Record()  # type: ignore[attr-defined]
+        record.ParseFromString(bytes(copy[start : start + length]))
+        if record.WhichOneof("record_type") == "run":
+            break
+        position = start + length
+    record.run.run_id = run_id
+    body = record.SerializeToString()
+    assert len(body) == length
+    checksum = zlib.crc32(body, zlib.crc32(bytes([kind])))
+    copy[position : start + length] = CHUNK_HEADER.pack(checksum, length, kind) + body
+    return bytes(copy)
+
+
+def generate(directory: Path, runs: int, steps: int) -> int:
+    """Writes the run files; their size in bytes."""
+    original = write_one(directory, steps).read_bytes()
+    for i in track(range(1, runs), "writing"):
+        run_id = _run_id(i)
+        place = directory / run_id / "wandb" / f"offline-run-20260131_120000-{run_id}"
+        place.mkdir(parents=True)
+        (place / f"run-{run_id}.wandb").write_bytes(copy_with_id(original, run_id))
+    return runs * len(original)
+
+
+def measure(directory: Path, cache_dir: Path, jobs: int | None) -> str:
+    """Reads all; says how many rows in what time, processor time and memory of all processes together."""
+    with PeakMemory() as peak:
+        start, busy = time.perf_counter(), sum(os.times()[:4])
+        frames = sources.load([directory], cache_dir=cache_dir, jobs=jobs)
+        seconds, busy = time.perf_counter() - start, sum(os.times()[:4]) - busy
+    rows = int(frames.runs["rows"].sum())
+    return (
+        f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s; "
+        f"{busy:.1f} s of processor time; {peak.gib:.2f} GiB"
+    )
+
+
+class PeakMemory:
+    """The most memory that this process and its children had together, shared pages counted once; Linux."""
+
+    def __enter__(self) -> "PeakMemory":
+        self.gib, self._done = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(SECONDS_BETWEEN_LOOKS):
+            kib = sum(_kib(pid) for pid in _tree(os.getpid()))
+            self.gib = max(self.gib, kib / 2**20)
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """The process and all below it, as Linux has them."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            for child in children.read_text().split():
+                yield from _tree(int(child))
+        except OSError:
+            continue  # it has ended meanwhile
+
+
+def _kib(pid: int) -> int:
+    """Memory of a process, its share of shared pages."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return int(text.partition("Pss:")[2].split()[0])
+
+
+def _run_id(i: int) -> str:
+    return f"bszo-{i:0{DIGITS}d}"
+
+
+def main() -> int:
+    """Run the command; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reading",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, help="processes (default: one per processor)")
+    parser.add_argument("--directory", type=Path, help="where the files go for a while")
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="reading-", dir=arguments.directory))
+    try:
+        size = generate(directory / "out", arguments.runs, arguments.steps)
+        print(f"{arguments.runs} runs of {arguments.steps:,} steps: {size / 1e9:.1f} GB")
+        for name in ("first", "again"):
+            said = measure(directory / "out", directory / "cache", arguments.jobs)
+            print(f"{name}: {said}", flush=True)
+        kept = sum(path.stat().st_size for path in (directory / "cache").rglob("*.parquet"))
+        print(f"cache: {kept / 1e9:.2f} GB; processors: {os.cpu_count()}")
+    finally:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
