@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from launch import profile
 
@@ -25,7 +25,7 @@ class _SweepLauncher(Launcher):
     ) -> None:
         """Keeps what was typed."""
         given = config.hydra.overrides
-        self._overrides = [*OmegaConf.to_object(given.task), *OmegaConf.to_object(given.hydra)]
+        self._overrides = [str(override) for override in [*given.task, *given.hydra]]
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int

@@ -18,6 +18,7 @@ from zo.optim import OPTIMIZERS
 from zo.rebuild import rebuild
 from zo.run import run
 from zo.trajectory import Best, Header, Trajectory, TrajectoryError, TrajectoryWriter
+from zo.trajectory import __main__ as command
 
 ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.optimizer.trains and m.optimizer.replays]
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
@@ -168,7 +169,7 @@ def test_another_file_is_refused_in_a_sentence(tmp_path, data):
 
 
 def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
-    assert trajectory.main(["info", str(_put(tmp_path / "t.bin", whole))]) == 0
+    assert command.main(["info", str(_put(tmp_path / "t.bin", whole))]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     frames = 4 * (1 + 2 * 8 + 4) + 2 * (1 + 16 + 16 + 4)
     assert said["size"] == f"{len(whole):,} bytes, {frames / 4:.1f} bytes per step"
@@ -176,7 +177,7 @@ def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
     assert said["best"] == f"step     3: validation 62.50%, test 50.00%, weights {HASH}"
     assert said["method"] == "mezo: lr 1e-06, seed 7, eps 0.001"
     assert said["precision"] == "dtype float32, restore subtract"
-    assert trajectory.main(["info", str(tmp_path)]) == 2
+    assert command.main(["info", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"{tmp_path}/trajectory.bin: No such file or directory\n"
 
 
@@ -268,7 +269,7 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
     cfg, directory, found = made
     shared = tmp_path / "shared.bin"
     (directory / trajectory.NAME).rename(shared)  # without the run's directory
-    assert trajectory.main(["replay", str(shared), "--to", "2", "--out", str(tmp_path / "w")]) == 0
+    assert command.main(["replay", str(shared), "--to", "2", "--out", str(tmp_path / "w")]) == 0
     assembly = Assembly.of(cfg)
     rebuild(assembly, found, 2)
     assert assembly.weights_hash() in capsys.readouterr().out
@@ -289,7 +290,7 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
 )
 def test_a_step_that_is_not_there_is_refused_in_a_sentence(made, tmp_path, capsys, to, why):
     out = tmp_path / "w"
-    assert trajectory.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
+    assert command.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert len(said.splitlines()) == 1
