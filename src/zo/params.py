@@ -15,7 +15,10 @@ from zo.directions import Direction
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
 
-RESTORE_POLICIES = ("subtract", "snapshot")
+Change: TypeAlias = Callable[[int, Tensor], Terms]
+"""What a pass does to tensor i of θ: it moves a method's own state there and returns the terms by which θ moves."""
+
+RESTORE_POLICIES = ("subtract", "merged", "snapshot")
 
 EXACT = ("snapshot",)
 """Policies under which a probe leaves no trace in θ."""
@@ -27,7 +30,9 @@ class ParamSpace:
     Args:
         named: Name and tensor pairs. A tensor that shares its storage with an earlier one (tied weights) is left out.
         restore: How θ comes back after a probe. `subtract` subtracts what was added, as the paper's code does: no
-            extra memory, and in half precision a drift of about one rounding per probe. `snapshot` copies θ back from
+            extra memory, and in half precision a drift of about one rounding per probe. `merged` makes the same moves
+            with the same roundings, bit for bit, but the last one only together with the next probe's or the update,
+            in one pass over the weights; until then the tensors are not θ (see `settle`). `snapshot` copies θ back from
             a copy: exact in every dtype, and twice the memory of θ.
         exempt: Names of the tensors that weight decay leaves alone.
 
@@ -38,6 +43,7 @@ class ParamSpace:
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
         seconds: Time spent in passes over the weights.
+        passes: Their number.
 
     Raises:
         ValueError: On an unknown restore policy or no tensor at all.
@@ -63,6 +69,8 @@ class ParamSpace:
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
         self.seconds = 0.0
+        self.passes = 0
+        self._owed: Terms = ()
         self._snapshot: list[Tensor] | None = None
         self._observed = True
 
@@ -84,20 +92,37 @@ class ParamSpace:
     def add_(self, terms: Terms, decay: float = 0.0) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
 
+        A way back that `restore=merged` still owes is made before that, tensor by tensor, and rounded for itself.
+
         Args:
             terms: (c_j, z_j) pairs; an empty sequence adds nothing.
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
         """
-        if terms or decay:
-            with self._timed():
-                for i, p in enumerate(self.tensors):
-                    _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
+        if terms or decay or self._owed:
+            self.update(lambda i, p: terms, decay)
 
-    def visit(self, update: Callable[[int, Tensor], None]) -> None:
-        """Calls `update(i, p)` for every tensor, as one timed pass; `update` reads p and writes state of its own."""
+    def update(self, change: Change, decay: float = 0.0) -> None:
+        """Moves a method's own state and θ in one pass, tensor by tensor.
+
+        Args:
+            change: See `Change`; called once for every tensor, in order, when that is back at θ.
+            decay: As in `add_`.
+        """
+        owed, self._owed = self._owed, ()
         with self._timed():
             for i, p in enumerate(self.tensors):
-                update(i, p)
+                if owed:
+                    _add_(p, p, i, owed)
+                terms, share = change(i, p), decay if self.decays[i] else 0.0
+                if terms or share:
+                    _add_(p, p, i, terms, share)
+
+    def settle(self) -> None:
+        """Makes the move that `restore=merged` still owes, if there is one: the tensors are θ then.
+
+        Outside of `ZOOptimizer.step` nothing is owed.
+        """
+        self.add_([])
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
@@ -113,7 +138,7 @@ class ParamSpace:
 
     @contextmanager
     def excursion(self) -> Iterator["Excursion"]:
-        """Lends θ out for probing; on exit θ is back, also when the body raises.
+        """Lends θ out for probing; on exit θ is back, or its way back is owed, also when the body raises.
 
         Yields:
             An `Excursion`, whose `to` moves to θ + Σ c_j z_j.
@@ -122,7 +147,7 @@ class ParamSpace:
         if self.restore in EXACT and not self._observed:
             trip = _Nowhere(self)
         else:
-            trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
+            trip = _TRIPS[self.restore](self)
         try:
             yield trip
         finally:
@@ -146,7 +171,8 @@ class ParamSpace:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Adds the time of a pass over the weights to `seconds`."""
+        """Counts a pass over the weights, and its time."""
+        self.passes += 1
         start = time.perf_counter()
         try:
             yield
@@ -166,7 +192,7 @@ class Excursion(ABC):
 
     @abstractmethod
     def back(self) -> None:
-        """Moves back to θ."""
+        """Moves back to θ, or leaves that to the next pass."""
 
 
 class _Subtract(Excursion):
@@ -186,6 +212,14 @@ class _Subtract(Excursion):
 
     def back(self) -> None:
         self.to([])
+
+
+class _Merged(_Subtract):
+    """Moves by differences, too, but leaves the last one to the next pass over the weights."""
+
+    def back(self) -> None:
+        if self.at:
+            self.space._owed = [(-c, z) for z, c in self.at.items() if c != 0.0]
 
 
 class _Snapshot(Excursion):
@@ -214,6 +248,13 @@ class _Nowhere(Excursion):
 
     def back(self) -> None:
         pass
+
+
+_TRIPS: dict[str, type[Excursion]] = {
+    "subtract": _Subtract,
+    "merged": _Merged,
+    "snapshot": _Snapshot,
+}
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

@@ -114,14 +114,14 @@ class ZOOptimizer(ABC):
 
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:
-        """Measures around θ and leaves θ where it was. May read, but not advance, `step_index`."""
+        """Measures around θ and goes back, or owes the way back. May read, but not advance, `step_index`."""
 
     @abstractmethod
     def apply(self, record: Record) -> None:
         """Moves θ by the update that `record` and the step's seeds determine, without a forward pass."""
 
     def step(self, loss_fn: LossFn) -> StepInfo:
-        """Makes one step on one mini-batch.
+        """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
             loss_fn: The mini-batch's loss at the current θ; called `forwards_per_step` times.
@@ -132,18 +132,21 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = _Counted(loss_fn, self._finite)
-        found = self.estimate(counted)
-        for value in found.record:
-            self._finite("coefficient", value)
-        self.advance(found.record)
+        counted = _Counted(loss_fn, self._finite, self.params.settle)
+        try:
+            found = self.estimate(counted)
+            for value in found.record:
+                self._finite("coefficient", value)
+            self.advance(found.record)
+        finally:
+            self.params.settle()
         return StepInfo(found.loss, found.record, found.scalars, tuple(counted.losses))
 
     def replay(self, losses: Sequence[float]) -> StepInfo:
         """Repeats a step without its forward passes, at the θ, state and step index where it was made.
 
-        θ ends with the same bits: under `restore=subtract` the roundings of the probes are repeated, too, and under an
-        exact policy, where they leave no trace, the probes are left out.
+        θ ends with the same bits: under `restore=subtract` and `merged` the roundings of the probes are repeated, too,
+        and under an exact policy, where they leave no trace, the probes are left out.
 
         Args:
             losses: What the step's forward passes measured, in order: `StepInfo.losses`.
@@ -206,14 +209,22 @@ class _Counted:
     Args:
         loss_fn: What is called.
         finite: Returns its second argument if that is finite, and raises otherwise.
+        settle: Makes the tensors θ, unless a probe is under way.
     """
 
-    def __init__(self, loss_fn: LossFn, finite: Callable[[str, float], float]):
+    def __init__(
+        self,
+        loss_fn: LossFn,
+        finite: Callable[[str, float], float],
+        settle: Callable[[], None],
+    ):
         self.loss_fn = loss_fn
         self.finite = finite
+        self.settle = settle
         self.losses: list[float] = []
 
     def __call__(self) -> float:
+        self.settle()
         self.losses.append(self.finite("loss", self.loss_fn()))
         return self.losses[-1]
 

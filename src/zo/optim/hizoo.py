@@ -6,7 +6,7 @@
     θ ← θ − η ((ℓ₊ − ℓ₋) / 2ε · z/√H + λ θ)      with the new H;  λ: `weight_decay`, not on biases and norms
 
 Cost: 3 forward passes per step; state: H, once the memory of θ in its dtype, or 4 bytes per parameter in float32.
-Passes over the weights: 4 (`restore=subtract`), one more over H.
+Passes over the weights: 4 (`restore=subtract`), 3 (`merged`), the last of them over H, too.
 
 Source: Zhao et al. 2025, "Second-Order Fine-Tuning without Pain for LLMs: A Hessian Informed Zeroth-Order Optimizer",
 Algorithm 1, in the order of its released code and that of the BSZO paper's.
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from zo.directions import Preconditioned
 from zo.optim.base import STATE_DTYPES, Estimate, LossFn, Record, ZOOptimizer, state_dtype
-from zo.params import ParamSpace
+from zo.params import ParamSpace, Terms
 
 SMOOTH_SCHEDULES = ("constant", "cosine")
 
@@ -118,7 +118,7 @@ class HiZOO(ZOOptimizer):
         in_float32 = self.config.state_dtype == "float32"
         gain = bend * s / (2 * self.eps**2)
 
-        def update(i: int, p: Tensor) -> None:
+        def change(i: int, p: Tensor) -> Terms:
             h, z_i = self.h[i], z.sample(i, p)
             if in_float32:
                 h.addcmul_(h, z_i.square_().mul_(gain).sub_(s))  # H + H (gain z² − s)
@@ -126,6 +126,6 @@ class HiZOO(ZOOptimizer):
                 z_i = z_i.to(h.dtype)
                 new = (h * z_i).mul_(z_i).mul_(bend).mul_(s).div_(2 * self.eps**2)
                 h.mul_(1 - s).add_(new)
+            return [(-self.lr * slope, Preconditioned(z, self.h))]
 
-        self.params.visit(update)
-        self.move([(-self.lr * slope, Preconditioned(z, self.h))])
+        self.params.update(change, self.decay)

@@ -6,7 +6,8 @@
     θ ← θ − η (m̂ / (√v̂ + δ) + λ θ)        δ: `adam_eps`; λ: `weight_decay`, not on biases and norms
 
 Cost: 2n forward passes per step (one-sided 1 + n); state: m and v, twice the memory of θ in its dtype, or 8 bytes per
-parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`), one more over the moments.
+parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`) or 2n + 1 (`merged`), the last of
+them over the moments, too.
 
 Source: Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", Appendix B; Kingma and Ba 2015,
 Algorithm 1; the BSZO paper's MeZO-Adam.
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from zo.optim.base import STATE_DTYPES, Record, state_dtype
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import ParamSpace
+from zo.params import ParamSpace, Terms
 
 
 @dataclass
@@ -98,15 +99,16 @@ class MeZOAdam(MeZO):
         """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
         (beta1, beta2), m, v = self.betas, self.state["m"], self.state["v"]
 
-        def update(i: int, p: Tensor) -> None:
+        t = self.step_index + 1
+        step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
+
+        def change(i: int, p: Tensor) -> Terms:
             g = self.direction(0).sample(i, p).mul_(record[0] / self.n)
             for j, c in enumerate(record[1:], start=1):
                 g.add_(self.direction(j).sample(i, p), alpha=c / self.n)
             g = g.to(m[i].dtype)
             m[i].mul_(beta1).add_(g, alpha=1 - beta1)
             v[i].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            return [(-self.lr, step)]
 
-        self.params.visit(update)
-        t = self.step_index + 1
-        step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
-        self.move([(-self.lr, step)])
+        self.params.update(change, self.decay)
