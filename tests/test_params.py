@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zo.directions import Gaussian
 from zo.noise import NoiseKey
-from zo.params import ParamSpace
+from zo.params import Change, ParamSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
@@ -198,15 +198,16 @@ def test_the_largest_numbers_of_a_dtype_are_finite():
     assert ParamSpace([("half", tensors[0]), ("single", tensors[1])]).non_finite() is None
 
 
-def test_an_update_changes_every_tensor_in_order_and_is_one_timed_pass():
+def test_a_change_reaches_every_tensor_in_order_and_is_one_timed_pass():
     space = ParamSpace(weights(), exempt=["b"])
     start, seen = copies(space), []
 
-    def change(i: int, p: Tensor):
-        seen.append((i, p.data_ptr()))
-        return [(1.0, Constant(float(i)))]
+    class Seen(Change):
+        def terms(self, i: int, p: Tensor):
+            seen.append((i, p.data_ptr()))
+            return [(1.0, Constant(float(i)))]
 
-    space.update(change, 0.5)
+    space.carry_out(Seen(), 0.5)
     assert seen == [(i, p.data_ptr()) for i, p in enumerate(space.tensors)]
     for i, (p, was, kept) in enumerate(zip(space.tensors, start, (0.5, 1.0, 0.5), strict=True)):
         assert torch.equal(p, kept * was + i)

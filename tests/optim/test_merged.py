@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.optim.test_contract import ZEROTH_ORDER, Interrupted, Quadratic, same, start
 from zo.directions import Gaussian, Preconditioned
 from zo.noise import NoiseKey
-from zo.params import ParamSpace
+from zo.params import Change, ParamSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 
@@ -27,6 +27,25 @@ def spaces(dtype: torch.dtype) -> list[ParamSpace]:
 
 def equal(a: ParamSpace, b: ParamSpace) -> bool:
     return all(torch.equal(p, q) for p, q in zip(a.tensors, b.tensors, strict=True))
+
+
+class Fill(Change):
+    """H becomes 16, and θ moves along z/√H."""
+
+    def __init__(self, h: list[Tensor]):
+        self.h = h
+        self.direction = Preconditioned(Z[0], h)
+
+    def terms(self, i: int, p: Tensor):
+        self.h[i].fill_(16.0)
+        return [(1.0, self.direction)]
+
+
+class Nothing(Change):
+    """Neither state nor θ moves."""
+
+    def terms(self, i: int, p: Tensor):
+        return []
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -74,16 +93,10 @@ def test_an_excursion_that_goes_nowhere_forgets_no_way_back(twins):
 
 def test_the_way_back_from_a_scaled_probe_is_that_of_the_scale_it_was_made_with(twins):
     for space in twins:
-        h = space.full(4.0)
-        scaled = Preconditioned(Z[0], h)
-
-        def change(i: int, p: Tensor, h=h, scaled=scaled):
-            h[i].fill_(16.0)
-            return [(1.0, scaled)]
-
+        change = Fill(space.full(4.0))
         with space.excursion() as probe:
-            probe.to([(0.5, scaled)])
-        space.update(change)
+            probe.to([(0.5, change.direction)])
+        space.carry_out(change)
     assert equal(*twins)
     assert [space.passes for space in twins] == [3, 2]
 
@@ -92,7 +105,7 @@ def test_a_pass_that_moves_state_alone_brings_theta_back(twins):
     for space in twins:
         with space.excursion() as probe:
             probe.to([(0.5, Z[0])])
-        space.update(lambda i, p: [])
+        space.carry_out(Nothing())
     assert equal(*twins)
 
 

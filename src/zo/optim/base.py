@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from zo.directions import Direction, Gaussian
-from zo.noise import PERTURBATION, NoiseKey
-from zo.params import ParamSpace, Terms
+from zo.noise import PERTURBATION, ROUNDING, NoiseKey
+from zo.params import Change, ParamSpace, Terms
 
 STATE_DTYPES = ("param", "float32")
 
@@ -174,12 +174,17 @@ class ZOOptimizer(ABC):
         self.step_index += 1
 
     def move(self, terms: Terms) -> None:
-        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
-        self.params.add_(terms, self.decay)
+        """Moves θ by the update Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
+        self.params.add_(terms, self.decay, self._update_key())
+
+    def carry_out(self, change: Change) -> None:
+        """Makes the update `change` and, in the same pass, moves θ by −η · weight_decay · θ where decay applies."""
+        self.params.carry_out(change, self.decay, self._update_key())
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
-        return Gaussian(NoiseKey(self.seed, PERTURBATION, self.step_index, i))
+        key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
+        return Gaussian(key, self.params.engine)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are copied to the host."""
@@ -196,6 +201,10 @@ class ZOOptimizer(ABC):
     def state_bytes(self) -> int:
         """Returns the bytes of state kept between steps that grow with the model."""
         return sum(t.numel() * t.element_size() for of in self.state.values() for t in of)
+
+    def _update_key(self) -> NoiseKey:
+        """Returns the key of the bits that round this step's update."""
+        return NoiseKey(self.seed, ROUNDING, self.step_index, direction=0)
 
     def _finite(self, what: str, value: float) -> float:
         if not math.isfinite(value):
