@@ -21,7 +21,7 @@ from zo.tracking import read_rows, read_status
 KILLED = -signal.SIGKILL
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
 FIRST_ORDER = ("adam", "sgd")
-PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot")))
+PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
 REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
 STEPS = 8

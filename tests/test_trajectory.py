@@ -190,7 +190,7 @@ def test_twenty_thousand_steps_are_less_than_a_megabyte():
         assert 20_000 * len(frame) < 1e6
 
 
-PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot")))
+PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False))
 REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not in ROTATED]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from zo.directions import Direction, Gaussian
-from zo.noise import PERTURBATION, NoiseKey
-from zo.params import ParamSpace, Terms
+from zo.noise import PERTURBATION, ROUNDING, NoiseKey
+from zo.params import Change, ParamSpace, Terms
 
 STATE_DTYPES = ("param", "float32")
 
@@ -114,14 +114,14 @@ class ZOOptimizer(ABC):
 
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:
-        """Measures around θ and leaves θ where it was. May read, but not advance, `step_index`."""
+        """Measures around θ and goes back, or owes the way back. May read, but not advance, `step_index`."""
 
     @abstractmethod
     def apply(self, record: Record) -> None:
         """Moves θ by the update that `record` and the step's seeds determine, without a forward pass."""
 
     def step(self, loss_fn: LossFn) -> StepInfo:
-        """Makes one step on one mini-batch.
+        """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
             loss_fn: The mini-batch's loss at the current θ; called `forwards_per_step` times.
@@ -132,18 +132,21 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = _Counted(loss_fn, self._finite)
-        found = self.estimate(counted)
-        for value in found.record:
-            self._finite("coefficient", value)
-        self.advance(found.record)
+        counted = _Counted(loss_fn, self._finite, self.params.settle)
+        try:
+            found = self.estimate(counted)
+            for value in found.record:
+                self._finite("coefficient", value)
+            self.advance(found.record)
+        finally:
+            self.params.settle()
         return StepInfo(found.loss, found.record, found.scalars, tuple(counted.losses))
 
     def replay(self, losses: Sequence[float]) -> StepInfo:
         """Repeats a step without its forward passes, at the θ, state and step index where it was made.
 
-        θ ends with the same bits: under `restore=subtract` the roundings of the probes are repeated, too, and under an
-        exact policy, where they leave no trace, the probes are left out.
+        θ ends with the same bits: under `restore=subtract` and `merged` the roundings of the probes are repeated, too,
+        and under an exact policy, where they leave no trace, the probes are left out.
 
         Args:
             losses: What the step's forward passes measured, in order: `StepInfo.losses`.
@@ -171,12 +174,17 @@ class ZOOptimizer(ABC):
         self.step_index += 1
 
     def move(self, terms: Terms) -> None:
-        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
-        self.params.add_(terms, self.decay)
+        """Moves θ by the update Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
+        self.params.add_(terms, self.decay, self._update_key())
+
+    def carry_out(self, change: Change) -> None:
+        """Makes the update `change` and, in the same pass, moves θ by −η · weight_decay · θ where decay applies."""
+        self.params.carry_out(change, self.decay, self._update_key())
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
-        return Gaussian(NoiseKey(self.seed, PERTURBATION, self.step_index, i))
+        key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
+        return Gaussian(key, self.params.engine)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are copied to the host."""
@@ -194,6 +202,10 @@ class ZOOptimizer(ABC):
         """Returns the bytes of state kept between steps that grow with the model."""
         return sum(t.numel() * t.element_size() for of in self.state.values() for t in of)
 
+    def _update_key(self) -> NoiseKey:
+        """Returns the key of the bits that round this step's update."""
+        return NoiseKey(self.seed, ROUNDING, self.step_index, direction=0)
+
     def _finite(self, what: str, value: float) -> float:
         if not math.isfinite(value):
             raise NonFiniteError(self.step_index, what, value)
@@ -206,14 +218,22 @@ class _Counted:
     Args:
         loss_fn: What is called.
         finite: Returns its second argument if that is finite, and raises otherwise.
+        settle: Makes the tensors θ, unless a probe is under way.
     """
 
-    def __init__(self, loss_fn: LossFn, finite: Callable[[str, float], float]):
+    def __init__(
+        self,
+        loss_fn: LossFn,
+        finite: Callable[[str, float], float],
+        settle: Callable[[], None],
+    ):
         self.loss_fn = loss_fn
         self.finite = finite
+        self.settle = settle
         self.losses: list[float] = []
 
     def __call__(self) -> float:
+        self.settle()
         self.losses.append(self.finite("loss", self.loss_fn()))
         return self.losses[-1]
 

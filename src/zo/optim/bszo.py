@@ -10,7 +10,7 @@
     θ ← θ − η Σ_i μ_i z_i
 
 Cost: 1 + k forward passes per step (BSZO), 1 + m (BSZO-B); state: one float. Passes over the weights: 2k + 1 in
-BSZO (the k directions of the update are one pass).
+BSZO (`restore=subtract`; the k directions of the update are one pass), k + 1 with `merged`; with m for k in BSZO-B.
 
 Source: Feng and Huang, "Robust and Efficient Zeroth-Order LLM Fine-Tuning via Adaptive Bayesian Subspace Optimizer",
 Algorithm 1 (BSZO) and Algorithm 2 (BSZO-B); docs/deviations.md tells paper, released code and this file apart.
@@ -149,7 +149,7 @@ class BSZO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """θ ← θ − η Σ_i μ_i z_i, in one pass; the last scalar is the running σ_e²."""
         *mean, self.noise_var = record
-        self.params.add_(
+        self.move(
             [
                 (-self.lr * mu, self.direction(i))
                 for i, mu in enumerate(mean)

@@ -6,7 +6,7 @@
     θ ← θ − η ((ℓ₊ − ℓ₋) / 2ε · z/√H + λ θ)      with the new H;  λ: `weight_decay`, not on biases and norms
 
 Cost: 3 forward passes per step; state: H, once the memory of θ in its dtype, or 4 bytes per parameter in float32.
-Passes over the weights: 4 (`restore=subtract`), one more over H.
+Passes over the weights: 4 (`restore=subtract`), 3 (`merged`), the last of them over H, too.
 
 Source: Zhao et al. 2025, "Second-Order Fine-Tuning without Pain for LLMs: A Hessian Informed Zeroth-Order Optimizer",
 Algorithm 1, in the order of its released code and that of the BSZO paper's.
@@ -20,13 +20,15 @@ schedules are constants, evaluated once per epoch; `cosine` is ours: s falls fro
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.directions import Preconditioned
+from zo.directions import Direction, Preconditioned, fused
 from zo.optim.base import STATE_DTYPES, Estimate, LossFn, Record, ZOOptimizer, state_dtype
-from zo.params import ParamSpace
+from zo.optim.fused import HiZOOScalars, passes
+from zo.params import Change, ParamSpace, Place, Terms
 
 SMOOTH_SCHEDULES = ("constant", "cosine")
 
@@ -73,6 +75,56 @@ class HiZOOConfig:
         return [(key, right) for key, ok, right in checks if not ok]
 
 
+@dataclass(frozen=True, eq=False)
+class HiZOOChange(Change):
+    """H moves, then θ by a multiple of z/√H.
+
+    Attributes:
+        z: Direction of probe and step.
+        h: H, one tensor per trainable one.
+        step: Coefficient of z/√H.
+        bend: |ℓ₊ + ℓ₋ − 2 ℓ₀|.
+        smooth: s.
+        divisor: 2ε².
+        in_float32: Whether the arithmetic on H is float32, not its own dtype's.
+    """
+
+    z: Direction
+    h: Sequence[Tensor]
+    step: float
+    bend: float
+    smooth: float
+    divisor: float
+    in_float32: bool
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Moves H for tensor `i` and returns what θ moves by."""
+        h, z, s = self.h[i], self.z.sample(i, p), self.smooth
+        if self.in_float32:
+            gain = self.bend * s / self.divisor
+            h.addcmul_(h, z.square_().mul_(gain).sub_(s))  # H + H (gain z² − s)
+        else:
+            z = z.to(h.dtype)
+            new = (h * z).mul_(z).mul_(self.bend).mul_(s).div_(self.divisor)
+            h.mul_(1 - s).add_(new)
+        return [(self.step, Preconditioned(self.z, self.h))]
+
+    def fuse(self, at: Place, back: Terms) -> bool:
+        """Makes all of it in one pass under Philox noise."""
+        move = fused([*back, (self.step, Preconditioned(self.z, self.h))])
+        if move is None or not at.p.is_contiguous() or len({key for _, key in move.terms}) > 1:
+            return False
+        coefficient = sum(c for c, _ in back) if back else None
+        scalars = (self.step, self.bend, self.smooth, self.divisor, self.in_float32)
+        passes(move.engine).hizoo(
+            at,
+            self.h[at.i],
+            move.terms[-1][1],
+            HiZOOScalars(coefficient, *scalars),
+        )
+        return True
+
+
 class HiZOO(ZOOptimizer):
     """θ ← θ − η c z/√H."""
 
@@ -114,18 +166,6 @@ class HiZOO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """Moves H by |ℓ₊ + ℓ₋ − 2 ℓ₀|, then θ by −η c z/√H with the new H."""
         slope, bend = record
-        z, s = self.direction(), self.smooth
         in_float32 = self.config.state_dtype == "float32"
-        gain = bend * s / (2 * self.eps**2)
-
-        def update(i: int, p: Tensor) -> None:
-            h, z_i = self.h[i], z.sample(i, p)
-            if in_float32:
-                h.addcmul_(h, z_i.square_().mul_(gain).sub_(s))  # H + H (gain z² − s)
-            else:
-                z_i = z_i.to(h.dtype)
-                new = (h * z_i).mul_(z_i).mul_(bend).mul_(s).div_(2 * self.eps**2)
-                h.mul_(1 - s).add_(new)
-
-        self.params.visit(update)
-        self.move([(-self.lr * slope, Preconditioned(z, self.h))])
+        scalars = (bend, self.smooth, 2 * self.eps**2, in_float32)
+        self.carry_out(HiZOOChange(self.direction(), self.h, -self.lr * slope, *scalars))

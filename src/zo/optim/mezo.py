@@ -6,7 +6,8 @@
         c_i = (ℓ₊ − ℓ₋) / 2ε
     θ ← θ − η (1/n Σ_i c_i z_i + λ θ)        λ: `weight_decay`, not on biases and norms
 
-Cost: 2n forward passes per step, one-sided 1 + n; no state. Passes over the weights: 2n + 2 (`restore=subtract`).
+Cost: 2n forward passes per step, one-sided 1 + n; no state. Passes over the weights: 2n + 2
+(`restore=subtract`) or 2n + 1 (`merged`), one-sided n + 2 or n + 1.
 
 Source: Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", Algorithms 1 and 2; ZO-SGD of the
 BSZO paper.

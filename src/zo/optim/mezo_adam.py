@@ -6,7 +6,8 @@
     θ ← θ − η (m̂ / (√v̂ + δ) + λ θ)        δ: `adam_eps`; λ: `weight_decay`, not on biases and norms
 
 Cost: 2n forward passes per step (one-sided 1 + n); state: m and v, twice the memory of θ in its dtype, or 8 bytes per
-parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`), one more over the moments.
+parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`) or 2n + 1 (`merged`), the last of
+them over the moments, too.
 
 Source: Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", Appendix B; Kingma and Ba 2015,
 Algorithm 1; the BSZO paper's MeZO-Adam.
@@ -23,9 +24,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from zo.directions import fused
 from zo.optim.base import STATE_DTYPES, Record, state_dtype
+from zo.optim.fused import AdamScalars, passes
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import ParamSpace
+from zo.params import Change, ParamSpace, Place, Terms
 
 
 @dataclass
@@ -84,6 +87,60 @@ class AdamStep:
         return (self.m[i] / self.correction1).div_(denominator).float()
 
 
+@dataclass(frozen=True, eq=False)
+class AdamChange(Change):
+    """The moments move by a gradient, then θ by a multiple of m̂ / (√v̂ + δ).
+
+    Attributes:
+        gradient: Σ c_j z_j, at least one term.
+        step: The moments and their step.
+        coefficient: Of the step.
+        beta1: β₁.
+        beta2: β₂.
+    """
+
+    gradient: Terms
+    step: AdamStep
+    coefficient: float
+    beta1: float
+    beta2: float
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Moves the moments for tensor `i` and returns what θ moves by."""
+        m, v = self.step.m[i], self.step.v[i]
+        (c, z), *others = self.gradient
+        g = z.sample(i, p).mul_(c)
+        for c, z in others:
+            g.add_(z.sample(i, p), alpha=c)
+        g = g.to(m.dtype)
+        m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+        return [(self.coefficient, self.step)]
+
+    def fuse(self, at: Place, back: Terms) -> bool:
+        """Makes all of it in one pass under Philox noise, if the way back is along the gradient's last direction."""
+        move = fused([*self.gradient, *back])
+        last = self.gradient[-1][1]
+        if move is None or move.h is not None or not at.p.is_contiguous():
+            return False
+        if len(back) > 1 or any(z != last for _, z in back):
+            return False
+        roots = self.step.correction1, math.sqrt(self.step.correction2)
+        passes(move.engine).adam(
+            at,
+            self.step.m[at.i],
+            self.step.v[at.i],
+            move.terms[: len(self.gradient)],
+            AdamScalars(
+                back[0][0] if back else None,
+                *(self.beta1, self.beta2),
+                *roots,
+                *(self.step.eps, self.coefficient),
+            ),
+        )
+        return True
+
+
 class MeZOAdam(MeZO):
     """θ ← θ − η m̂ / (√v̂ + δ), with the moments of c z."""
 
@@ -96,17 +153,8 @@ class MeZOAdam(MeZO):
 
     def apply(self, record: Record) -> None:
         """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
-        (beta1, beta2), m, v = self.betas, self.state["m"], self.state["v"]
-
-        def update(i: int, p: Tensor) -> None:
-            g = self.direction(0).sample(i, p).mul_(record[0] / self.n)
-            for j, c in enumerate(record[1:], start=1):
-                g.add_(self.direction(j).sample(i, p), alpha=c / self.n)
-            g = g.to(m[i].dtype)
-            m[i].mul_(beta1).add_(g, alpha=1 - beta1)
-            v[i].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-
-        self.params.visit(update)
-        t = self.step_index + 1
+        gradient = [(c / self.n, self.direction(i)) for i, c in enumerate(record)]
+        m, v, t = self.state["m"], self.state["v"], self.step_index + 1
+        beta1, beta2 = self.betas
         step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
-        self.move([(-self.lr, step)])
+        self.carry_out(AdamChange(gradient, step, -self.lr, beta1, beta2))
