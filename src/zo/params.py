@@ -1,5 +1,6 @@
 """The trainable tensors of a model and the only code that writes them."""
 
+import functools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from zo.directions import Direction
+from zo.streamed import Stream
 
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
 
-RESTORE_POLICIES = ("subtract", "snapshot")
+RESTORE_POLICIES = ("subtract", "snapshot", "streamed")
 
-EXACT = ("snapshot",)
+EXACT = ("snapshot", "streamed")
 """Policies under which a probe leaves no trace in θ."""
 
 
@@ -28,8 +30,10 @@ class ParamSpace:
         named: Name and tensor pairs. A tensor that shares its storage with an earlier one (tied weights) is left out.
         restore: How θ comes back after a probe. `subtract` subtracts what was added, as the paper's code does: no
             extra memory, and in half precision a drift of about one rounding per probe. `snapshot` copies θ back from
-            a copy: exact in every dtype, and twice the memory of θ.
+            a copy: exact in every dtype, and twice the memory of θ. `streamed` never moves θ: each module computes
+            with a displaced copy of its own tensors (see `zo.streamed`), exact as well, at the memory of one module.
         exempt: Names of the tensors that weight decay leaves alone.
+        model: Holds the tensors and computes the loss; `streamed` needs it, the others do not.
 
     Attributes:
         names: One per tensor.
@@ -37,10 +41,10 @@ class ParamSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
-        seconds: Time spent in passes over the weights.
+        seconds: Time spent in passes over the weights, displacing modules among them.
 
     Raises:
-        ValueError: On an unknown restore policy or no tensor at all.
+        ValueError: On an unknown restore policy, no tensor at all, or tensors that `streamed` cannot displace.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class ParamSpace:
         named: Iterable[tuple[str, Tensor]],
         restore: str = "subtract",
         exempt: Collection[str] = (),
+        model: nn.Module | None = None,
     ):
         if restore not in RESTORE_POLICIES:
             raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
@@ -65,6 +70,11 @@ class ParamSpace:
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
         self._observed = True
+        self._stream: Stream | None = None
+        if restore == "streamed":
+            if model is None:
+                raise ValueError("restore='streamed' needs the model whose modules it displaces")
+            self._stream = Stream(model, self.tensors)
 
     @classmethod
     def of(cls, model: nn.Module, restore: str = "subtract") -> "ParamSpace":
@@ -74,7 +84,7 @@ class ParamSpace:
         normalisation layer: a module one of whose classes is called ...Norm.
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
-        return cls(trainable, restore, exempt=_not_decayed(model))
+        return cls(trainable, restore, exempt=_not_decayed(model), model=model)
 
     @property
     def numel(self) -> int:
@@ -121,10 +131,13 @@ class ParamSpace:
         trip: Excursion
         if self.restore in EXACT and not self._observed:
             trip = _Nowhere(self)
+        elif self._stream is not None:
+            trip = _Streamed(self, self._stream)
         else:
             trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
         try:
             yield trip
+            trip.check()
         finally:
             trip.back()
 
@@ -168,6 +181,9 @@ class Excursion(ABC):
     def back(self) -> None:
         """Moves back to θ."""
 
+    def check(self) -> None:  # noqa: B027
+        """Makes sure, at the end of an excursion that nothing cut short, that what was measured was displaced."""
+
 
 class _Subtract(Excursion):
     """Moves by differences: +ε z, then −2ε z, then +ε z. Every move rounds."""
@@ -206,6 +222,31 @@ class _Snapshot(Excursion):
             torch._foreach_copy_(self.space.tensors, self.theta)
 
 
+class _Streamed(Excursion):
+    """Leaves θ where it is and has the modules compute with θ + Σ c_j z_j."""
+
+    def __init__(self, space: ParamSpace, stream: Stream):
+        super().__init__(space)
+        self.stream = stream
+
+    def to(self, terms: Terms) -> None:
+        self.stream.to(functools.partial(self.displace, terms) if terms else None)
+
+    def displace(self, terms: Terms, out: Tensor, i: int, rows: Tensor | None) -> None:
+        with self.space._timed():
+            theta = self.space.tensors[i]
+            if rows is None:
+                _add_(out, theta, i, terms)
+            else:
+                _add_rows_(out, theta, i, terms, rows)
+
+    def back(self) -> None:
+        self.stream.back()
+
+    def check(self) -> None:
+        self.stream.check()
+
+
 class _Nowhere(Excursion):
     """Stays at θ."""
 
@@ -239,3 +280,11 @@ def _add_(out: Tensor, theta: Tensor, i: int, terms: Terms, decay: float = 0.0) 
         total.add_(z.sample(i, theta), alpha=c)
     if total is not out:
         out.copy_(total)
+
+
+def _add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
+    """Writes as `_add_` does, but only the rows of the matrix `theta` whose indices, (R,), are given."""
+    total = theta[rows].float()
+    for c, z in terms:
+        total.add_(z.sample(i, theta)[rows], alpha=c)
+    out.index_copy_(0, rows, total.to(out.dtype))
