@@ -77,8 +77,8 @@ class Run:
 
 
 def stream_of(space: ParamSpace) -> Stream:
-    assert space._stream is not None
-    return space._stream
+    assert space.stream is not None
+    return space.stream
 
 
 def as_it_was(model: nn.Module) -> list[tuple]:
@@ -360,6 +360,19 @@ class Reaching(nn.Module):
         return nn.functional.linear(self.first(x), self.reached.weight, self.reached.bias)
 
 
+def test_a_tied_weight_may_be_read_by_one_of_its_modules_alone():
+    """As of a classification's one-token answers, whose rows the embedding looks up for the head."""
+    run = Run()
+    table = run.model.get_input_embeddings()
+    theta = table.weight.detach().clone()
+    with run.params.excursion() as probe:
+        probe.to([(0.5, Z[0])])
+        run.model.base_model(input_ids=torch.tensor([[5, 6]]))
+        rows = table(torch.tensor([7, 9]))
+    i = run.params.names.index("model.decoder.embed_tokens.weight")
+    assert torch.equal(rows, (theta + 0.5 * Z[0].sample(i, theta))[[7, 9]])
+
+
 def test_weights_that_are_read_past_their_module_are_found():
     model = Reaching()
     space = ParamSpace.of(model, "streamed")
@@ -374,20 +387,22 @@ def test_weights_that_are_read_past_their_module_are_found():
     with pytest.raises(ArithmeticError):  # the first error counts
         probe(True)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"did not call reached \(1 in all\)"):
+        with pytest.raises(
+            RuntimeError, match=r"none that holds reached\.weight \(2 tensors in all\)"
+        ):
             probe(False)
     with space.excursion():
         pass  # nothing was measured
 
 
 def test_what_cannot_be_displaced_is_refused():
-    with pytest.raises(ValueError, match=r"streamed.* needs the model"):
+    with pytest.raises(ValueError, match="the tensors' model is needed"):
         ParamSpace([("w", torch.zeros(3))], "streamed")
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = nn.Parameter(model[0].weight.data.T)
     with pytest.raises(ValueError, match=r"1\.weight is a view of another weight"):
         ParamSpace.of(model, "streamed")
-    with pytest.raises(ValueError, match="no module of the model holds tensor 0"):
+    with pytest.raises(ValueError, match="no module of the model holds w"):
         ParamSpace([("w", torch.zeros(3))], "streamed", model=model)
 
 
@@ -422,9 +437,9 @@ def test_what_the_buffer_of_opt_13b_takes():
     )
     with torch.device("meta"):
         model = OPTForCausalLM(config).to(torch.bfloat16)
-    weights = list(model.parameters())
+    names, weights = zip(*model.named_parameters(), strict=True)
     total = sum(p.numel() * p.element_size() for p in weights)
-    assert Stream(model, weights).bytes / total == pytest.approx(0.020, abs=5e-4)
+    assert Stream(model, weights, names).bytes / total == pytest.approx(0.020, abs=5e-4)
 
 
 def test_a_replay_displaces_nothing(monkeypatch):

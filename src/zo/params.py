@@ -41,6 +41,7 @@ class ParamSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
+        stream: What displaces the model's modules under `restore=streamed`, else None.
         seconds: Time spent in passes over the weights, displacing modules among them.
 
     Raises:
@@ -70,11 +71,11 @@ class ParamSpace:
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
         self._observed = True
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         if restore == "streamed":
             if model is None:
-                raise ValueError("restore='streamed' needs the model whose modules it displaces")
-            self._stream = Stream(model, self.tensors)
+                raise ValueError("restore=streamed: the tensors' model is needed")
+            self.stream = Stream(model, self.tensors, self.names)
 
     @classmethod
     def of(cls, model: nn.Module, restore: str = "subtract") -> "ParamSpace":
@@ -131,10 +132,8 @@ class ParamSpace:
         trip: Excursion
         if self.restore in EXACT and not self._observed:
             trip = _Nowhere(self)
-        elif self._stream is not None:
-            trip = _Streamed(self, self._stream)
         else:
-            trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
+            trip = _TRIPS[self.restore](self)
         try:
             yield trip
             trip.check()
@@ -225,9 +224,10 @@ class _Snapshot(Excursion):
 class _Streamed(Excursion):
     """Leaves θ where it is and has the modules compute with θ + Σ c_j z_j."""
 
-    def __init__(self, space: ParamSpace, stream: Stream):
+    def __init__(self, space: ParamSpace):
         super().__init__(space)
-        self.stream = stream
+        assert space.stream is not None
+        self.stream = space.stream
 
     def to(self, terms: Terms) -> None:
         self.stream.to(functools.partial(self.displace, terms) if terms else None)
@@ -255,6 +255,13 @@ class _Nowhere(Excursion):
 
     def back(self) -> None:
         pass
+
+
+_TRIPS: dict[str, type[Excursion]] = {
+    "subtract": _Subtract,
+    "snapshot": _Snapshot,
+    "streamed": _Streamed,
+}
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

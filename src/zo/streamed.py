@@ -2,8 +2,8 @@
 
 While a `Stream` is displaced, every module that holds trainable tensors computes with displaced copies of them, which
 are written when it is called and given up when it returns, in whatever way. An embedding gets only the rows that it
-looks up. Weights are displaced where they are read, in the call of the module that holds them; what reads them past
-their module sees θ, and `Stream.check` finds a module that was not called at all.
+looks up. Weights are displaced where they are read, in the call of a module that holds them; what reads them past
+their module sees θ, and `Stream.check` finds a tensor whose modules were not called at all.
 """
 
 import functools
@@ -30,6 +30,7 @@ class Stream:
     Args:
         model: What computes; between `back` and `to` nothing about it is changed.
         tensors: The weights that are displaced, all on one device.
+        names: Of the tensors, for messages.
 
     Attributes:
         bytes: Size of the buffer: the most that modules hold together that are called inside one another.
@@ -38,18 +39,18 @@ class Stream:
         ValueError: If no module holds a tensor, one holds it in another shape or layout, or devices differ.
     """
 
-    def __init__(self, model: nn.Module, tensors: Sequence[Tensor]):
+    def __init__(self, model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]):
         if len({t.device for t in tensors}) != 1:
             raise ValueError("restore=streamed: the trainable tensors are on several devices")
-        self._tensors = tensors
-        self._held = _held(model, tensors)
+        self._tensors, self._names = tensors, names
+        self._held = _held(model, tensors, names)
         self._sizes = [-(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT for t in tensors]
         self.bytes = self._nested(model, set())
         self._buffer = torch.empty(self.bytes, dtype=torch.uint8, device=tensors[0].device)
         self._top = 0  # bytes of the buffer that are taken
         self._now: dict[int, Tensor] = {}  # what they hold
         self._displace: Displace | None = None
-        self._uncalled = {m: name for name, m in model.named_modules() if m in self._held}
+        self._unread = set(range(len(tensors)))  # what was never displaced until now
         self._own: dict[nn.Module, Forward | None] = {}  # what `back` puts back
 
     def to(self, displace: Displace | None) -> None:
@@ -71,23 +72,22 @@ class Stream:
         self._own = {}
 
     def check(self) -> None:
-        """Makes sure, if displaced, that every module that holds a tensor was called so at least once until now.
+        """Makes sure, if displaced, that every tensor's module was called so at least once until now.
 
         Raises:
-            RuntimeError: If one was not: its weights are not read, or they are read past it and were not displaced.
+            RuntimeError: If none was: the tensor is not read, or it is read past its module and was not displaced.
         """
-        if self._uncalled and self._displace is not None:
-            name = next(iter(self._uncalled.values())) or "the model itself"
+        if self._unread and self._displace is not None:
             raise RuntimeError(
-                f"restore=streamed displaces the weights of modules that are called, and the loss did not call"
-                f" {name} ({len(self._uncalled)} in all): restore=snapshot displaces all weights"
+                f"restore=streamed displaces the weights of modules that are called, and the loss called none that"
+                f" holds {self._names[min(self._unread)]} ({len(self._unread)} tensors in all):"
+                " restore=snapshot displaces all weights"
             )
 
     def _call(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Returns what `forward`, of `module`, returns with displaced tensors in place of its own."""
         if self._displace is None:
             return forward(*args, **kwargs)
-        self._uncalled.pop(module, None)
         own, held = cast(dict[str, Any], module._parameters), self._held[module]
         before, top, written = [own[name] for name, _ in held], self._top, []
         try:
@@ -95,6 +95,7 @@ class Stream:
                 if i not in self._now:  # else a caller of this module holds it, too
                     self._now[i] = self._room(i)
                     written.append(i)
+                    self._unread.discard(i)
                     self._displace(self._now[i], i, _rows(module, args))
                 own[name] = self._now[i]
             return self._lasting(forward(*args, **kwargs))
@@ -133,7 +134,9 @@ class Stream:
         return sum(self._sizes[i] for i in mine) + max(inside, default=0)
 
 
-def _held(model: nn.Module, tensors: Sequence[Tensor]) -> dict[nn.Module, Held]:
+def _held(
+    model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]
+) -> dict[nn.Module, Held]:
     """Returns what the modules that hold tensors hold themselves.
 
     Raises:
@@ -150,7 +153,7 @@ def _held(model: nn.Module, tensors: Sequence[Tensor]) -> dict[nn.Module, Held]:
             if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
                 raise ValueError(f"restore=streamed: {prefix}.{name} is a view of another weight")
     if missing := set(range(len(tensors))) - {i for of in held.values() for _, i in of}:
-        raise ValueError(f"restore=streamed: no module of the model holds tensor {min(missing)}")
+        raise ValueError(f"restore=streamed: no module of the model holds {names[min(missing)]}")
     return held
 
 
