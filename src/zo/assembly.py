@@ -42,7 +42,8 @@ class Assembly:
         device = torch.device(_resolve(cfg.device))
         cfg.precision.apply()
         loaded = load(cfg.model, DTYPES[cfg.precision.dtype], device)
-        params = ParamSpace.of(loaded.model, cfg.precision.restore)
+        how = cfg.precision
+        params = ParamSpace.of(loaded.model, how.restore, how.noise, how.rounding)
         assert cfg.lr is not None
         optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
             params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from zo.noise import NoiseKey, normal_
+from zo.noise import Engine, KeyedTerms, NoiseKey, PhiloxEngine, engine
+
+TORCH = engine("torch")
+"""What draws where nothing else is said."""
 
 
 class Direction(Protocol):
@@ -23,13 +26,20 @@ class Direction(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """z ~ N(0, I): every entry an independent standard normal."""
+    """z ~ N(0, I): every entry an independent standard normal.
+
+    Attributes:
+        key: See `NoiseKey`.
+        engine: What draws.
+    """
 
     key: NoiseKey
+    engine: Engine = TORCH
 
     def sample(self, i: int, p: Tensor) -> Tensor:
         """Returns z's part for tensor `i`, float32."""
-        return normal_(torch.empty(p.shape, dtype=torch.float32, device=p.device), self.key, i)
+        out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
+        return self.engine.normal_(out, self.key, i)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +72,24 @@ class LowRank:
         v: Key of V, (columns, rank).
         rank: r ≥ 1.
         scale: Factor of U Vᵀ, not of z.
+        engine: What draws.
     """
 
     u: NoiseKey
     v: NoiseKey
     rank: int
     scale: float = 1.0
+    engine: Engine = TORCH
 
     def sample(self, i: int, p: Tensor) -> Tensor:
         """Returns U Vᵀ, or z, for tensor `i`, float32."""
         if p.dim() < 2:
-            return Gaussian(self.u).sample(i, p)
+            return Gaussian(self.u, self.engine).sample(i, p)
         columns = p.numel() // p.shape[0]
-        u = normal_(p.new_empty((self.rank, p.shape[0], 1), dtype=torch.float32), self.u, i)
-        v = normal_(p.new_empty((self.rank, 1, columns), dtype=torch.float32), self.v, i)
+        u = p.new_empty((self.rank, p.shape[0], 1), dtype=torch.float32)
+        v = p.new_empty((self.rank, 1, columns), dtype=torch.float32)
+        self.engine.normal_(u, self.u, i)
+        self.engine.normal_(v, self.v, i)
         out = (
             u[0] * v[0]
         )  # (rows, columns); no matrix product, whose rounding TF32 or a library decides
@@ -84,3 +98,33 @@ class LowRank:
         if self.scale != 1.0:
             out.mul_(self.scale)
         return out.view(p.shape)
+
+
+class Fused(NamedTuple):
+    """A displacement that one pass of a Philox engine draws and adds.
+
+    Attributes:
+        engine: The engine.
+        terms: Coefficients and keys.
+        h: H of z / √H, one tensor per trainable one; None without.
+    """
+
+    engine: PhiloxEngine
+    terms: KeyedTerms
+    h: Sequence[Tensor] | None
+
+
+def fused(terms: Sequence[tuple[float, Direction]]) -> Fused | None:
+    """Returns Σ c_j z_j as one pass if all are Gaussian, or all Preconditioned by one H, of one Philox engine."""
+    keyed, engines, scales = [], set[Engine](), dict[int, Sequence[Tensor] | None]()
+    for c, z in terms:
+        h, z = (z.h, z.z) if isinstance(z, Preconditioned) else (None, z)
+        if not isinstance(z, Gaussian):
+            return None
+        keyed.append((c, z.key))
+        engines.add(z.engine)
+        scales[id(h)] = h
+    if len(engines) != 1 or len(scales) != 1:
+        return None
+    (engine,), (h,) = engines, scales.values()
+    return Fused(engine, keyed, h) if isinstance(engine, PhiloxEngine) else None

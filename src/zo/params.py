@@ -6,16 +6,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from zo.directions import Direction
+from zo.directions import Direction, fused
+from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.streamed import Stream
 
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
+
+ROUNDINGS = ("nearest", "stochastic")
 
 RESTORE_POLICIES = ("subtract", "snapshot", "streamed")
 
@@ -33,6 +36,9 @@ class ParamSpace:
             a copy: exact in every dtype, and twice the memory of θ. `streamed` never moves θ: each module computes
             with a displaced copy of its own tensors (see `zo.streamed`), exact as well, at the memory of one module.
         exempt: Names of the tensors that weight decay leaves alone.
+        noise: What draws directions, `torch` or `philox`, see `zo.noise`.
+        rounding: How an update is rounded to the tensors' dtype: to `nearest`, or `stochastic`, up or down at random
+            such that the mean is right; probes are always rounded to nearest.
         model: Holds the tensors and computes the loss; `streamed` needs it, the others do not.
 
     Attributes:
@@ -41,11 +47,14 @@ class ParamSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
+        engine: What draws on the first tensor's device.
+        rounding: As given.
         stream: What displaces the model's modules under `restore=streamed`, else None.
         seconds: Time spent in passes over the weights, displacing modules among them.
 
     Raises:
-        ValueError: On an unknown restore policy, no tensor at all, or tensors that `streamed` cannot displace.
+        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, tensors that `streamed` cannot
+            displace, or stochastic rounding without Philox noise or of a float32 tensor.
     """
 
     def __init__(
@@ -53,6 +62,8 @@ class ParamSpace:
         named: Iterable[tuple[str, Tensor]],
         restore: str = "subtract",
         exempt: Collection[str] = (),
+        noise: str = "torch",
+        rounding: str = "nearest",
         model: nn.Module | None = None,
     ):
         if restore not in RESTORE_POLICIES:
@@ -68,6 +79,14 @@ class ParamSpace:
         self.tensors = [tensor.detach() for tensor in self.parameters]
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
+        self.engine = engine(noise, self.tensors[0].device.type)
+        self.rounding = rounding
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"rounding={rounding!r}: must be one of {', '.join(ROUNDINGS)}")
+        if rounding == "stochastic" and not isinstance(self.engine, PhiloxEngine):
+            raise ValueError("rounding='stochastic': needs noise='philox'")
+        if rounding == "stochastic" and any(t.dtype == torch.float32 for t in self.tensors):
+            raise ValueError("rounding='stochastic': only bfloat16 and float16 are rounded so")
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
         self._observed = True
@@ -78,31 +97,42 @@ class ParamSpace:
             self.stream = Stream(model, self.tensors, self.names)
 
     @classmethod
-    def of(cls, model: nn.Module, restore: str = "subtract") -> "ParamSpace":
+    def of(
+        cls,
+        model: nn.Module,
+        restore: str = "subtract",
+        noise: str = "torch",
+        rounding: str = "nearest",
+    ) -> "ParamSpace":
         """Returns the space of all parameters of `model` that require gradients, in `named_parameters` order.
 
         Weight decay leaves alone what its module makes a bias (the attribute `bias`) and all that belongs to a
         normalisation layer: a module one of whose classes is called ...Norm.
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
-        return cls(trainable, restore, exempt=_not_decayed(model), model=model)
+        return cls(trainable, restore, _not_decayed(model), noise, rounding, model)
 
     @property
     def numel(self) -> int:
         """n: number of trainable values."""
         return sum(t.numel() for t in self.tensors)
 
-    def add_(self, terms: Terms, decay: float = 0.0) -> None:
+    def add_(self, terms: Terms, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
+
+        Under Philox noise Gaussian terms are drawn in the same pass that adds them.
 
         Args:
             terms: (c_j, z_j) pairs; an empty sequence adds nothing.
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
+            update: Of an update, the key of the bits that round it if the space rounds at random. A probe has none, and
+                is always rounded to nearest.
         """
         if terms or decay:
+            rounding = self._rounding(update)
             with self._timed():
                 for i, p in enumerate(self.tensors):
-                    _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
+                    _add_(p, p, i, terms, decay if self.decays[i] else 0.0, rounding)
 
     def visit(self, update: Callable[[int, Tensor], None]) -> None:
         """Calls `update(i, p)` for every tensor, as one timed pass; `update` reads p and writes state of its own."""
@@ -155,6 +185,13 @@ class ParamSpace:
             self._snapshot = [torch.empty_like(p) for p in self.tensors]
         torch._foreach_copy_(self._snapshot, self.tensors)
         return self._snapshot
+
+    def _rounding(self, update: NoiseKey | None) -> "Rounding | None":
+        """Returns how an update with this key is rounded; None is to nearest."""
+        if update is None or self.rounding == "nearest":
+            return None
+        assert isinstance(self.engine, PhiloxEngine)
+        return Rounding(self.engine, update)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -275,8 +312,32 @@ def _not_decayed(model: nn.Module) -> set[str]:
     return found
 
 
-def _add_(out: Tensor, theta: Tensor, i: int, terms: Terms, decay: float = 0.0) -> None:
+class Rounding(NamedTuple):
+    """Rounds at random.
+
+    Attributes:
+        engine: What draws the bits.
+        key: Their key.
+    """
+
+    engine: PhiloxEngine
+    key: NoiseKey
+
+
+def _add_(
+    out: Tensor,
+    theta: Tensor,
+    i: int,
+    terms: Terms,
+    decay: float = 0.0,
+    rounding: Rounding | None = None,
+) -> None:
     """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
+    if (one := fused(terms)) is not None:
+        h = None if one.h is None else one.h[i]
+        key = None if rounding is None else rounding.key
+        one.engine.add_(out, theta, i, one.terms, decay, scale=h, rounding=key)
+        return
     if out.dtype == torch.float32:
         total = out if out is theta else out.copy_(theta)
     else:
@@ -285,13 +346,20 @@ def _add_(out: Tensor, theta: Tensor, i: int, terms: Terms, decay: float = 0.0) 
         total.mul_(1.0 - decay)
     for c, z in terms:
         total.add_(z.sample(i, theta), alpha=c)
-    if total is not out:
+    if rounding is not None:
+        rounding.engine.round_(out, total, i, rounding.key)
+    elif total is not out:
         out.copy_(total)
 
 
 def _add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
-    """Writes as `_add_` does, but only the rows of the matrix `theta` whose indices, (R,), are given."""
-    total = theta[rows].float()
-    for c, z in terms:
-        total.add_(z.sample(i, theta)[rows], alpha=c)
-    out.index_copy_(0, rows, total.to(out.dtype))
+    """Writes as `_add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
+    if (one := fused(terms)) is not None:
+        h, some = None if one.h is None else one.h[i], theta.new_empty(len(rows), theta.shape[1])
+        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows)
+    else:
+        total = theta[rows].float()
+        for c, z in terms:
+            total.add_(z.sample(i, theta)[rows], alpha=c)
+        some = total.to(theta.dtype)
+    out.index_copy_(0, rows, some)

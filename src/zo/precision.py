@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from zo.params import RESTORE_POLICIES
+from zo.noise import NOISES
+from zo.params import RESTORE_POLICIES, ROUNDINGS
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
@@ -23,6 +24,9 @@ class PrecisionConfig:
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe: `subtract` or `snapshot`, see `zo.params.ParamSpace`.
+        noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
+        rounding: How an update is rounded to `dtype`: to `nearest`, or `stochastic`, up or down at random such that the
+            mean is right (bfloat16 and float16, with `philox`); probes are always rounded to nearest.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
     """
 
@@ -30,16 +34,31 @@ class PrecisionConfig:
     dtype: str = "float32"
     loss: str = "float32"
     restore: str = "subtract"
+    noise: str = "torch"
+    rounding: str = "nearest"
     tf32: bool = False
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
-        choices = {"dtype": tuple(DTYPES), "loss": LOSS_DTYPES, "restore": RESTORE_POLICIES}
-        return [
+        choices = {
+            "dtype": tuple(DTYPES),
+            "loss": LOSS_DTYPES,
+            "restore": RESTORE_POLICIES,
+            "noise": NOISES,
+            "rounding": ROUNDINGS,
+        }
+        found = [
             (key, f"must be one of {', '.join(allowed)}")
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
+        if self.rounding == "stochastic" and self.dtype == "float32":
+            found.append(("rounding", "must be nearest for float32, in which updates are computed"))
+        if self.rounding == "stochastic" and self.noise == "torch":
+            found.append(
+                ("rounding", "must be nearest, or noise must be philox, which draws the bits")
+            )
+        return found
 
     def apply(self) -> None:
         """Sets the process's TF32 switches, which are the only part of a precision that is not the model's own."""

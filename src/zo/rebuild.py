@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from zo import checkpoint, noise
+from zo import checkpoint
 from zo.assembly import Assembly
 from zo.trajectory import Trajectory, TrajectoryError
 
@@ -50,7 +50,7 @@ def rebuild(
 
 def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
     """Raises TrajectoryError unless the trajectory's losses can lead somewhere from here."""
-    header, here = trajectory.header, noise.backend(assembly.device)
+    header, here = trajectory.header, assembly.params.engine.backend
     if header.base != assembly.base:
         name = header.config["model"]["name"]
         raise TrajectoryError(
@@ -60,5 +60,5 @@ def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
     if header.noise != here:
         raise TrajectoryError(
             f"{trajectory.path}: its noise is {header.noise}, and here it is {here}; "
-            "it has to be made on the kind of device that it was made on"
+            "it has to be made with the noise and on the kind of device that it was made with"
         )

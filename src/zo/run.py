@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from zo import checkpoint, durable, identity, interrupt, lock, memory, noise, past, trajectory
+from zo import checkpoint, durable, identity, interrupt, lock, memory, past, trajectory
 from zo.config import RunConfig, describe, scientific
 from zo.frozen import CONFIG, DirectoryError, directory_of, freeze, load
 from zo.interrupt import Interrupted, Requests
@@ -165,7 +165,7 @@ def _open(
         config=scientific(cfg),
         base=assembly.base,
         parameters=assembly.params.numel,
-        noise=noise.backend(assembly.device),
+        noise=assembly.params.engine.backend,
         losses_per_step=assembly.optimizer.forwards_per_step,
         written_by={"torch": provenance["versions"]["torch"], "git": provenance["git_revision"]},
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 Displace: TypeAlias = Callable[[Tensor, int, Tensor | None], None]
-"""Writes tensor i, displaced, into the first argument: all of it, or the rows whose indices, (R,), come last."""
+"""Writes tensor i, displaced, into the first argument: all of it, or the rows whose indices, (r,), come last."""
 
 Forward: TypeAlias = Callable[..., Any]
 Held: TypeAlias = list[tuple[str, int]]
@@ -168,10 +168,10 @@ def _dense(t: Tensor) -> bool:
 
 
 def _rows(module: nn.Module, args: tuple[Any, ...]) -> Tensor | None:
-    """Returns the rows of its weight, (R,), that an embedding reads for `args`; None stands for all."""
+    """Returns the rows of its weight, (r,), that an embedding reads for `args`; None stands for all."""
     if not isinstance(module, nn.Embedding) or type(module).forward is not nn.Embedding.forward:
         return None
     if not args or module.max_norm is not None or args[0].numel() >= module.num_embeddings:
         return None
-    rows: Tensor = args[0].reshape(-1)
+    rows: Tensor = args[0].reshape(-1).long()
     return rows

@@ -50,7 +50,7 @@ class Header:
         config: The run's scientific configuration: model, optimizer, precision, seed, lr among it.
         base: Hash of the weights at step 0, see `zo.identity.weights_hash`.
         parameters: Number of trainable values.
-        noise: What draws the directions, see `zo.noise.backend`.
+        noise: What draws the directions, see `zo.noise.Engine`.
         losses_per_step: Forward passes of one step.
         written_by: Versions of the suite and of torch.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zo.directions import Direction, Gaussian
-from zo.noise import PERTURBATION, NoiseKey
+from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.params import ParamSpace, Terms
 
 STATE_DTYPES = ("param", "float32")
@@ -171,12 +171,15 @@ class ZOOptimizer(ABC):
         self.step_index += 1
 
     def move(self, terms: Terms) -> None:
-        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
-        self.params.add_(terms, self.decay)
+        """Moves θ by the update Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
+        self.params.add_(
+            terms, self.decay, NoiseKey(self.seed, ROUNDING, self.step_index, direction=0)
+        )
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
-        return Gaussian(NoiseKey(self.seed, PERTURBATION, self.step_index, i))
+        key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
+        return Gaussian(key, self.params.engine)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are copied to the host."""

@@ -149,7 +149,7 @@ class BSZO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """θ ← θ − η Σ_i μ_i z_i, in one pass; the last scalar is the running σ_e²."""
         *mean, self.noise_var = record
-        self.params.add_(
+        self.move(
             [
                 (-self.lr * mu, self.direction(i))
                 for i, mu in enumerate(mean)

@@ -63,6 +63,7 @@ class LOZO(MeZO):
             u=NoiseKey(self.seed, PERTURBATION, self.step_index, i),
             v=NoiseKey(self.seed, SUBSPACE, self.step_index // self.interval, i),
             rank=self.rank,
+            engine=self.params.engine,
         )
 
     def apply(self, record: Record) -> None:

@@ -1,0 +1,388 @@
+"""Philox noise on the CPU: one pass over the weights, compiled by numba, in chunks that stay in the first-level cache.
+
+Bit for bit what `zo.noise.philox` defines. bfloat16 and float16 are read and written as their bits, uint16 and int16:
+which of them a `load` or `store` meets is known when it is compiled. Compiled code is kept beside this file, or in
+NUMBA_CACHE_DIR, and made again when this file has changed; so kernels that are built on these belong here.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, types
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+from zo.noise import philox
+from zo.noise.engines import KeyedTerms, PhiloxEngine
+from zo.noise.keys import NoiseKey
+
+CHUNK = 1024
+"""Values that are drawn, added and written at a time; a multiple of 4."""
+
+ALONE = 2**16
+"""Values that are not worth a second thread."""
+
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+F, I32, U, U64 = np.float32, np.int32, np.uint32, np.uint64
+M0, M1 = map(U64, philox.MULTIPLIERS)
+W0, W1 = map(U, philox.WEYL)
+ROUNDS, WORD, TOP = philox.ROUNDS, U64(philox.WORD), U(1 << 31)
+HALF, ONE, MINUS_TWO = philox.HALF, F(1.0), philox.MINUS_TWO
+LOG, LN2_HIGH, LN2_LOW = philox.LOG, philox.LN2_HIGH, philox.LN2_LOW
+SIN, COS, QUARTER_TURN = philox.SIN, philox.COS, philox.QUARTER_TURN
+ROOT_HALF = I32(philox.ROOT_HALF_BITS)
+
+
+def _bits_of(typing: Any, x: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(types.uint32))
+
+    return types.uint32(types.float32), code
+
+
+def _float_of(typing: Any, x: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(types.float32))
+
+    return types.float32(types.uint32), code
+
+
+bits_of: Any = intrinsic(_bits_of)
+"""The bits of a float32, as uint32."""
+
+float_of: Any = intrinsic(_float_of)
+"""The float32 of bits, uint32."""
+
+
+def load(x: Any) -> Any:
+    """The float32 of what stands in an array: float32, bits of bfloat16 (uint16) or of float16 (int16)."""
+
+
+def nearest(x: Any, like: Any) -> Any:
+    """A float32 as it is stored in an array of like's dtype, rounded to nearest, ties to even."""
+
+
+def at_random(x: Any, word: Any, like: Any) -> Any:
+    """A float32 as it is stored in an array of like's dtype, rounded up or down by a random word."""
+
+
+@overload(load)
+def _load(x: Any) -> Any:
+    return {types.float32: _as_it_is, types.uint16: _load_bfloat16, types.int16: _load_float16}[x]
+
+
+@overload(nearest)
+def _nearest(x: Any, like: Any) -> Any:
+    of = {types.float32: _nearest_float32, types.uint16: _nearest_bfloat16}
+    return of.get(like, _nearest_float16)
+
+
+@overload(at_random)
+def _at_random(x: Any, word: Any, like: Any) -> Any:
+    return _random_bfloat16 if like == types.uint16 else _random_float16
+
+
+def _as_it_is(x: Any) -> Any:
+    return x
+
+
+def _load_bfloat16(x: Any) -> Any:
+    return float_of(U(U(x) << U(16)))
+
+
+def _load_float16(x: Any) -> Any:
+    magnitude = U((U(x) & U(0x7FFF)) << U(13))
+    value = float_of(magnitude) * F(2.0**112)  # exact, and subnormals come out normal
+    value = float_of(U(magnitude + U(0x70000000))) if magnitude >= U(0x0F800000) else value
+    return float_of(U(bits_of(value) | U((U(x) & U(0x8000)) << U(16))))
+
+
+def _nearest_float32(x: Any, like: Any) -> Any:
+    return x
+
+
+def _nearest_bfloat16(x: Any, like: Any) -> Any:
+    bits = bits_of(x)
+    up = U(U(bits + U(0x7FFF) + (U(bits >> U(16)) & U(1))) >> U(16))
+    return np.uint16(U(0x7FC0) if U(bits & U(0x7FFFFFFF)) > U(0x7F800000) else up)
+
+
+def _nearest_float16(x: Any, like: Any) -> Any:
+    bits = bits_of(x)
+    magnitude = U(bits & U(0x7FFFFFFF))
+    odd = U(U(magnitude >> U(13)) & U(1))
+    normal = U(U(magnitude + odd + U(0xFFF) - U(112 << 23)) >> U(13))
+    small = U(
+        bits_of(float_of(magnitude) + HALF) - U(0x3F000000)
+    )  # ½ has unit 2⁻²⁴ in its last place
+    out = small if magnitude < U(0x38800000) else normal
+    out = U(0x7C00) if magnitude >= U(0x47800000) else out
+    out = U(0x7E00) if magnitude > U(0x7F800000) else out
+    return np.int16(out | U(U(bits >> U(16)) & U(0x8000)))
+
+
+def _random_bfloat16(x: Any, word: Any, like: Any) -> Any:
+    bits = bits_of(x)
+    magnitude = U(bits & U(0x7FFFFFFF))
+    up = U(U(bits + U(word >> U(16))) >> U(16))
+    up = U(bits >> U(16)) if magnitude == U(0x7F800000) else up
+    return np.uint16(U(0x7FC0) if magnitude > U(0x7F800000) else up)
+
+
+def _random_float16(x: Any, word: Any, like: Any) -> Any:
+    bits = bits_of(x)
+    magnitude = U(bits & U(0x7FFFFFFF))
+    normal = U(U(magnitude + U(word >> U(19)) - U(112 << 23)) >> U(13))
+    tiny = magnitude < U(0x38800000)
+    small = float_of(magnitude if tiny else U(0)) * F(2.0**24)
+    below = I32(small)
+    above = F(U(word >> U(8))) * F(2.0**-24) < small - F(below)
+    out = U(U(below) + U(above)) if tiny else min(normal, U(0x7C00))
+    out = U(0x7C00) if magnitude >= U(0x47800000) else out
+    sign = U(U(bits >> U(16)) & U(0x8000))
+    return np.int16(U(0x7E00) if magnitude > U(0x7F800000) else U(out | sign))
+
+
+@njit(inline="always", error_model="numpy")
+def _philox(block: Any, k0: Any, k1: Any, a1: Any, a2: Any, a3: Any) -> Any:
+    """The four words of a block of four positions."""
+    a0, a1, a2, a3 = U64(U(block)), U64(a1), U64(a2), U64(a3)
+    for _ in range(ROUNDS):
+        p0, p1 = a0 * M0, a2 * M1
+        a0, a1 = (p1 >> U64(32)) ^ a1 ^ U64(k0), p1 & WORD
+        a2, a3 = (p0 >> U64(32)) ^ a3 ^ U64(k1), p0 & WORD
+        k0, k1 = U(k0 + W0), U(k1 + W1)
+    return U(a0), U(a1), U(a2), U(a3)
+
+
+@compiled
+def _box_muller(w0: Any, w1: Any) -> Any:
+    """As `zo.noise.philox.box_muller`, of two words."""
+    bits = I32(I32(bits_of(F(w0) + HALF)) - ROOT_HALF)
+    e = F(I32(I32(bits >> I32(23)) - I32(32)))
+    x = float_of(U(I32(bits & I32(0x7FFFFF)) + ROOT_HALF)) - ONE
+    x2 = x * x
+    p = ((((LOG[0] * x + LOG[1]) * x + LOG[2]) * x + LOG[3]) * x + LOG[4]) * x + LOG[5]
+    p = ((p * x + LOG[6]) * x + LOG[7]) * x + LOG[8]
+    r = np.sqrt(MINUS_TWO * (x + (p * x2 * x + e * LN2_LOW - HALF * x2) + e * LN2_HIGH))
+    x = F(I32(U(w1 << U(2)))) * QUARTER_TURN
+    x2 = x * x
+    sin = ((SIN[0] * x2 + SIN[1]) * x2 + SIN[2]) * x2 * x + x
+    cos = ((COS[0] * x2 + COS[1]) * x2 + COS[2]) * x2 * x2 - HALF * x2 + ONE
+    odd = U(w1 & U(1 << 30)) != U(0)
+    a = sin if odd else cos
+    b = cos if odd else sin
+    minus_a, minus_b = U(U(w1 ^ U(w1 << U(1))) & TOP), U(w1 & TOP)
+    return float_of(U(bits_of(r * a) ^ minus_a)), float_of(U(bits_of(r * b) ^ minus_b))
+
+
+@compiled
+def draw_words(out: Any, block: Any, blocks: Any, key: Any) -> None:
+    """Fills out[: 4 · blocks], uint32, with the words from position 4 · block on."""
+    k0, k1, c1, c2, c3 = key[0], key[1], key[2], key[3], key[4]  # `out` might overwrite them
+    for b in range(min(blocks, CHUNK // 4)):
+        i = 4 * b
+        out[i], out[i + 1], out[i + 2], out[i + 3] = _philox(block + b, k0, k1, c1, c2, c3)
+
+
+@compiled
+def draw_normals(out: Any, block: Any, blocks: Any, key: Any) -> None:
+    """Fills out[: 4 · blocks], float32, with the normals from position 4 · block on."""
+    k0, k1, c1, c2, c3 = key[0], key[1], key[2], key[3], key[4]  # `out` might overwrite them
+    for b in range(min(blocks, CHUNK // 4)):
+        w0, w1, w2, w3 = _philox(block + b, k0, k1, c1, c2, c3)
+        i = 4 * b
+        out[i], out[i + 1] = _box_muller(w0, w1)
+        out[i + 2], out[i + 3] = _box_muller(w2, w3)
+
+
+@compiled
+def _write(out: Any, total: Any, i: Any, low: Any, high: Any, block: Any, rounding: Any) -> None:
+    """Rounds total[low:high] into out[i + low : i + high]."""
+    if rounding is None:
+        for k in range(low, high):
+            out[i + k] = nearest(total[k], out[0])
+    else:
+        words = np.empty(CHUNK, U)
+        draw_words(words, block, (high + 3) // 4, rounding)
+        for k in range(low, high):
+            out[i + k] = at_random(total[k], words[k], out[0])
+
+
+@compiled
+def _normal(out: Any, start: Any, key: Any) -> None:
+    """Fills out, float32, with the normals from position `start` on."""
+    z = np.empty(CHUNK, F)
+    for i in range(-(start % 4), len(out), CHUNK):
+        low, high = max(0, -i), min(CHUNK, len(out) - i)
+        draw_normals(z, (start + i) // 4, (high + 3) // 4, key)
+        for k in range(low, high):
+            out[i + k] = z[k]
+
+
+@compiled
+def _add(
+    out: Any,
+    theta: Any,
+    scale: Any,
+    start: Any,
+    coefficients: Any,
+    keys: Any,
+    keep: Any,
+    rounding: Any,
+) -> None:
+    """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out."""
+    z, total = np.empty(CHUNK, F), np.empty(CHUNK, F)
+    for i in range(-(start % 4), len(out), CHUNK):
+        low, high, block = max(0, -i), min(CHUNK, len(out) - i), (start + i) // 4
+        for k in range(low, high):
+            total[k] = keep * load(theta[i + k])
+        for j in range(len(coefficients)):
+            c = coefficients[j]
+            draw_normals(z, block, (high + 3) // 4, keys[j])
+            if scale is None:
+                for k in range(low, high):
+                    total[k] += c * z[k]
+            else:
+                for k in range(low, high):
+                    total[k] += c * (z[k] / np.sqrt(load(scale[i + k])))
+        _write(out, total, i, low, high, block, rounding)
+
+
+@compiled
+def _round(out: Any, total: Any, start: Any, rounding: Any) -> None:
+    """Rounds total, positions from `start` on, into out at random."""
+    for i in range(-(start % 4), len(out), CHUNK):
+        low, high = max(0, -i), min(CHUNK, len(out) - i)
+        _write(out, total[max(i, 0) - low :], i, low, high, (start + i) // 4, rounding)
+
+
+@compiled
+def _normal_rows(out: Any, rows: Any, width: Any, key: Any) -> None:
+    """`_normal` of rows of a matrix."""
+    for j in range(len(rows)):
+        _normal(out[j * width : (j + 1) * width], rows[j] * width, key)
+
+
+@compiled
+def _add_rows(
+    out: Any,
+    theta: Any,
+    scale: Any,
+    rows: Any,
+    width: Any,
+    coefficients: Any,
+    keys: Any,
+    keep: Any,
+    rounding: Any,
+) -> None:
+    """`_add` of rows of a matrix."""
+    for j in range(len(rows)):
+        at = rows[j] * width
+        part, of = out[j * width : (j + 1) * width], theta[at : at + width]
+        if scale is None:
+            _add(part, of, None, at, coefficients, keys, keep, rounding)
+        else:
+            _add(part, of, scale[at : at + width], at, coefficients, keys, keep, rounding)
+
+
+class NumbaEngine(PhiloxEngine):
+    """Philox noise on the CPU, with as many threads as torch has."""
+
+    backend = "philox-cpu"
+
+    def _normal(
+        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    ) -> None:
+        flat, words = flat_array(out), key_words(key, tensor)
+        if rows is None:
+            in_parts(len(flat), lambda a, b: _normal(flat[a:b], start + a, words))
+            return
+        index, w = rows.numpy(), out.shape[1]
+        in_parts(
+            len(index),
+            lambda a, b: _normal_rows(flat[a * w : b * w], index[a:b], w, words),
+            each=w,
+        )
+
+    def _add(
+        self,
+        out: Tensor,
+        theta: Tensor,
+        tensor: int,
+        terms: KeyedTerms,
+        keep: float,
+        start: int,
+        scale: Tensor | None,
+        rounding: NoiseKey | None,
+        rows: Tensor | None,
+    ) -> None:
+        to, of = flat_array(out), flat_array(theta)
+        h = None if scale is None else flat_array(scale)
+        keys = np.array([philox.counter(key, tensor) for _, key in terms], U).reshape(-1, 5)
+        coefficients = np.array([c for c, _ in terms], F)
+        more = coefficients, keys, F(keep), key_words(rounding, tensor)
+        if rows is None:
+
+            def span(a: int, b: int) -> None:
+                _add(to[a:b], of[a:b], None if h is None else h[a:b], start + a, *more)
+
+            in_parts(len(to), span)
+            return
+        index, w = rows.numpy(), out.shape[1]
+        in_parts(
+            len(index),
+            lambda a, b: _add_rows(to[a * w : b * w], of, h, index[a:b], w, *more),
+            each=w,
+        )
+
+    def _round(
+        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
+    ) -> None:
+        to, of, words = flat_array(out), flat_array(total), key_words(rounding, tensor)
+        in_parts(len(to), lambda a, b: _round(to[a:b], of[a:b], start + a, words))
+
+
+def flat_array(tensor: Tensor) -> Any:
+    """Returns a contiguous tensor as the flat array that the kernels take: bfloat16 as uint16, float16 as int16."""
+    flat = tensor.detach().view(-1)
+    if flat.dtype == torch.float32:
+        return flat.numpy()
+    bits = flat.view(torch.int16).numpy()
+    return bits.view(np.uint16) if flat.dtype == torch.bfloat16 else bits
+
+
+def key_words(key: NoiseKey | None, tensor: int) -> Any:
+    """Returns the five words that the kernels take, or None."""
+    return None if key is None else np.array(philox.counter(key, tensor), U)
+
+
+def in_parts(count: int, work: Callable[[int, int], None], each: int = 1) -> None:
+    """Calls work(a, b) for parts of range(count), `each` values an entry, in torch's number of threads."""
+    threads = min(torch.get_num_threads(), count * each // ALONE)
+    if threads <= 1:
+        work(0, count)
+        return
+    step = -(-count // threads)
+    step += -step % (CHUNK if each == 1 else 1)
+    parts = [(a, min(a + step, count)) for a in range(0, count, step)]
+    others = [_pool(os.getpid(), threads).submit(work, *part) for part in parts[1:]]
+    try:
+        work(*parts[0])
+    finally:
+        for other in others:
+            other.result()
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="zo-noise")

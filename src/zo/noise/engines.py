@@ -1,0 +1,268 @@
+"""Who draws: the engine of a kind of noise on a device, and what every engine can do."""
+
+import importlib.util
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from zo.noise import generator
+from zo.noise.keys import NoiseKey
+from zo.noise.philox import POSITIONS
+
+NOISES = ("torch", "philox")
+
+KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
+"""A sum of coefficient times standard normals."""
+
+
+class Engine(ABC):
+    """Draws standard normals.
+
+    Attributes:
+        backend: Its name and the device's type; equal names mean equal numbers.
+    """
+
+    backend: str
+
+    @abstractmethod
+    def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
+        """Fills `out` in place with the standard normals of tensor `tensor` under `key`.
+
+        Args:
+            out: A contiguous float32 tensor.
+            key: See `NoiseKey`.
+            tensor: Position of the tensor in its `ParamSpace`, from 0.
+
+        Returns:
+            `out`.
+        """
+
+
+class TorchEngine(Engine):
+    """Noise of torch's generator, see `zo.noise.generator`; only whole tensors.
+
+    Args:
+        device: Type of the device.
+    """
+
+    def __init__(self, device: str = "cpu"):
+        self.backend = f"torch-{device}"
+
+    def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
+        """As `Engine.normal_`."""
+        return generator.normal_(out, key, tensor)
+
+
+class PhiloxEngine(Engine):
+    """Counter-based noise, see `zo.noise.philox`: any part of a tensor, and sums of many draws in one pass.
+
+    Whatever `theta`'s dtype, float32, bfloat16 or float16, the arithmetic is float32, term by term in their order,
+    every product and every sum rounded on its own, and the result is rounded to the dtype once. `start` and `rows` say
+    which flat positions of the tensor are meant; values do not depend on what else is drawn.
+    """
+
+    def normal_(
+        self, out: Tensor, key: NoiseKey, tensor: int, start: int = 0, rows: Tensor | None = None
+    ) -> Tensor:
+        """As `Engine.normal_`, from a position on, or some rows.
+
+        Args:
+            out: A contiguous float32 tensor.
+            key: See `NoiseKey`.
+            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            start: Flat position of the first value.
+            rows: (r,), int64, on out's device: `out`, (r, w), gets the values of these rows of a matrix of width w.
+
+        Returns:
+            `out`.
+
+        Raises:
+            ValueError: If `out` is not contiguous float32, a position is not in [0, 2³⁴), or `rows` does not fit.
+        """
+        _require(
+            out.dtype == torch.float32 and out.is_contiguous(), "out: must be contiguous float32"
+        )
+        _check_positions(out, start, rows)
+        if out.numel():
+            self._normal(out, key, tensor, start, rows)
+        return out
+
+    def add_(
+        self,
+        out: Tensor,
+        theta: Tensor,
+        tensor: int,
+        terms: KeyedTerms,
+        decay: float = 0.0,
+        start: int = 0,
+        scale: Tensor | None = None,
+        rounding: NoiseKey | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Writes (1 − decay) θ + Σ c_j z_j into `out` in one pass.
+
+        Args:
+            out: Of theta's dtype, and its number of values; `theta` itself, or apart from it.
+            theta: float32, bfloat16 or float16.
+            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            terms: (c_j, key of z_j), any number.
+            decay: Share of θ that is taken away.
+            start: Flat position of the first value of `theta` in the tensor that it is a part of.
+            scale: H > 0, theta's shape, any of the three dtypes: every z_j is divided by √H.
+            rounding: Key of the bits that round the result up or down at random; None rounds to nearest.
+            rows: (r,), int64, on theta's device: `out`, (r, w), gets these rows of `theta`, (R, w), moved; on a GPU
+                it is not checked that they are in [0, R).
+
+        Returns:
+            `out`.
+
+        Raises:
+            ValueError: If dtypes, shapes or positions do not fit, or θ is float32 and `rounding` is given.
+        """
+        _require(out.dtype == theta.dtype, f"out: must be {theta.dtype}, as theta")
+        _check_rounding(out, rounding)
+        _check_positions(out, start, rows, theta)
+        _require(scale is None or scale.shape == theta.shape, "scale: must have theta's shape")
+        if out.numel() == 0:
+            return out
+        whole = out if out.is_contiguous() else out.contiguous()
+        theta = theta.contiguous()
+        scale = None if scale is None else scale.contiguous()
+        self._add(whole, theta, tensor, terms, 1.0 - decay, start, scale, rounding, rows)
+        return out if whole is out else out.copy_(whole)
+
+    def round_(
+        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int = 0
+    ) -> Tensor:
+        """Rounds up or down at random.
+
+        Args:
+            out: bfloat16 or float16.
+            total: float32, of out's shape.
+            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            rounding: Key of the bits.
+            start: Flat position of the first value.
+
+        Returns:
+            `out`: one of the two neighbours of each value, such that the mean is the value; see `zo.noise.philox`.
+
+        Raises:
+            ValueError: If dtypes, shapes or positions do not fit.
+        """
+        _require(
+            total.dtype == torch.float32 and total.shape == out.shape,
+            "total: must be float32 of out's shape",
+        )
+        _check_rounding(out, rounding)
+        _check_positions(out, start, None)
+        if out.numel() == 0:
+            return out
+        whole = out if out.is_contiguous() else out.contiguous()
+        self._round(whole, total.contiguous(), tensor, rounding, start)
+        return out if whole is out else out.copy_(whole)
+
+    @abstractmethod
+    def _normal(
+        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    ) -> None:
+        """`normal_` of a tensor that is not empty."""
+
+    @abstractmethod
+    def _add(
+        self,
+        out: Tensor,
+        theta: Tensor,
+        tensor: int,
+        terms: KeyedTerms,
+        keep: float,
+        start: int,
+        scale: Tensor | None,
+        rounding: NoiseKey | None,
+        rows: Tensor | None,
+    ) -> None:
+        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay."""
+
+    @abstractmethod
+    def _round(
+        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
+    ) -> None:
+        """`round_` of contiguous tensors that are not empty."""
+
+
+@lru_cache
+def engine(noise: str, device: str = "cpu") -> Engine:
+    """Returns what draws on a device.
+
+    Args:
+        noise: `torch` or `philox`.
+        device: Type of the device.
+
+    Raises:
+        ValueError: On an unknown noise, or a device that it cannot be had on.
+    """
+    if noise not in NOISES:
+        raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
+    if noise == "torch":
+        return TorchEngine(device)
+    if device == "cuda":
+        from zo.noise.cuda import TritonEngine
+
+        return TritonEngine()
+    if device != "cpu":
+        raise ValueError(f"noise='philox': there is none for {device}, only for cpu and cuda")
+    if importlib.util.find_spec("numba"):
+        from zo.noise.cpu import NumbaEngine
+
+        return NumbaEngine()
+    from zo.noise.reference import NumpyEngine
+
+    warnings.warn(
+        "noise=philox is drawn by numpy, the same numbers some fifty times slower than by numba: "
+        "pip install -e '.[fast]'",
+        stacklevel=2,
+    )
+    return NumpyEngine()
+
+
+def _check_positions(
+    out: Tensor, start: int, rows: Tensor | None, theta: Tensor | None = None
+) -> None:
+    """Raises ValueError unless `out` is what `start` or `rows` speak of, in `theta` if there is one."""
+    if rows is None:
+        last = start + out.numel()
+        _require(theta is None or theta.shape == out.shape, "out: must have theta's shape")
+        _require(
+            start >= 0 and last <= POSITIONS, f"positions {start} to {last}: must be in 0 to 2**34"
+        )
+        return
+    _require(start == 0, "start: must be 0 where rows are given")
+    _require(rows.dtype == torch.int64 and rows.dim() == 1, "rows: must be (r,) of int64")
+    _require(
+        out.dim() == 2 and len(out) == len(rows), "out: must be (r, w), a row for each of rows"
+    )
+    limit = POSITIONS // max(out.shape[1], 1)
+    if theta is not None:
+        _require(
+            theta.dim() == 2 and theta.shape[1] == out.shape[1], "out: must be as wide as theta"
+        )
+        limit = len(theta)
+    if rows.device.type == "cpu" and len(rows):
+        low, high = (int(r) for r in rows.aminmax())
+        _require(low >= 0 and high < limit, f"rows {low} to {high}: must be in 0 to {limit - 1}")
+
+
+def _check_rounding(out: Tensor, rounding: NoiseKey | None) -> None:
+    _require(
+        rounding is None or out.dtype in (torch.bfloat16, torch.float16),
+        "rounding: only bfloat16 and float16 are rounded at random",
+    )
+
+
+def _require(fits: bool, otherwise: str) -> None:
+    if not fits:
+        raise ValueError(otherwise)
