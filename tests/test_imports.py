@@ -16,7 +16,8 @@ CORE = {
     "zo.noise": ("zo.noise",),
     "zo.posterior": (),
     "zo.directions": ("zo.noise",),
-    "zo.params": ("zo.noise", "zo.directions"),
+    "zo.streamed": (),
+    "zo.params": ("zo.noise", "zo.directions", "zo.streamed"),
     "zo.optim": ("zo.noise", "zo.posterior", "zo.directions", "zo.params", "zo.optim"),
 }
 CORE_OUTSIDE = {"torch", "numpy"}

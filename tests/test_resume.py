@@ -24,6 +24,7 @@ FIRST_ORDER = ("adam", "sgd")
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
 REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
+STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
 STEPS = 8
 
 
@@ -99,7 +100,7 @@ def killed_again_and_again(frozen, optimizer, precision):
     assert "taken over from process" in (run / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("optimizer", "precision"), ROTATED)
+@pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
 def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision):
     killed_again_and_again(frozen, optimizer, precision)
 

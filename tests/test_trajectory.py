@@ -193,6 +193,7 @@ def test_twenty_thousand_steps_are_less_than_a_megabyte():
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False))
 REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not in ROTATED]
+STREAMED = [("bszo", ("fp32", "streamed")), ("lozo", ("bf16", "streamed"))]
 
 
 def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision):
@@ -222,7 +223,7 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
     return cfg, found, hashes
 
 
-@pytest.mark.parametrize(("optimizer", "precision"), ROTATED)
+@pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
 def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer, precision):
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
 

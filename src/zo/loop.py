@@ -12,6 +12,7 @@ from zo.assembly import Assembly
 from zo.config import RunConfig
 from zo.interrupt import Requests
 from zo.optim import NonFiniteError
+from zo.params import ParamSpace
 from zo.progress import Progress
 from zo.scoring import Batch, CandidateScorer, Evaluation
 from zo.tasks import Encoded, encode, encode_masked, load_splits
@@ -210,18 +211,20 @@ class BatchLoss:
     Attributes:
         scorer: What computes it.
         batch: The mini-batch, built once for all forward passes of a step.
+        params: θ, whose own seconds are left out where modules are displaced in the middle of a forward pass.
         seconds: Time spent in forward passes, and in backward passes if there are any.
     """
 
     scorer: CandidateScorer
     batch: Batch
+    params: ParamSpace
     seconds: float = 0.0
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
-        start = time.perf_counter()
+        start, displacing = time.perf_counter(), self.params.seconds
         loss = self.scorer.loss(self.batch)
-        self.seconds += time.perf_counter() - start
+        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
         return loss
 
     def backward(self) -> float:
@@ -320,7 +323,7 @@ def _step(session: Session, examples: list[Encoded], journal: Journal) -> Row:
     start = time.perf_counter()
     assembly = session.assembly
     perturb_before = assembly.params.seconds
-    loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples))
+    loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples), assembly.params)
     info = assembly.optimizer.step(loss_fn)
     seconds = time.perf_counter() - start
     if journal.trajectory is not None:

@@ -1,5 +1,6 @@
 """The trainable tensors of a model and the only code that writes them."""
 
+import functools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 
 from zo.directions import Direction, fused
 from zo.noise import NoiseKey, PhiloxEngine, engine
+from zo.streamed import Stream
 
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
 
 ROUNDINGS = ("nearest", "stochastic")
 
-RESTORE_POLICIES = ("subtract", "merged", "snapshot")
+RESTORE_POLICIES = ("subtract", "merged", "snapshot", "streamed")
 
-EXACT = ("snapshot",)
+EXACT = ("snapshot", "streamed")
 """Policies under which a probe leaves no trace in θ."""
 
 
@@ -34,11 +36,13 @@ class ParamSpace:
             extra memory, and in half precision a drift of about one rounding per probe. `merged` makes the same moves
             with the same roundings, bit for bit, but the last one only together with the next probe's or the update,
             in one pass over the weights; until then the tensors are not θ (see `settle`). `snapshot` copies θ back from
-            a copy: exact in every dtype, and twice the memory of θ.
+            a copy: exact in every dtype, and twice the memory of θ. `streamed` never moves θ: each module computes
+            with a displaced copy of its own tensors (see `zo.streamed`), exact as well, at the memory of one module.
         exempt: Names of the tensors that weight decay leaves alone.
         noise: What draws directions, `torch` or `philox`, see `zo.noise`.
         rounding: How an update is rounded to the tensors' dtype: to `nearest`, or `stochastic`, up or down at random
             such that the mean is right; probes are always rounded to nearest.
+        model: Holds the tensors and computes the loss; `streamed` needs it, the others do not.
 
     Attributes:
         names: One per tensor.
@@ -48,12 +52,13 @@ class ParamSpace:
         restore: As given.
         engine: What draws on the first tensor's device.
         rounding: As given.
-        seconds: Time spent in passes over the weights.
-        passes: Their number.
+        stream: What displaces the model's modules under `restore=streamed`, else None.
+        seconds: Time spent in passes over the weights, displacing modules among them.
+        passes: Number of passes over all weights; displacing modules is none.
 
     Raises:
-        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, or stochastic rounding without
-            Philox noise or of a float32 tensor.
+        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, tensors that `streamed` cannot
+            displace, or stochastic rounding without Philox noise or of a float32 tensor.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class ParamSpace:
         exempt: Collection[str] = (),
         noise: str = "torch",
         rounding: str = "nearest",
+        model: nn.Module | None = None,
     ):
         if restore not in RESTORE_POLICIES:
             raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
@@ -90,6 +96,11 @@ class ParamSpace:
         self._owed: Terms = ()
         self._snapshot: list[Tensor] | None = None
         self._observed = True
+        self.stream: Stream | None = None
+        if restore == "streamed":
+            if model is None:
+                raise ValueError("restore=streamed: the tensors' model is needed")
+            self.stream = Stream(model, self.tensors, self.names)
 
     @classmethod
     def of(
@@ -105,7 +116,7 @@ class ParamSpace:
         normalisation layer: a module one of whose classes is called ...Norm.
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
-        return cls(trainable, restore, _not_decayed(model), noise, rounding)
+        return cls(trainable, restore, _not_decayed(model), noise, rounding, model)
 
     @property
     def numel(self) -> int:
@@ -183,6 +194,7 @@ class ParamSpace:
             trip = _TRIPS[self.restore](self)
         try:
             yield trip
+            trip.check()
         finally:
             trip.back()
 
@@ -210,9 +222,9 @@ class ParamSpace:
         return Rounding(self.engine, update)
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Counts a pass over the weights, and its time."""
-        self.passes += 1
+    def _timed(self, passes: int = 1) -> Iterator[None]:
+        """Counts a pass over the weights, unless it is none over all of them, and its time."""
+        self.passes += passes
         start = time.perf_counter()
         try:
             yield
@@ -275,6 +287,9 @@ class Excursion(ABC):
     def back(self) -> None:
         """Moves back to θ, or leaves that to the next pass."""
 
+    def check(self) -> None:  # noqa: B027
+        """Makes sure, at the end of an excursion that nothing cut short, that what was measured was displaced."""
+
 
 class _Subtract(Excursion):
     """Moves by differences: +ε z, then −2ε z, then +ε z. Every move rounds."""
@@ -321,6 +336,32 @@ class _Snapshot(Excursion):
             torch._foreach_copy_(self.space.tensors, self.theta)
 
 
+class _Streamed(Excursion):
+    """Leaves θ where it is and has the modules compute with θ + Σ c_j z_j."""
+
+    def __init__(self, space: ParamSpace):
+        super().__init__(space)
+        assert space.stream is not None
+        self.stream = space.stream
+
+    def to(self, terms: Terms) -> None:
+        self.stream.to(functools.partial(self.displace, terms) if terms else None)
+
+    def displace(self, terms: Terms, out: Tensor, i: int, rows: Tensor | None) -> None:
+        with self.space._timed(passes=0):
+            theta = self.space.tensors[i]
+            if rows is None:
+                _add_(out, theta, i, terms)
+            else:
+                _add_rows_(out, theta, i, terms, rows)
+
+    def back(self) -> None:
+        self.stream.back()
+
+    def check(self) -> None:
+        self.stream.check()
+
+
 class _Nowhere(Excursion):
     """Stays at θ."""
 
@@ -335,6 +376,7 @@ _TRIPS: dict[str, type[Excursion]] = {
     "subtract": _Subtract,
     "merged": _Merged,
     "snapshot": _Snapshot,
+    "streamed": _Streamed,
 }
 
 
@@ -408,3 +450,16 @@ def _add_(
         rounding.engine.round_(out, total, i, rounding.key)
     elif total is not out:
         out.copy_(total)
+
+
+def _add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
+    """Writes as `_add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
+    if (one := fused(terms)) is not None:
+        h, some = None if one.h is None else one.h[i], theta.new_empty(len(rows), theta.shape[1])
+        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows)
+    else:
+        total = theta[rows].float()
+        for c, z in terms:
+            total.add_(z.sample(i, theta)[rows], alpha=c)
+        some = total.to(theta.dtype)
+    out.index_copy_(0, rows, some)
