@@ -232,3 +232,36 @@ def test_texts_that_cannot_share_a_row_have_one_each():
         torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
     with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):
         CandidateScorer(lfm2(), pad_id=0).collate(examples_of([1, 2], LENGTHS))
+
+
+@pytest.mark.parametrize("objective", ["classification", "lm"])
+@pytest.mark.parametrize("candidates", [[1, 1], [1, 4, 2]], ids=str)
+@pytest.mark.parametrize("kind", [*DECODERS, *MASKED, "lfm2"])
+def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
+    if (kind in MASKED and objective == "lm") or (kind == "lfm2" and candidates != [1, 1]):
+        pytest.skip("not scored so")
+    masked = kind in MASKED
+    model = {**DECODERS, **MASKED, "lfm2": lfm2}[kind]()
+    name = "masked" if masked else "decoder"
+    scorer = CandidateScorer(model, pad_id=1, kind=name, objective=objective)
+    batch = scorer.collate(examples_of(candidates, LENGTHS, masked))
+    assert scorer.branches(batch, 3) == pytest.approx([scorer.loss(batch)] * 3, abs=1e-5)
+
+
+def test_copies_go_through_the_model_one_after_the_other():
+    """The first half of what a layer gets is the first copy's: doubled in the second, two losses come out."""
+    model = opt()
+    scorer = CandidateScorer(model, pad_id=1)
+    batch = scorer.collate(examples_of([1, 4, 2], LENGTHS))
+    layer = model.model.decoder.layers[0]
+
+    def doubled(_, __, out):
+        return torch.cat([out[: len(out) // 2], 2 * out[len(out) // 2 :]])
+
+    first = scorer.loss(batch)
+    handle = layer.register_forward_hook(lambda _, __, out: 2 * out)
+    second = scorer.loss(batch)
+    handle.remove()
+    assert second != pytest.approx(first, abs=1e-3)
+    layer.register_forward_hook(doubled)
+    assert scorer.branches(batch, 2) == pytest.approx([first, second], abs=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,6 +49,19 @@ class Batch:
     token_ids: Tensor
     absent: Tensor
     labels: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that there are, by name."""
+        return {name: t for name, t in vars(self).items() if t is not None}
+
+    def repeated(self, n: int) -> Batch:
+        """The batch n times: copy after copy in the rows, the reads and the examples."""
+        copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
+        which = torch.arange(n, device=self.reads.device)
+        copies["reads"] += which.repeat_interleave(len(self.reads)) * self.input_ids.numel()
+        shift = which.repeat_interleave(len(self.labels)) * len(self.reads)
+        copies["token_reads"] += shift[:, None, None]
+        return replace(self, **copies)
 
 
 class Collator:

@@ -11,6 +11,8 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LOSS_DTYPES = ("model", "float32")
+RECOMPUTED = ("streamed", "factors")
+"""Policies under which Python code displaces weights in every forward pass, which a recording would leave out."""
 
 
 @dataclass
@@ -24,6 +26,7 @@ class PrecisionConfig:
             OPT, or in `float32`.
         restore: How θ comes back after a probe: `subtract` or `snapshot`, see `zo.params.ParamSpace`.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
+        graphs: Whether a GPU repeats recordings of a forward pass, one per shape of mini-batch, see `zo.graphs`.
     """
 
     name: str = MISSING
@@ -31,15 +34,24 @@ class PrecisionConfig:
     loss: str = "float32"
     restore: str = "subtract"
     tf32: bool = False
+    graphs: bool = False
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
         choices = {"dtype": tuple(DTYPES), "loss": LOSS_DTYPES, "restore": RESTORE_POLICIES}
-        return [
+        found = [
             (key, f"must be one of {', '.join(allowed)}")
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
+        if self.graphs and self.restore in RECOMPUTED:
+            found.append(
+                (
+                    "graphs",
+                    f"must be false with restore={self.restore}, which displaces weights as it goes",
+                )
+            )
+        return found
 
     def apply(self) -> None:
         """Sets the process's TF32 switches, which are the only part of a precision that is not the model's own."""

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zo.collate import Batch, Collator
-from zo.models import head_of, tied_rows
+from zo.graphs import STEP, Graphs
+from zo.models import ModelError, head_of, tied_rows
 from zo.tasks.prompts import Encoded
 
 SPREAD = 1.25
@@ -43,9 +44,12 @@ class CandidateScorer:
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
         kind: ``decoder`` or ``masked``.
         objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`.
+        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.graphs`;
+            the weights must stay where they are and hooks are not called again.
 
     Raises:
         ValueError: another `loss_dtype`.
+        ModelError: `graphs` without a GPU.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class CandidateScorer:
         loss_dtype: str = "float32",
         kind: str = "decoder",
         objective: str = "classification",
+        graphs: bool = False,
     ) -> None:
         if loss_dtype not in ("model", "float32"):
             raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
@@ -67,7 +72,10 @@ class CandidateScorer:
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
         self._rows = tied_rows(model) if exact and not self._masked else None
-        self._collator = Collator(model, pad_id, kind)
+        if graphs and self._device.type != "cuda":
+            raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
+        self._collator = Collator(model, pad_id, kind, STEP if graphs else None)
+        self._recorded = Graphs(self._loss) if graphs else self._loss
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
         """Build the tensors that all forward passes of a step share; see `zo.collate.Collator`."""
@@ -89,7 +97,21 @@ class CandidateScorer:
         ``classification``: cross entropy over the candidates' scores, mean over the examples;
         ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
         """
-        return self._loss(batch).item()
+        return self._recorded(batch).item()
+
+    @torch.inference_mode()
+    def branches(self, batch: Batch, n: int) -> list[float]:
+        """The losses of n copies of the batch from one forward pass, copy after copy in all rows.
+
+        Where the model's weights differ by rows, so do the losses.
+        """
+        copies = batch.repeated(n)
+        if self._objective == "classification":
+            scores = self._comparable(copies).chunk(n)
+            losses = [F.cross_entropy(of_one, batch.labels) for of_one in scores]
+        else:
+            losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
+        return torch.stack(losses).tolist()
 
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:
@@ -99,7 +121,10 @@ class CandidateScorer:
     def _loss(self, batch: Batch) -> Tensor:
         if self._objective == "classification":
             return F.cross_entropy(self._comparable(batch), batch.labels)
-        values = self._values(batch)
+        return self._likelihood(self._values(batch), batch)
+
+    def _likelihood(self, values: Tensor, batch: Batch) -> Tensor:
+        """The ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
         rows = torch.arange(len(batch.labels), device=self._device)
         true = values[rows, batch.labels]  # (B, T)
         tokens = (~batch.absent[rows, batch.labels]).sum()
