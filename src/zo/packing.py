@@ -40,28 +40,33 @@ class Tree(Row):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parents: list[int] = []
         self._children: dict[tuple[int, int], int] = {}
+        self._chains: list[
+            tuple[int, int, int]
+        ] = []  # parent, first column, column behind the last
 
     def add(self, tokens: Sequence[int], after: int = -1) -> list[int]:
         """Put a text into the row, or what follows the token in column `after`; the columns."""
-        columns = []
-        for token in tokens:
+        columns, first, parent = [], len(self.ids), after
+        begin = self.positions[after] + 1 if after >= 0 else 0
+        for position, token in enumerate(tokens, begin):
             column = self._children.setdefault((after, token), len(self.ids))
             if column == len(self.ids):
                 self.ids.append(token)
-                self.positions.append(self.positions[after] + 1 if after >= 0 else 0)
-                self._parents.append(after)
-            columns.append(column)
-            after = column
+                self.positions.append(position)
+            else:
+                parent = column
+            columns.append(after := column)
+        self._chains.append((parent, first, len(self.ids)))
         return columns
 
     def sees(self) -> NDArray[np.bool_]:
-        """A token sees what its parent sees, and itself."""
-        seen = np.eye(len(self.ids), dtype=np.bool_)
-        for column, parent in enumerate(self._parents):
+        """A token sees what the parent of its chain sees, and the chain up to itself."""
+        seen = np.tri(len(self.ids), dtype=np.bool_)
+        for parent, first, end in self._chains:
+            seen[first:end, :first] = False
             if parent >= 0:
-                seen[column, : parent + 1] = seen[parent, : parent + 1]
+                seen[first:end, : parent + 1] = seen[parent, : parent + 1]
         return seen
 
 
