@@ -75,6 +75,10 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["lr_index=9"], ["lr_index=9: must be 0 to 2: bszo on reviews-tiny has 3 learning rates"]),
         (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
         (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
+        (
+            ["precision.graphs=true", "device=cpu"],
+            ["precision.graphs=True: must be false with device=cpu: only a GPU records"],
+        ),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
         (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),

@@ -61,16 +61,16 @@ def test_padding_and_neighbours_change_nothing(attention):
 
 def test_the_head_is_applied_once_per_example_all_of_it():
     model, shapes = roberta(), {}
+    scorer = scorer_of(model)
     parts = {"encoder": model.roberta, "dense": model.lm_head.dense, "out": model.lm_head.decoder}
     for name, part in parts.items():
         part.register_forward_hook(
             lambda _, __, out, name=name: shapes.setdefault(name, []).append(tuple(out[0].shape))
         )
-    scorer = scorer_of(model)
     scorer.loss(scorer.collate(make_examples()))
-    assert shapes["encoder"] == [(3, 7, 32), (2, 19, 32)]
+    assert shapes["encoder"] == [(2, 20, 32)]  # 19 + 1 and 7 + 2 + 11 tokens
     assert [len(shapes[name]) for name in ("dense", "out")] == [1, 1]
-    assert shapes["out"] == [(VOCABULARY,)]  # of the first of five rows, in whatever part
+    assert shapes["out"] == [(VOCABULARY,)]  # of the first of five masks
 
 
 def test_loss_dtype_decides_where_half_precision_ends():

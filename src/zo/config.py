@@ -272,6 +272,8 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         )
     if run.device not in ("auto", "cpu", "cuda") and not run.device.startswith("cuda:"):
         yield Problem("device", run.device, "must be auto, cpu, cuda or cuda:N")
+    if run.precision.graphs and run.device == "cpu":
+        yield Problem("precision.graphs", True, "must be false with device=cpu: only a GPU records")
     if run.tracking.mode not in WANDB_MODES:
         yield Problem(
             "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"

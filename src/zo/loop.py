@@ -49,6 +49,7 @@ class Session:
             cfg.precision.loss,
             cfg.model.kind,
             cfg.task.objective,
+            cfg.precision.graphs,
         )
         tokens = encode_masked if cfg.model.kind == "masked" else encode
         train, validation, test = (

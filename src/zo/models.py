@@ -163,6 +163,58 @@ def check_head(model: Any, kind: str = "decoder") -> None:
         )
 
 
+def tied_rows(model: Any) -> nn.Embedding | None:
+    """What looks up rows of a decoder's output embedding, where it is tied to the input's.
+
+    A row times a hidden state is that token's logit. None if the two are not one tensor, or if
+    either does more than to look up and to multiply.
+    """
+    given, head = model.get_input_embeddings(), model.get_output_embeddings()
+    plain = type(given) is nn.Embedding and type(head) is nn.Linear and head.bias is None
+    return given if plain and given.weight is head.weight else None
+
+
+def first_position(model: Any) -> int:
+    """The position of a text's first token: RoBERTa keeps some in front of it."""
+    embeddings = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+@torch.inference_mode()
+def packs(model: Any, kind: str) -> bool:
+    """Whether texts that share a row, kept apart by mask and positions, are computed as if alone.
+
+    True where attention is all that connects tokens and knows their order from the positions;
+    elsewhere (recurrent layers, distances counted in columns) what comes out is as wrong as without
+    a mask, or about so: rounding is far below an eighth of that in every dtype.
+    """
+    base = model.base_model
+    takes_mask = getattr(base, "_supports_attention_backend", False) and (
+        model.config._attn_implementation in ("sdpa", "eager")
+    )
+    if not takes_mask or "position_ids" not in inspect.signature(base.forward).parameters:
+        return False
+    n, m = 3, 4
+    tokens = torch.arange(5, 5 + n + m, device=model.device)[None]  # (1, n + m)
+    places = torch.cat([torch.arange(n), torch.arange(m)]).to(model.device)[None]
+    text = torch.tensor([0] * n + [1] * m, device=model.device)
+    sees = text[:, None] == text  # (n + m, n + m)
+    if kind == "decoder":
+        sees = sees.tril()
+    mask = torch.zeros(sees.shape, dtype=model.dtype, device=model.device)
+    mask = mask.masked_fill(~sees, torch.finfo(model.dtype).min)[None, None]
+
+    def last(ids: Any, **options: Any) -> Any:
+        options |= {"use_cache": False} if kind == "decoder" else {}
+        return base(input_ids=ids, **options).last_hidden_state[0, -m:].float()
+
+    alone, mixed = last(tokens[:, n:]), last(tokens)
+    packed = last(tokens, attention_mask=mask, position_ids=places + first_position(model))
+    wrong, without = (packed - alone).abs().max(), (mixed - alone).abs().max()
+    return not bool(wrong > without / 8)  # also of a model that has collapsed, whose states are nan
+
+
 def _auto_class(cfg: ModelConfig) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 

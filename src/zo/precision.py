@@ -12,6 +12,8 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LOSS_DTYPES = ("model", "float32")
+RECOMPUTED = ("streamed", "factors")
+"""Policies under which Python code displaces weights in every forward pass, which a recording would leave out."""
 
 
 @dataclass
@@ -23,11 +25,12 @@ class PrecisionConfig:
         dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
-        restore: How θ comes back after a probe: `subtract`, `merged` or `snapshot`, see `zo.params.ParamSpace`.
+        restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.params.ParamSpace`.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`, or `stochastic`, up or down at random such that the
             mean is right (bfloat16 and float16, with `philox`); probes are always rounded to nearest.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
+        graphs: Whether a GPU repeats recordings of a forward pass, one per shape of mini-batch, see `zo.graphs`.
     """
 
     name: str = MISSING
@@ -37,6 +40,7 @@ class PrecisionConfig:
     noise: str = "torch"
     rounding: str = "nearest"
     tf32: bool = False
+    graphs: bool = False
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
@@ -58,6 +62,9 @@ class PrecisionConfig:
             found.append(
                 ("rounding", "must be nearest, or noise must be philox, which draws the bits")
             )
+        if self.graphs and self.restore in RECOMPUTED:
+            right = f"must be false with restore={self.restore}, which displaces weights as it goes"
+            found.append(("graphs", right))
         return found
 
     def apply(self) -> None:

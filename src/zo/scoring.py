@@ -1,14 +1,14 @@
 """Candidates -> scores of a model; the loss and the predictions come from here.
 
 A decoder's score of a candidate is the mean log-probability of its tokens behind the prompt. Each
-prompt is computed once, its candidates follow it in the same row and do not see each other, and the
-output embedding is applied only where a candidate's token is predicted. A masked model's score of a
-label word is its logit at the mask; the head is applied only there.
+text is computed once and hardly anything is padded (`zo.packing`), and the output embedding is
+applied only where a candidate's token is predicted: whole for scores, to the candidates' tokens
+alone where no more is asked for. A masked model's score of a label word is its logit at the mask;
+the head is applied only there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,52 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zo.models import head_of
-from zo.tasks.config import TaskError
+from zo.collate import Batch, Collator
+from zo.graphs import STEP, Graphs
+from zo.models import ModelError, head_of, tied_rows
 from zo.tasks.prompts import Encoded
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
-
-WORTH = 0.85
-"""A batch is split if at most this share of its padded tokens is left: a second pass costs time."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows that go through the model together: P rows of L tokens.
-
-    Attributes:
-        input_ids: prompt, then every candidate without its last token, then padding. # (P, L)
-        mask: decoders: additive attention mask, or None: plain causal attention;
-            masked models: 1 at tokens, 0 at padding.                 # (P, 1, L, L) | None; (P, L)
-        position_ids: each candidate continues its prompt's, or None: 0..L-1. # (P, L) | None
-        reads: places of `input_ids`, flattened, where a token is predicted.  # (R_p,)
-    """
-
-    input_ids: Tensor
-    mask: Tensor | None
-    position_ids: Tensor | None
-    reads: Tensor
-
-
-@dataclass(frozen=True)
-class Batch:
-    """B examples as tensors on the model's device, C candidates of <= T tokens.
-
-    Attributes:
-        parts: the examples' rows, in any order; together they have R reads.
-        token_reads: index into all parts' reads of the place that predicts a token. # (B, C, T)
-        token_ids: the candidates' tokens.                                    # (B, C, T)
-        absent: True where a candidate has fewer than T tokens.               # (B, C, T)
-        labels: index of the true candidate.                                  # (B,)
-    """
-
-    parts: list[Part]
-    token_reads: Tensor
-    token_ids: Tensor
-    absent: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,45 +35,6 @@ class Evaluation:
     predictions: list[int]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One example laid out: its prompt, then each candidate without its last token.
-
-    Attributes:
-        ids: the row's tokens.
-        segments: 0 in the prompt, c + 1 in candidate c.
-        positions: as if each candidate stood right behind the prompt.
-        read_columns: columns where a token is predicted: the prompt's last and the candidates'.
-        token_columns: per candidate and token, the column that predicts it.
-    """
-
-    ids: list[int]
-    segments: list[int]
-    positions: list[int]
-    read_columns: list[int]
-    token_columns: list[list[int]]
-
-
-def _lay_out(example: Encoded) -> _Row:
-    n = len(example.prompt_ids)
-    ids, segments, positions = list(example.prompt_ids), [0] * n, list(range(n))
-    if example.mask_at is not None:
-        reads = [example.mask_at]
-        return _Row(ids, segments, positions, reads, [reads] * len(example.candidate_ids))
-    token_columns = []
-    for c, candidate in enumerate(example.candidate_ids):
-        begin, inner = len(ids), len(candidate) - 1
-        ids += candidate[:-1]
-        segments += [c + 1] * inner
-        positions += range(n, n + inner)
-        token_columns.append([n - 1, *range(begin, begin + inner)])
-    return _Row(ids, segments, positions, list(range(n - 1, len(ids))), token_columns)
-
-
-def _padded(rows: Sequence[list[int]], width: int, value: int) -> list[list[int]]:
-    return [row + [value] * (width - len(row)) for row in rows]
-
-
 class CandidateScorer:
     """Scores, loss and predictions of one model; the model's weights may change between calls.
 
@@ -122,9 +44,12 @@ class CandidateScorer:
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
         kind: ``decoder`` or ``masked``.
         objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`.
+        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.graphs`;
+            the weights must stay where they are and hooks are not called again.
 
     Raises:
         ValueError: another `loss_dtype`.
+        ModelError: `graphs` without a GPU.
     """
 
     def __init__(
@@ -134,6 +59,7 @@ class CandidateScorer:
         loss_dtype: str = "float32",
         kind: str = "decoder",
         objective: str = "classification",
+        graphs: bool = False,
     ) -> None:
         if loss_dtype not in ("model", "float32"):
             raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
@@ -141,64 +67,23 @@ class CandidateScorer:
         self._head = head_of(model, kind)
         self._masked = kind == "masked"
         self._objective = objective
-        self._pad_id = pad_id
         parameter = next(model.parameters())
-        self._device, self._model_dtype = parameter.device, parameter.dtype
-        self._loss_dtype = self._model_dtype if loss_dtype == "model" else torch.float32
-        self._positions = _positions(model)
-        self._window = getattr(model.config, "sliding_window", None) or math.inf
+        self._device = parameter.device
+        self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
+        exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
+        self._rows = tied_rows(model) if exact and not self._masked else None
+        if graphs and self._device.type != "cuda":
+            raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
+        self._collator = Collator(model, pad_id, kind, STEP if graphs else None)
+        self._recorded = Graphs(self._loss) if graphs else self._loss
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
-        """Build the tensors that all forward passes of a step share.
+        """Build the tensors that all forward passes of a step share; see `zo.collate.Collator`."""
+        return self._collator(examples)
 
-        Raises:
-            ValueError: no examples, unequal numbers of candidates, examples for the other kind of
-                model, more tokens than the model has positions.
-        """
-        groups = [list(range(len(examples)))]
-        if self._device.type == "cpu":  # a GPU's time goes to reading the weights: never twice
-            groups = _split([e.length for e in examples])
-        return self._collate(examples, groups)
-
-    def _collate(self, examples: Sequence[Encoded], groups: list[list[int]]) -> Batch:
-        """Build a batch whose parts are the groups of the examples' indices."""
-        if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
-            raise ValueError("a batch needs examples, all with the same number of candidates")
-        if any((e.mask_at is not None) != self._masked for e in examples):
-            raise ValueError("masked models need examples with a mask, decoders without one")
-        longest = max(len(ids) for e in examples for ids in e.candidate_ids)
-        self.check(examples)
-        rows = [_lay_out(e) for e in examples]
-        firsts, n_reads = [0] * len(rows), 0  # index of each row's first read
-        for b in (b for group in groups for b in group):
-            firsts[b], n_reads = n_reads, n_reads + len(rows[b].read_columns)
-        token_reads, token_ids = [], []
-        for first, example, row in zip(firsts, examples, rows, strict=True):
-            places = {column: first + i for i, column in enumerate(row.read_columns)}
-            for ids, columns in zip(example.candidate_ids, row.token_columns, strict=True):
-                short = longest - len(ids)
-                token_reads.append([places[column] for column in columns] + [-1] * short)
-                token_ids.append(ids + [0] * short)
-        shape = (len(examples), -1, longest)
-        where = self._tensor(token_reads).view(shape)
-        return Batch(
-            parts=[self._part([rows[b] for b in group], longest > 1) for group in groups],
-            token_reads=where.clamp_min(0),
-            token_ids=self._tensor(token_ids).view(shape),
-            absent=where < 0,
-            labels=self._tensor([e.label for e in examples]),
-        )
-
-    def _part(self, rows: Sequence[_Row], packed: bool) -> Part:
-        width = max(len(row.ids) for row in rows)
-        segments = _padded([row.segments for row in rows], width, -1)
-        positions = _padded([row.positions for row in rows], width, 0) if packed else []
-        return Part(
-            input_ids=self._tensor(_padded([row.ids for row in rows], width, self._pad_id)),
-            mask=self._attention(self._tensor(segments), packed),
-            position_ids=self._tensor(positions) if packed else None,
-            reads=self._tensor([p * width + c for p, r in enumerate(rows) for c in r.read_columns]),
-        )
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Make sure that the model can score the examples; see `zo.collate.Collator.check`."""
+        self._collator.check(examples)
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
@@ -212,7 +97,21 @@ class CandidateScorer:
         ``classification``: cross entropy over the candidates' scores, mean over the examples;
         ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
         """
-        return self._loss(batch).item()
+        return self._recorded(batch).item()
+
+    @torch.inference_mode()
+    def branches(self, batch: Batch, n: int) -> list[float]:
+        """The losses of n copies of the batch from one forward pass, copy after copy in all rows.
+
+        Where the model's weights differ by rows, so do the losses.
+        """
+        copies = batch.repeated(n)
+        if self._objective == "classification":
+            scores = self._comparable(copies).chunk(n)
+            losses = [F.cross_entropy(of_one, batch.labels) for of_one in scores]
+        else:
+            losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
+        return torch.stack(losses).tolist()
 
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:
@@ -220,30 +119,47 @@ class CandidateScorer:
         return self._loss(batch)
 
     def _loss(self, batch: Batch) -> Tensor:
-        values = self._values(batch)
         if self._objective == "classification":
-            return F.cross_entropy(_means(values, batch), batch.labels)
+            return F.cross_entropy(self._comparable(batch), batch.labels)
+        return self._likelihood(self._values(batch), batch)
+
+    def _likelihood(self, values: Tensor, batch: Batch) -> Tensor:
+        """The ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
         rows = torch.arange(len(batch.labels), device=self._device)
         true = values[rows, batch.labels]  # (B, T)
         tokens = (~batch.absent[rows, batch.labels]).sum()
         return (-true.sum(dtype=torch.float32) / tokens).to(values.dtype)
 
+    def _comparable(self, batch: Batch) -> Tensor:
+        """Scores but for what an example's candidates have in common.  # (B, C).
+
+        Neither their order nor the cross entropy over them depends on it. Of candidates of one
+        token it is the normaliser over the vocabulary, and what is left are their own logits.
+        """
+        if self._rows is None or batch.token_ids.shape[-1] > 1:
+            return _means(self._values(batch), batch)
+        hidden = self._hidden(batch)[batch.token_reads[:, 0, 0]]  # (B, D)
+        rows = self._rows(batch.token_ids[:, :, 0])  # (B, C, D)
+        return (rows @ hidden[:, :, None])[:, :, 0].to(self._loss_dtype)
+
     def _values(self, batch: Batch) -> Tensor:
         """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
-        logits = self._head(torch.cat([self._hidden(part) for part in batch.parts]))  # (R, V)
+        logits = self._head(self._hidden(batch))  # (R, V)
         if self._masked:
             values = logits.to(self._loss_dtype)
         else:
             values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
         return values[batch.token_reads, batch.token_ids].masked_fill(batch.absent, 0)
 
-    def _hidden(self, part: Part) -> Tensor:
-        """The last hidden states where a token is predicted.  # (R_p, D)."""
-        places = {} if self._masked else {"position_ids": part.position_ids, "use_cache": False}
+    def _hidden(self, batch: Batch) -> Tensor:
+        """The last hidden states where a token is predicted.  # (R, D)."""
+        options: dict[str, Any] = {} if self._masked else {"use_cache": False}
+        if batch.position_ids is not None:
+            options["position_ids"] = batch.position_ids
         hidden = self._base(
-            input_ids=part.input_ids, attention_mask=part.mask, **places
+            input_ids=batch.input_ids, attention_mask=batch.mask, **options
         ).last_hidden_state  # (P, L, D)
-        return hidden.flatten(0, 1)[part.reads]
+        return hidden.flatten(0, 1).index_select(0, batch.reads)
 
     @torch.inference_mode()
     def evaluate(
@@ -267,8 +183,9 @@ class CandidateScorer:
         losses, weights = [0.0] * len(examples), [1.0] * len(examples)
         predictions = [0] * len(examples)
         for indices in length_batches([e.length for e in examples], max_tokens):
-            batch = self._collate([examples[i] for i in indices], [list(range(len(indices)))])
-            scores = self.scores(batch)
+            batch = self.collate([examples[i] for i in indices])
+            comparable = self._objective == "classification"
+            scores = self._comparable(batch) if comparable else self.scores(batch)
             each, parts = self._losses(scores, batch)
             columns = torch.stack([each.double(), parts.double(), scores.argmax(-1).double()])
             for i, loss, part, prediction in zip(indices, *columns.tolist(), strict=True):
@@ -288,58 +205,9 @@ class CandidateScorer:
         tokens = (~batch.absent).sum(-1)  # (B, C)
         return -scores.gather(1, true)[:, 0], tokens.gather(1, true)[:, 0]
 
-    def _tensor(self, values: Sequence[Any]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self._device)
-
-    def _attention(self, segments: Tensor, packed: bool) -> Tensor | None:
-        if self._masked:
-            return (segments >= 0).long()
-        return self._block_mask(segments) if packed else None
-
-    def _block_mask(self, segments: Tensor) -> Tensor:
-        """Everything sees its prompt and, of its own candidate, what stands before it."""
-        query, key = segments[:, None, :, None], segments[:, None, None, :]  # (B, 1, L, L)
-        length = segments.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=self._device).tril()
-        hidden = ~(causal & ((key == 0) | (key == query)))
-        mask = torch.zeros(hidden.shape, dtype=self._model_dtype, device=self._device)
-        return mask.masked_fill_(hidden, torch.finfo(self._model_dtype).min)
-
-    def check(self, examples: Sequence[Encoded]) -> None:
-        """Make sure that the model can see the longest of the examples whole.
-
-        Raises:
-            TaskError: it cannot; names ``task.max_length``.
-        """
-        lengths = [max(map(len, e.candidate_ids)) for e in examples]
-        span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
-        # The block mask replaces the model's own, and with it a sliding window's edge.
-        limit = min(self._positions, self._window) if max(lengths) > 1 else self._positions
-        if span > limit:
-            raise TaskError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
-
 
 def _means(values: Tensor, batch: Batch) -> Tensor:
     return values.sum(-1) / (~batch.absent).sum(-1)  # (B, C)
-
-
-def _positions(model: Any) -> float:
-    """Tokens that the model has positions for; RoBERTa keeps some in front of the first token."""
-    found = getattr(model.config, "max_position_embeddings", None) or math.inf
-    embeddings = getattr(model.base_model, "embeddings", None)
-    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
-    return found if padding is None else found - padding - 1
-
-
-def _split(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of the short rows and of the long ones, or of all together if that saves little."""
-    n = len(lengths)
-    order = sorted(range(n), key=lengths.__getitem__)
-    padded = [k * lengths[order[k - 1]] + (n - k) * lengths[order[-1]] for k in range(n)]
-    short = min(range(n), key=padded.__getitem__, default=0)
-    if not short or padded[short] > WORTH * padded[0]:
-        return [list(range(n))]
-    return [order[:short], order[short:]]
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
