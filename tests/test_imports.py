@@ -16,7 +16,8 @@ CORE = {
     "zo.noise": (),
     "zo.posterior": (),
     "zo.directions": ("zo.noise",),
-    "zo.params": ("zo.noise", "zo.directions"),
+    "zo.factors": ("zo.noise", "zo.directions"),
+    "zo.params": ("zo.noise", "zo.directions", "zo.factors"),
     "zo.optim": ("zo.noise", "zo.posterior", "zo.directions", "zo.params", "zo.optim"),
 }
 CORE_OUTSIDE = {"torch", "numpy"}

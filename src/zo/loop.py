@@ -224,6 +224,13 @@ class BatchLoss:
         self.seconds += time.perf_counter() - start
         return loss
 
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        start = time.perf_counter()
+        losses = self.scorer.branches(self.batch, n)
+        self.seconds += time.perf_counter() - start
+        return losses
+
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
         start = time.perf_counter()

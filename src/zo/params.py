@@ -5,20 +5,34 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from zo.directions import Direction
+from zo.directions import Direction, Terms
+from zo.factors import Factors
 
-Terms: TypeAlias = Sequence[tuple[float, Direction]]
-"""A displacement: sum of coefficient times direction."""
+RESTORE_POLICIES = ("subtract", "snapshot", "factors")
 
-RESTORE_POLICIES = ("subtract", "snapshot")
-
-EXACT = ("snapshot",)
+EXACT = ("snapshot", "factors")
 """Policies under which a probe leaves no trace in θ."""
+
+LossFn: TypeAlias = Callable[[], float]
+"""Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
+
+
+@runtime_checkable
+class BranchedLoss(Protocol):
+    """A `LossFn` that can be had at several places of θ by one forward pass."""
+
+    def __call__(self) -> float:
+        """Returns the loss."""
+        ...
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch: row r of copy b is row b · rows + r of every layer."""
+        ...
 
 
 class ParamSpace:
@@ -28,8 +42,10 @@ class ParamSpace:
         named: Name and tensor pairs. A tensor that shares its storage with an earlier one (tied weights) is left out.
         restore: How θ comes back after a probe. `subtract` subtracts what was added, as the paper's code does: no
             extra memory, and in half precision a drift of about one rounding per probe. `snapshot` copies θ back from
-            a copy: exact in every dtype, and twice the memory of θ.
+            a copy: exact in every dtype, and twice the memory of θ. `factors` never writes a probe into θ: the
+            model's layers compute with directions of low rank beside it, see `zo.factors`; exact in every dtype.
         exempt: Names of the tensors that weight decay leaves alone.
+        model: Whose tensors these are; needed, and changed, by `restore=factors`.
 
     Attributes:
         names: One per tensor.
@@ -37,10 +53,12 @@ class ParamSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
+        factors: What θ is beside its tensors under `restore=factors`, else None.
         seconds: Time spent in passes over the weights.
 
     Raises:
-        ValueError: On an unknown restore policy or no tensor at all.
+        ValueError: On an unknown restore policy or no tensor at all; on `restore=factors` without a model or with one
+            that has a trainable tensor in a layer that cannot compute with factors.
     """
 
     def __init__(
@@ -48,6 +66,7 @@ class ParamSpace:
         named: Iterable[tuple[str, Tensor]],
         restore: str = "subtract",
         exempt: Collection[str] = (),
+        model: nn.Module | None = None,
     ):
         if restore not in RESTORE_POLICIES:
             raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
@@ -62,6 +81,11 @@ class ParamSpace:
         self.tensors = [tensor.detach() for tensor in self.parameters]
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
+        self.factors: Factors | None = None
+        if restore == "factors":
+            if model is None:
+                raise ValueError("restore=factors: the tensors' model is needed")
+            self.factors = Factors(model, self.names, self.tensors)
         self.seconds = 0.0
         self._snapshot: list[Tensor] | None = None
         self._observed = True
@@ -74,7 +98,7 @@ class ParamSpace:
         normalisation layer: a module one of whose classes is called ...Norm.
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
-        return cls(trainable, restore, exempt=_not_decayed(model))
+        return cls(trainable, restore, exempt=_not_decayed(model), model=model)
 
     @property
     def numel(self) -> int:
@@ -87,11 +111,34 @@ class ParamSpace:
         Args:
             terms: (c_j, z_j) pairs; an empty sequence adds nothing.
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
+
+        Raises:
+            ValueError: If θ is to decay under `restore=factors`.
         """
+        if decay and self.restore == "factors":
+            raise ValueError(
+                "weight decay would write every weight at every step: not with factors"
+            )
         if terms or decay:
             with self._timed():
                 for i, p in enumerate(self.tensors):
-                    _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
+                    if self.factors is not None and p.dim() > 1:
+                        self.factors.add_(i, terms)
+                    else:
+                        _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
+
+    def fold(self) -> None:
+        """Writes into θ's tensors what `factors` holds beside them, rounded once."""
+        if self.factors is not None:
+            with self._timed():
+                self.factors.fold()
+
+    def parts(self) -> tuple[list[str], list[Tensor]]:
+        """Returns names and tensors of all that θ is: its tensors, and what factors hold beside them, if they do."""
+        if self.factors is None or not self.factors.look():
+            return self.names, self.tensors
+        beside = [(f"{n} (factor)", a) for n, a in zip(self.names, self.factors.a, strict=True)]
+        return [*self.names, *(n for n, _ in beside)], [*self.tensors, *(a for _, a in beside)]
 
     def visit(self, update: Callable[[int, Tensor], None]) -> None:
         """Calls `update(i, p)` for every tensor, as one timed pass; `update` reads p and writes state of its own."""
@@ -122,7 +169,7 @@ class ParamSpace:
         if self.restore in EXACT and not self._observed:
             trip = _Nowhere(self)
         else:
-            trip = _Snapshot(self) if self.restore == "snapshot" else _Subtract(self)
+            trip = _TRIPS[self.restore](self)
         try:
             yield trip
         finally:
@@ -168,6 +215,14 @@ class Excursion(ABC):
     def back(self) -> None:
         """Moves back to θ."""
 
+    def losses(self, loss_fn: LossFn, places: Sequence[Terms]) -> list[float]:
+        """Returns the losses at θ + Σ c_j z_j of each of `places`, in their order; θ stays at one of them."""
+        found = []
+        for terms in places:
+            self.to(terms)
+            found.append(loss_fn())
+        return found
+
 
 class _Subtract(Excursion):
     """Moves by differences: +ε z, then −2ε z, then +ε z. Every move rounds."""
@@ -193,10 +248,14 @@ class _Snapshot(Excursion):
 
     def __init__(self, space: ParamSpace):
         super().__init__(space)
+        self.home = True
         with space._timed():
             self.theta = space.take_snapshot()
 
     def to(self, terms: Terms) -> None:
+        if self.home and not terms:
+            return
+        self.home = False
         with self.space._timed():
             for i, (p, theta) in enumerate(zip(self.space.tensors, self.theta, strict=True)):
                 _add_(p, theta, i, terms)
@@ -204,6 +263,31 @@ class _Snapshot(Excursion):
     def back(self) -> None:
         with self.space._timed():
             torch._foreach_copy_(self.space.tensors, self.theta)
+
+
+class _Beside(Excursion):
+    """Lets the layers compute at one place, or at all places at once."""
+
+    def __init__(self, space: ParamSpace):
+        super().__init__(space)
+        assert space.factors is not None
+        self.factors = space.factors
+
+    def to(self, terms: Terms) -> None:
+        self._go([terms])
+
+    def losses(self, loss_fn: LossFn, places: Sequence[Terms]) -> list[float]:
+        if not isinstance(loss_fn, BranchedLoss):
+            return super().losses(loss_fn, places)
+        self._go(places)
+        return loss_fn.branches(len(places))
+
+    def back(self) -> None:
+        self.factors.back()
+
+    def _go(self, places: Sequence[Terms]) -> None:
+        with self.space._timed():
+            self.factors.go(places)
 
 
 class _Nowhere(Excursion):
@@ -214,6 +298,13 @@ class _Nowhere(Excursion):
 
     def back(self) -> None:
         pass
+
+
+_TRIPS: dict[str, type[Excursion]] = {
+    "subtract": _Subtract,
+    "snapshot": _Snapshot,
+    "factors": _Beside,
+}
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

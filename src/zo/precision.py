@@ -22,7 +22,8 @@ class PrecisionConfig:
         dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
-        restore: How θ comes back after a probe: `subtract` or `snapshot`, see `zo.params.ParamSpace`.
+        restore: How θ comes back after a probe: `subtract`, `snapshot`, or `factors` for LOZO, see
+            `zo.params.ParamSpace`.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
     """
 

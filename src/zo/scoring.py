@@ -214,13 +214,29 @@ class CandidateScorer:
         """
         return self._loss(batch).item()
 
+    @torch.inference_mode()
+    def branches(self, batch: Batch, n: int) -> list[float]:
+        """The losses of n copies of the batch from one forward pass, copy after copy in the rows of every layer.
+
+        Where the model's weights differ by rows, as under `zo.params.ParamSpace`'s factors, so do the losses.
+        """
+        parts = [self._hidden(self._copies(part, n)).unflatten(0, (n, -1)) for part in batch.parts]
+        logits = self._head(torch.cat(parts, dim=1).flatten(0, 1)).unflatten(
+            0, (n, -1)
+        )  # (n, R, V)
+        return torch.stack(
+            [self._loss_of(self._read(each, batch), batch) for each in logits]
+        ).tolist()
+
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:
         """Return the same loss as `loss`, as a tensor that can be backpropagated.  # ()."""
         return self._loss(batch)
 
     def _loss(self, batch: Batch) -> Tensor:
-        values = self._values(batch)
+        return self._loss_of(self._values(batch), batch)
+
+    def _loss_of(self, values: Tensor, batch: Batch) -> Tensor:
         if self._objective == "classification":
             return F.cross_entropy(_means(values, batch), batch.labels)
         rows = torch.arange(len(batch.labels), device=self._device)
@@ -231,6 +247,9 @@ class CandidateScorer:
     def _values(self, batch: Batch) -> Tensor:
         """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
         logits = self._head(torch.cat([self._hidden(part) for part in batch.parts]))  # (R, V)
+        return self._read(logits, batch)
+
+    def _read(self, logits: Tensor, batch: Batch) -> Tensor:
         if self._masked:
             values = logits.to(self._loss_dtype)
         else:
@@ -287,6 +306,20 @@ class CandidateScorer:
         true = batch.labels[:, None]
         tokens = (~batch.absent).sum(-1)  # (B, C)
         return -scores.gather(1, true)[:, 0], tokens.gather(1, true)[:, 0]
+
+    def _copies(self, part: Part, n: int) -> Part:
+        """The part n times along its rows, every row with positions of its own."""
+        rows, width = part.input_ids.shape
+        step = rows * width * torch.arange(n, device=self._device)[:, None]
+        positions = part.position_ids
+        if positions is None and not self._masked:
+            positions = torch.arange(width, device=self._device).expand(rows, -1)
+        return Part(
+            input_ids=part.input_ids.repeat(n, 1),
+            mask=None if part.mask is None else part.mask.repeat(n, *[1] * (part.mask.dim() - 1)),
+            position_ids=None if positions is None else positions.repeat(n, 1),
+            reads=(part.reads + step).flatten(),
+        )
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
