@@ -195,7 +195,7 @@ ROTATED = list(zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False
 REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not in ROTATED]
 
 
-def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision):
+def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision, *more):
     hashes = {}
     made = loop._step
 
@@ -206,7 +206,8 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
 
     dtype, restore = precision
     cfg = make_run(
-        f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}", "steps=6"
+        *(f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}"),
+        *("steps=6", *more),
     )
     with monkeypatch.context() as watched:
         watched.setattr(loop, "_step", noting)
@@ -225,6 +226,12 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
 @pytest.mark.parametrize(("optimizer", "precision"), ROTATED)
 def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer, precision):
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatch, dtype):
+    precision, interval = (dtype, "factors"), "optimizer.interval=4"
+    replays_to_the_weights_that_were(make_run, monkeypatch, "lozo", precision, interval)
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ class Factors:
         self._moved = False  # whether A may be other than 0
         self._branches: list[Tensor] | None = None
         self._count = 1
+        self._unread = dict(enumerate(names))  # tensors that no layer has computed a probe with
         index = {p.data_ptr(): i for i, p in enumerate(tensors)}
         covered: set[int] = set()
         for path, module in model.named_modules():
@@ -108,6 +109,16 @@ class Factors:
         """From now on there is one branch, at θ."""
         self._count, self._branches = 1, None
 
+    def check(self) -> None:
+        """Makes sure that all tensors were displaced where probes have read them until now.
+
+        Raises:
+            RuntimeError: If no layer computed with one of them: it is not read, or past its layer.
+        """
+        if self._unread:
+            name, why = next(iter(self._unread.values())), "is not computed with in its layer"
+            raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
+
     def _displaced(self, i: int, p: Tensor, places: Sequence[Terms]) -> Tensor:
         """Of each branch (A + Σ c_j U_j)ᵀ, (n, w, rows), or a bias's or norm's Σ c_j z_j, (n, length); float32."""
         start = self.a[i] if p.dim() > 1 else torch.zeros_like(p, dtype=torch.float32)
@@ -155,7 +166,7 @@ class Factors:
 
         def forward(x: Tensor) -> Tensor:
             y = plain(x)
-            if self._branches is None and not self._moved:
+            if not self._differ(weight, bias):
                 return y
             first, second = self._v[weight], self._left(weight)
             if transposed:
@@ -173,7 +184,7 @@ class Factors:
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             y = plain(*args, **kwargs)
-            if self._branches is None and not self._moved:
+            if not self._differ(weight):
                 return y
             if y.dim() < 3:
                 raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
@@ -192,6 +203,7 @@ class Factors:
         """A layer of biases and scales: runs branch by branch, on tensors that are displaced and rounded once."""
 
         def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            self._differ(*own.values())
             if self._branches is None:
                 return plain(x, *args, **kwargs)
             parts = []
@@ -205,6 +217,13 @@ class Factors:
             return torch.cat(parts)
 
         return forward
+
+    def _differ(self, *tensors: int | None) -> bool:
+        """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""
+        if self._branches is not None and self._unread:
+            for i in tensors:
+                self._unread.pop(i, None)  # type: ignore[arg-type]
+        return self._branches is not None or self._moved
 
     def _left(self, i: int) -> Tensor:
         """Returns (A + Σ c_j U_j)ᵀ of matrix `i` at every branch: (n, w, rows)."""

@@ -137,8 +137,9 @@ class ParamSpace:
         """Returns names and tensors of all that θ is: its tensors, and what factors hold beside them, if they do."""
         if self.factors is None or not self.factors.look():
             return self.names, self.tensors
-        beside = [(f"{n} (factor)", a) for n, a in zip(self.names, self.factors.a, strict=True)]
-        return [*self.names, *(n for n, _ in beside)], [*self.tensors, *(a for _, a in beside)]
+        beside = [i for i, p in enumerate(self.tensors) if p.dim() > 1]
+        names = [f"{self.names[i]} (factor)" for i in beside]
+        return self.names + names, self.tensors + [self.factors.a[i] for i in beside]
 
     def visit(self, update: Callable[[int, Tensor], None]) -> None:
         """Calls `update(i, p)` for every tensor, as one timed pass; `update` reads p and writes state of its own."""
@@ -152,10 +153,11 @@ class ParamSpace:
 
     def non_finite(self) -> tuple[str, float] | None:
         """Returns name and largest magnitude (nan or inf) of the first tensor with a non-finite entry, or None."""
-        largest = torch.stack([m.float() for m in torch._foreach_norm(self.tensors, math.inf)])
+        names, tensors = self.parts()
+        largest = torch.stack([m.float() for m in torch._foreach_norm(tensors, math.inf)])
         if bool(largest.isfinite().all()):  # the only wait for the device where all is well
             return None
-        values = zip(self.names, largest.tolist(), strict=True)
+        values = zip(names, largest.tolist(), strict=True)
         return next((name, value) for name, value in values if not math.isfinite(value))
 
     @contextmanager
@@ -277,10 +279,13 @@ class _Beside(Excursion):
         self._go([terms])
 
     def losses(self, loss_fn: LossFn, places: Sequence[Terms]) -> list[float]:
-        if not isinstance(loss_fn, BranchedLoss):
-            return super().losses(loss_fn, places)
-        self._go(places)
-        return loss_fn.branches(len(places))
+        if isinstance(loss_fn, BranchedLoss):
+            self._go(places)
+            found = loss_fn.branches(len(places))
+        else:
+            found = super().losses(loss_fn, places)
+        self.factors.check()
+        return found
 
     def back(self) -> None:
         self.factors.back()
