@@ -8,11 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from zo import checkpoint, export
+from zo import checkpoint, export, trajectory
 from zo.assembly import Assembly
 from zo.loop import Session
+from zo.rebuild import rebuild
 from zo.run import run
 from zo.scoring import CandidateScorer
+from zo.trajectory import Trajectory
 
 
 def directory_of(cfg) -> Path:
@@ -99,3 +101,29 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         assert why in said
         assert len(said.strip().splitlines()) == 1
         assert not out.exists()
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep_best):
+    """The run never reaches the end of LOZO's interval."""
+    cfg = make_run(
+        *("optimizer=lozo", "precision.restore=factors", "lr=1e-3", "eval_every=1"),
+        f"checkpoint.keep_best={keep_best}",
+    )
+    summary = run(cfg)
+    assert summary["best/step"] > 0
+    directory = directory_of(cfg)
+    model = exported(directory, tmp_path / "weights").eval()
+    session = Session.open(cfg)
+    assembly = session.assembly
+    rebuild(assembly, Trajectory(directory / trajectory.NAME), summary["best/step"])
+    assert assembly.weights_hash() == summary["best/weights"]
+    untouched = [p.clone() for p in assembly.params.tensors]
+    assembly.params.fold()
+    tensors = dict(model.named_parameters())
+    for name, p, q in zip(assembly.params.names, assembly.params.tensors, untouched, strict=True):
+        assert torch.equal(tensors[name], p)
+        assert p.dim() < 2 or not torch.equal(p, q)
+    scorer = CandidateScorer(model, assembly.loaded.tokenizer.pad_token_id)
+    found = scorer.evaluate(session.test, cfg.eval_tokens)
+    assert "".join(map(str, found.predictions)) == summary["best/test_predictions"]

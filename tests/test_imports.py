@@ -17,8 +17,26 @@ CORE = {
     "zo.posterior": (),
     "zo.directions": ("zo.noise",),
     "zo.streamed": (),
-    "zo.params": ("zo.noise", "zo.directions", "zo.streamed"),
-    "zo.optim": ("zo.noise", "zo.posterior", "zo.directions", "zo.params", "zo.optim"),
+    "zo.factors": ("zo.noise", "zo.directions"),
+    "zo.changes": ("zo.noise", "zo.directions"),
+    "zo.excursions": ("zo.directions", "zo.changes", "zo.params"),  # params for its type alone
+    "zo.params": (
+        "zo.noise",
+        "zo.directions",
+        "zo.changes",
+        "zo.excursions",
+        "zo.streamed",
+        "zo.factors",
+    ),
+    "zo.optim": (
+        "zo.noise",
+        "zo.posterior",
+        "zo.directions",
+        "zo.changes",
+        "zo.excursions",
+        "zo.params",
+        "zo.optim",
+    ),
 }
 CORE_OUTSIDE = {"torch", "numpy"}
 """Third-party packages that the core may use."""

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from zo.changes import Change
 from zo.directions import Gaussian
 from zo.noise import NoiseKey
-from zo.params import Change, ParamSpace
+from zo.params import ParamSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}

@@ -23,6 +23,7 @@ TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trai
 FIRST_ORDER = ("adam", "sgd")
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
+FACTORS = (("bf16", "factors"), "optimizer.interval=3")
 REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
 STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
 STEPS = 8
@@ -78,21 +79,24 @@ def of(optimizer: str, precision: tuple[str, str], *more: str) -> list[str]:
     return [*choices, lr, *more]
 
 
-def kills_of(optimizer: str) -> list[At]:
+def kills_of(optimizer: str, restore: str) -> list[At]:
     """In a step, in the middle of the pass that moves θ or when the gradient is there, and in an evaluation."""
     if optimizer in FIRST_ORDER:
         in_step = At("zo.loop:BatchLoss.backward", 5, "after")
         moving = At("torch.optim:Optimizer.zero_grad", 3, "after")
+    elif restore == "factors":
+        in_step = At("zo.loop:BatchLoss.branches", 5, "after")
+        moving = At("zo.factors:_fold", 10)
     else:
         in_step = At("zo.loop:BatchLoss.__call__", 10, "after")
         moving = At("zo.params:_add_", 100)
     return [in_step, At("zo.scoring:CandidateScorer.evaluate", 1), moving]
 
 
-def killed_again_and_again(frozen, optimizer, precision):
-    run, twin = frozen(*of(optimizer, precision))
+def killed_again_and_again(frozen, optimizer, precision, *more):
+    run, twin = frozen(*of(optimizer, precision, *more))
     assert here(twin) == 0
-    for point in kills_of(optimizer):
+    for point in kills_of(optimizer, precision[1]):
         assert end_of(run, point) == KILLED, (run / "log.txt").read_text()
     assert here(run) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
@@ -103,6 +107,11 @@ def killed_again_and_again(frozen, optimizer, precision):
 @pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
 def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision):
     killed_again_and_again(frozen, optimizer, precision)
+
+
+def test_lozo_beside_the_weights_goes_on_as_if_never_killed(frozen):
+    """With steps, checkpoints and evaluations in the middle of its intervals."""
+    killed_again_and_again(frozen, "lozo", *FACTORS)
 
 
 @pytest.mark.slow

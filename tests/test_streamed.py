@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.tiny_models import VOCABULARY, bert, gpt2, llama, mistral, opt, roberta
-from zo import params
+from zo import changes, excursions
 from zo.directions import Gaussian
 from zo.loop import BatchLoss
 from zo.noise import NOISES, NoiseKey, engine
@@ -42,7 +42,7 @@ MODELS = {
 }
 MASKED = ("roberta", "bert")
 LENGTHS = (7, 2, 19, 1, 11)
-"""In tokens; on a CPU a batch of them is two parts."""
+"""In tokens."""
 
 
 def examples(name: str) -> list[Encoded]:
@@ -203,7 +203,7 @@ def test_an_exception_while_weights_are_written_leaves_them_as_they_were():
 def noted(monkeypatch) -> list[tuple[int, int]]:
     """(tensor, values written) of everything that is displaced or added from now on."""
     found = []
-    whole, some = params._add_, params._add_rows_
+    whole, some = changes.add_, changes.add_rows_
 
     def add(out, theta, i, *more):
         found.append((i, theta.numel()))
@@ -213,15 +213,16 @@ def noted(monkeypatch) -> list[tuple[int, int]]:
         found.append((i, rows.numel() * theta.shape[1]))
         some(out, theta, i, terms, rows)
 
-    monkeypatch.setattr(params, "_add_", add)
-    monkeypatch.setattr(params, "_add_rows_", add_rows)
+    for module in (changes, excursions):
+        monkeypatch.setattr(module, "add_", add)
+    monkeypatch.setattr(excursions, "add_rows_", add_rows)
     return found
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("name", ["llama", "opt-untied", "gpt2-untied"])
 def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypatch):
-    """With a batch of one part; an embedding's share of a displacement is the rows that it looks up."""
+    """An embedding's share of a displacement is the rows that it looks up."""
     run = Run(name)
     run.optimizer = OPTIMIZERS["bszo"].optimizer(
         run.params, OPTIMIZERS["bszo"].config(k=k), lr=1e-3, seed=3
@@ -229,7 +230,7 @@ def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypat
     run.loss.batch = run.scorer.collate(run.examples[2:3])
     written = noted(monkeypatch)
     run.optimizer.step(run.loss)
-    tokens = run.loss.batch.parts[0].input_ids.numel()
+    tokens = run.loss.batch.input_ids.numel()
     looked_up = {
         m.weight.data_ptr(): tokens * m.weight.shape[1]
         for m in run.model.modules()
@@ -253,7 +254,7 @@ def test_an_embedding_is_displaced_where_it_is_read_alone(monkeypatch):
     with run.params.excursion() as probe:
         probe.to([(0.5, Z[0])])
         run.loss()
-    tokens = run.loss.batch.parts[0].input_ids.numel()
+    tokens = run.loss.batch.input_ids.numel()
     assert [n for i, n in written if i == table] == [tokens * width]
     # a subclass may look up other rows than it is given: OPT's positions begin at 2
     assert [n for i, n in written if i == places] == [run.params.tensors[places].numel()]

@@ -196,7 +196,7 @@ REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not
 STREAMED = [("bszo", ("fp32", "streamed")), ("lozo", ("bf16", "streamed"))]
 
 
-def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision):
+def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision, *more):
     hashes = {}
     made = loop._step
 
@@ -207,7 +207,8 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
 
     dtype, restore = precision
     cfg = make_run(
-        f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}", "steps=6"
+        *(f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}"),
+        *("steps=6", *more),
     )
     with monkeypatch.context() as watched:
         watched.setattr(loop, "_step", noting)
@@ -226,6 +227,12 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
 @pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
 def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer, precision):
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatch, dtype):
+    precision, interval = (dtype, "factors"), "optimizer.interval=4"
+    replays_to_the_weights_that_were(make_run, monkeypatch, "lozo", precision, interval)
 
 
 @pytest.mark.slow

@@ -48,11 +48,11 @@ class Assembly:
         optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
             params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed
         )
-        return cls(device, loaded, params, optimizer, weights_hash(params.names, params.tensors))
+        return cls(device, loaded, params, optimizer, weights_hash(*params.parts()))
 
     def weights_hash(self) -> str:
-        """Returns the hash of θ as it is now."""
-        return weights_hash(self.params.names, self.params.tensors)
+        """Returns the hash of θ as it is now, with what factors hold beside the weights."""
+        return weights_hash(*self.params.parts())
 
 
 def _resolve(name: str) -> str:

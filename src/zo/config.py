@@ -250,6 +250,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
         yield Problem("task.objective", "lm", "must be classification for a masked model")
+    yield from _factors_problems(run)
     least = {
         "seed": 0,
         "steps": 0,
@@ -278,3 +279,14 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
         )
+
+
+def _factors_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what does not go with `precision.restore=factors`."""
+    if run.precision.restore == "factors":
+        if run.optimizer.name != "lozo":
+            right = "goes with optimizer=lozo alone, whose directions are of low rank"
+            yield Problem("precision.restore", "factors", right)
+        elif run.optimizer.weight_decay:
+            right = "must be 0 with precision.restore=factors, which leaves the weights as they are between intervals"
+            yield Problem("optimizer.weight_decay", run.optimizer.weight_decay, right)

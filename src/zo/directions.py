@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ class Direction(Protocol):
         Every call with the same `i` returns the same values.
         """
         ...
+
+
+Terms: TypeAlias = Sequence[tuple[float, Direction]]
+"""A displacement: sum of coefficient times direction."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +89,24 @@ class LowRank:
         """Returns U Vᵀ, or z, for tensor `i`, float32."""
         if p.dim() < 2:
             return Gaussian(self.u, self.engine).sample(i, p)
-        columns = p.numel() // p.shape[0]
-        u = p.new_empty((self.rank, p.shape[0], 1), dtype=torch.float32)
-        v = p.new_empty((self.rank, 1, columns), dtype=torch.float32)
-        self.engine.normal_(u, self.u, i)
-        self.engine.normal_(v, self.v, i)
-        out = (
-            u[0] * v[0]
-        )  # (rows, columns); no matrix product, whose rounding TF32 or a library decides
-        for u_r, v_r in zip(u[1:], v[1:], strict=True):
-            out.addcmul_(u_r, v_r)
+        left, right = self.left(i, p), self.right(i, p)
+        # No matrix product: TF32 or a library would decide its rounding.
+        out = left[0, :, None] * right[0]  # (rows, columns)
+        for u_r, v_r in zip(left[1:], right[1:], strict=True):
+            out.addcmul_(u_r[:, None], v_r)
         if self.scale != 1.0:
             out.mul_(self.scale)
         return out.view(p.shape)
+
+    def left(self, i: int, p: Tensor) -> Tensor:
+        """Returns Uᵀ for tensor `i`, (rank, rows), float32."""
+        shape = (self.rank, p.shape[0])
+        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.u, i)
+
+    def right(self, i: int, p: Tensor) -> Tensor:
+        """Returns Vᵀ for tensor `i`, (rank, columns), float32."""
+        shape = (self.rank, p.numel() // p.shape[0])
+        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.v, i)
 
 
 class Fused(NamedTuple):

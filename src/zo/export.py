@@ -113,6 +113,7 @@ def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Asse
 
 
 def _write(assembly: Assembly, out: Path) -> None:
+    assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
     try:
         assembly.loaded.model.save_pretrained(out)
         assembly.loaded.tokenizer.save_pretrained(out)

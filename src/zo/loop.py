@@ -3,7 +3,8 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,19 +224,26 @@ class BatchLoss:
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
-        start, displacing = time.perf_counter(), self.params.seconds
-        loss = self.scorer.loss(self.batch)
-        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
-        return loss
+        with self._timed():
+            return self.scorer.loss(self.batch)
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        with self._timed():
+            return self.scorer.branches(self.batch, n)
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
-        start = time.perf_counter()
-        loss = self.scorer.differentiable_loss(self.batch)
-        loss.backward()
-        value = loss.item()
-        self.seconds += time.perf_counter() - start
-        return value
+        with self._timed():
+            loss = self.scorer.differentiable_loss(self.batch)
+            loss.backward()
+            return loss.item()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start, displacing = time.perf_counter(), self.params.seconds
+        yield
+        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
 
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:

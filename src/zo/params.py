@@ -1,30 +1,21 @@
-"""The trainable tensors of a model and the only code that writes them."""
+"""The trainable tensors of a model, θ: moved along directions, lent out for probing, brought back."""
 
-import functools
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from zo.directions import Direction, fused
+from zo.changes import Change, Place, Rounding, Sum
+from zo.directions import Terms
+from zo.excursions import EXACT, RESTORE_POLICIES, TRIPS, Excursion, Nowhere
+from zo.factors import Factors
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.streamed import Stream
 
-Terms: TypeAlias = Sequence[tuple[float, Direction]]
-"""A displacement: sum of coefficient times direction."""
-
 ROUNDINGS = ("nearest", "stochastic")
-
-RESTORE_POLICIES = ("subtract", "merged", "snapshot", "streamed")
-
-EXACT = ("snapshot", "streamed")
-"""Policies under which a probe leaves no trace in θ."""
 
 
 class ParamSpace:
@@ -38,11 +29,13 @@ class ParamSpace:
             in one pass over the weights; until then the tensors are not θ (see `settle`). `snapshot` copies θ back from
             a copy: exact in every dtype, and twice the memory of θ. `streamed` never moves θ: each module computes
             with a displaced copy of its own tensors (see `zo.streamed`), exact as well, at the memory of one module.
+            `factors` never writes a probe into θ, either: the model's layers compute with directions of low rank
+            beside it (see `zo.factors`), exact in every dtype.
         exempt: Names of the tensors that weight decay leaves alone.
         noise: What draws directions, `torch` or `philox`, see `zo.noise`.
         rounding: How an update is rounded to the tensors' dtype: to `nearest`, or `stochastic`, up or down at random
             such that the mean is right; probes are always rounded to nearest.
-        model: Holds the tensors and computes the loss; `streamed` needs it, the others do not.
+        model: Holds the tensors and computes the loss; `streamed` and `factors` need it, and `factors` changes it.
 
     Attributes:
         names: One per tensor.
@@ -53,12 +46,15 @@ class ParamSpace:
         engine: What draws on the first tensor's device.
         rounding: As given.
         stream: What displaces the model's modules under `restore=streamed`, else None.
+        factors: What θ is beside its tensors under `restore=factors`, else None.
+        owed: By what the tensors have yet to move to be θ, under `restore=merged`.
         seconds: Time spent in passes over the weights, displacing modules among them.
         passes: Number of passes over all weights; displacing modules is none.
 
     Raises:
-        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, tensors that `streamed` cannot
-            displace, or stochastic rounding without Philox noise or of a float32 tensor.
+        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, a model that is missing or that
+            `streamed` or `factors` cannot compute with, or stochastic rounding without Philox noise or of a float32
+            tensor.
     """
 
     def __init__(
@@ -93,14 +89,18 @@ class ParamSpace:
             raise ValueError("rounding='stochastic': only bfloat16 and float16 are rounded so")
         self.seconds = 0.0
         self.passes = 0
-        self._owed: Terms = ()
+        self.owed: Terms = ()
         self._snapshot: list[Tensor] | None = None
         self._observed = True
         self.stream: Stream | None = None
-        if restore == "streamed":
+        self.factors: Factors | None = None
+        if restore in ("streamed", "factors"):
             if model is None:
-                raise ValueError("restore=streamed: the tensors' model is needed")
-            self.stream = Stream(model, self.tensors, self.names)
+                raise ValueError(f"restore={restore}: the tensors' model is needed")
+            if restore == "streamed":
+                self.stream = Stream(model, self.tensors, self.names)
+            else:
+                self.factors = Factors(model, self.names, self.tensors)
 
     @classmethod
     def of(
@@ -134,13 +134,14 @@ class ParamSpace:
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
             update: Of an update, the key of the bits that round it if the space rounds at random. A probe has none, and
                 is always rounded to nearest.
-        """
-        if terms or decay or self._owed:
-            self.carry_out(_Sum(terms), decay, update)
 
-    def carry_out(
-        self, change: "Change", decay: float = 0.0, update: NoiseKey | None = None
-    ) -> None:
+        Raises:
+            ValueError: If θ is to decay under `restore=factors`.
+        """
+        if terms or decay or self.owed:
+            self.carry_out(Sum(terms), decay, update)
+
+    def carry_out(self, change: Change, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Changes θ and a method's own state in one pass, tensor by tensor, each once it is back at θ.
 
         Args:
@@ -148,18 +149,16 @@ class ParamSpace:
             decay: As in `add_`.
             update: As in `add_`.
         """
-        owed, self._owed = self._owed, ()
+        if decay and self.factors is not None:
+            raise ValueError("restore=factors: weight decay would write every weight at every step")
+        owed, self.owed = self.owed, ()
         rounding = self._rounding(update)
-        with self._timed():
+        with self.timed():
             for i, p in enumerate(self.tensors):
-                place = Place(p, i, decay if self.decays[i] else 0.0, rounding)
-                if change.fuse(place, owed):
-                    continue
-                if owed:
-                    _add_(p, p, i, owed)
-                terms = change.terms(i, p)
-                if terms or place.decay:
-                    _add_(p, p, i, terms, place.decay, rounding)
+                if self.factors is not None and p.dim() > 1:
+                    self.factors.add_(i, change.terms(i, p))
+                else:
+                    change.make(Place(p, i, decay if self.decays[i] else 0.0, rounding), owed)
 
     def settle(self) -> None:
         """Makes the move that `restore=merged` still owes, if there is one: the tensors are θ then.
@@ -168,20 +167,35 @@ class ParamSpace:
         """
         self.add_([])
 
+    def fold(self) -> None:
+        """Writes into θ's tensors what `factors` holds beside them, rounded once."""
+        if self.factors is not None:
+            with self.timed():
+                self.factors.fold()
+
+    def parts(self) -> tuple[list[str], list[Tensor]]:
+        """Returns names and tensors of all that θ is: its tensors, and what factors hold beside them, if they do."""
+        if self.factors is None or not self.factors.look():
+            return self.names, self.tensors
+        beside = [i for i, p in enumerate(self.tensors) if p.dim() > 1]
+        names = [f"{self.names[i]} (factor)" for i in beside]
+        return self.names + names, self.tensors + [self.factors.a[i] for i in beside]
+
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
         return [torch.full_like(p, value, dtype=dtype) for p in self.tensors]
 
     def non_finite(self) -> tuple[str, float] | None:
         """Returns name and largest magnitude (nan or inf) of the first tensor with a non-finite entry, or None."""
-        largest = torch.stack([m.float() for m in torch._foreach_norm(self.tensors, math.inf)])
+        names, tensors = self.parts()
+        largest = torch.stack([m.float() for m in torch._foreach_norm(tensors, math.inf)])
         if bool(largest.isfinite().all()):  # the only wait for the device where all is well
             return None
-        values = zip(self.names, largest.tolist(), strict=True)
+        values = zip(names, largest.tolist(), strict=True)
         return next((name, value) for name, value in values if not math.isfinite(value))
 
     @contextmanager
-    def excursion(self) -> Iterator["Excursion"]:
+    def excursion(self) -> Iterator[Excursion]:
         """Lends θ out for probing; on exit θ is back, or its way back is owed, also when the body raises.
 
         Yields:
@@ -189,9 +203,9 @@ class ParamSpace:
         """
         trip: Excursion
         if self.restore in EXACT and not self._observed:
-            trip = _Nowhere(self)
+            trip = Nowhere(self)
         else:
-            trip = _TRIPS[self.restore](self)
+            trip = TRIPS[self.restore](self)
         try:
             yield trip
             trip.check()
@@ -214,7 +228,7 @@ class ParamSpace:
         torch._foreach_copy_(self._snapshot, self.tensors)
         return self._snapshot
 
-    def _rounding(self, update: NoiseKey | None) -> "Rounding | None":
+    def _rounding(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""
         if update is None or self.rounding == "nearest":
             return None
@@ -222,7 +236,7 @@ class ParamSpace:
         return Rounding(self.engine, update)
 
     @contextmanager
-    def _timed(self, passes: int = 1) -> Iterator[None]:
+    def timed(self, passes: int = 1) -> Iterator[None]:
         """Counts a pass over the weights, unless it is none over all of them, and its time."""
         self.passes += passes
         start = time.perf_counter()
@@ -230,154 +244,6 @@ class ParamSpace:
             yield
         finally:
             self.seconds += time.perf_counter() - start
-
-
-class Change(ABC):
-    """What a pass over the weights does to them, and to a method's own state."""
-
-    @abstractmethod
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves the state that belongs to tensor `i` of θ, `p`, and returns the terms by which that then moves."""
-
-    def fuse(self, at: "Place", back: Terms) -> bool:
-        """Makes all of it in one pass over the tensor, where there is one that can.
-
-        Args:
-            at: The tensor, which this writes.
-            back: By what it first comes back to θ, rounded to nearest; may be empty.
-
-        Returns:
-            Whether it was made; if not, nothing has changed.
-        """
-        return False
-
-
-@dataclass(frozen=True, eq=False)
-class _Sum(Change):
-    """θ moves by the same terms everywhere."""
-
-    of: Terms
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        return self.of
-
-    def fuse(self, at: "Place", back: Terms) -> bool:
-        before, after = fused(back), fused(self.of)
-        if before is None or after is None or before.engine is not after.engine:
-            return False
-        if before.h is not None or after.h is not None:
-            return False
-        after.engine.add_(
-            at.p, at.p, at.i, after.terms, at.decay, rounding=at.bits, back=before.terms
-        )
-        return True
-
-
-class Excursion(ABC):
-    """Where θ is during a probe. Only `ParamSpace.excursion` makes one."""
-
-    def __init__(self, space: ParamSpace):
-        self.space = space
-
-    @abstractmethod
-    def to(self, terms: Terms) -> None:
-        """Moves to θ + Σ c_j z_j, counted from θ and not from where the last call left it."""
-
-    @abstractmethod
-    def back(self) -> None:
-        """Moves back to θ, or leaves that to the next pass."""
-
-    def check(self) -> None:  # noqa: B027
-        """Makes sure, at the end of an excursion that nothing cut short, that what was measured was displaced."""
-
-
-class _Subtract(Excursion):
-    """Moves by differences: +ε z, then −2ε z, then +ε z. Every move rounds."""
-
-    def __init__(self, space: ParamSpace):
-        super().__init__(space)
-        self.at: dict[Direction, float] = {}
-
-    def to(self, terms: Terms) -> None:
-        target = dict[Direction, float]()
-        for c, z in terms:
-            target[z] = target.get(z, 0.0) + c
-        moves = [(target.get(z, 0.0) - self.at.get(z, 0.0), z) for z in {**self.at, **target}]
-        self.at = target
-        self.space.add_([(c, z) for c, z in moves if c != 0.0])
-
-    def back(self) -> None:
-        self.to([])
-
-
-class _Merged(_Subtract):
-    """Moves by differences, too, but leaves the last one to the next pass over the weights."""
-
-    def back(self) -> None:
-        if self.at:
-            self.space._owed = [(-c, z) for z, c in self.at.items() if c != 0.0]
-
-
-class _Snapshot(Excursion):
-    """Writes θ + Σ c_j z_j from a copy of θ, and the copy back at the end. θ never drifts."""
-
-    def __init__(self, space: ParamSpace):
-        super().__init__(space)
-        with space._timed():
-            self.theta = space.take_snapshot()
-
-    def to(self, terms: Terms) -> None:
-        with self.space._timed():
-            for i, (p, theta) in enumerate(zip(self.space.tensors, self.theta, strict=True)):
-                _add_(p, theta, i, terms)
-
-    def back(self) -> None:
-        with self.space._timed():
-            torch._foreach_copy_(self.space.tensors, self.theta)
-
-
-class _Streamed(Excursion):
-    """Leaves θ where it is and has the modules compute with θ + Σ c_j z_j."""
-
-    def __init__(self, space: ParamSpace):
-        super().__init__(space)
-        assert space.stream is not None
-        self.stream = space.stream
-
-    def to(self, terms: Terms) -> None:
-        self.stream.to(functools.partial(self.displace, terms) if terms else None)
-
-    def displace(self, terms: Terms, out: Tensor, i: int, rows: Tensor | None) -> None:
-        with self.space._timed(passes=0):
-            theta = self.space.tensors[i]
-            if rows is None:
-                _add_(out, theta, i, terms)
-            else:
-                _add_rows_(out, theta, i, terms, rows)
-
-    def back(self) -> None:
-        self.stream.back()
-
-    def check(self) -> None:
-        self.stream.check()
-
-
-class _Nowhere(Excursion):
-    """Stays at θ."""
-
-    def to(self, terms: Terms) -> None:
-        pass
-
-    def back(self) -> None:
-        pass
-
-
-_TRIPS: dict[str, type[Excursion]] = {
-    "subtract": _Subtract,
-    "merged": _Merged,
-    "snapshot": _Snapshot,
-    "streamed": _Streamed,
-}
 
 
 def _not_decayed(model: nn.Module) -> set[str]:
@@ -389,77 +255,3 @@ def _not_decayed(model: nn.Module) -> set[str]:
             if norm or name == "bias":
                 found.add(f"{prefix}.{name}" if prefix else name)
     return found
-
-
-class Rounding(NamedTuple):
-    """Rounds at random.
-
-    Attributes:
-        engine: What draws the bits.
-        key: Their key.
-    """
-
-    engine: PhiloxEngine
-    key: NoiseKey
-
-
-class Place(NamedTuple):
-    """What a pass changes.
-
-    Attributes:
-        p: A tensor of θ.
-        i: Its position.
-        decay: Share of it, ≥ 0, that is taken away.
-        rounding: How it is rounded after the change; None is to nearest.
-    """
-
-    p: Tensor
-    i: int
-    decay: float
-    rounding: Rounding | None
-
-    @property
-    def bits(self) -> NoiseKey | None:
-        """Key of the bits that round it at random, if they do."""
-        return None if self.rounding is None else self.rounding.key
-
-
-def _add_(
-    out: Tensor,
-    theta: Tensor,
-    i: int,
-    terms: Terms,
-    decay: float = 0.0,
-    rounding: Rounding | None = None,
-) -> None:
-    """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
-    if (one := fused(terms)) is not None:
-        h = None if one.h is None else one.h[i]
-        key = None if rounding is None else rounding.key
-        one.engine.add_(out, theta, i, one.terms, decay, scale=h, rounding=key)
-        return
-    if out.dtype == torch.float32:
-        total = out if out is theta else out.copy_(theta)
-    else:
-        total = theta.float()
-    if decay:
-        total.mul_(1.0 - decay)
-    for c, z in terms:
-        total.add_(z.sample(i, theta), alpha=c)
-    if rounding is not None:
-        rounding.engine.round_(out, total, i, rounding.key)
-    elif total is not out:
-        out.copy_(total)
-
-
-def _add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
-    """Writes as `_add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
-    if (one := fused(terms)) is not None:
-        h, some = None if one.h is None else one.h[i], theta.new_empty(len(rows), theta.shape[1])
-        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows)
-    else:
-        total = theta[rows].float()
-        for c, z in terms:
-            total.add_(z.sample(i, theta)[rows], alpha=c)
-        some = total.to(theta.dtype)
-    out.index_copy_(0, rows, some)

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from zo.excursions import RESTORE_POLICIES
 from zo.noise import NOISES
-from zo.params import RESTORE_POLICIES, ROUNDINGS
+from zo.params import ROUNDINGS
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tests.optim.test_contract import ZEROTH_ORDER, Interrupted, Quadratic, same, start
+from zo.changes import Change
 from zo.directions import Gaussian, Preconditioned
 from zo.noise import NoiseKey
-from zo.params import Change, ParamSpace
+from zo.params import ParamSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 

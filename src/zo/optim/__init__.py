@@ -2,6 +2,7 @@
 
 from zo.optim.adam import Adam, AdamConfig
 from zo.optim.base import (
+    BranchedLoss,
     DifferentiableLoss,
     Estimate,
     LossFn,
@@ -34,6 +35,7 @@ OPTIMIZERS: dict[str, Method] = {
 
 __all__ = [
     "OPTIMIZERS",
+    "BranchedLoss",
     "DifferentiableLoss",
     "Estimate",
     "LossFn",

@@ -9,14 +9,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_check
 import torch
 from torch import Tensor
 
-from zo.directions import Direction, Gaussian
+from zo.changes import Change
+from zo.directions import Direction, Gaussian, Terms
+from zo.excursions import BranchedLoss, LossFn
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.params import Change, ParamSpace, Terms
+from zo.params import ParamSpace
 
 STATE_DTYPES = ("param", "float32")
-
-LossFn: TypeAlias = Callable[[], float]
-"""Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
 
 
 @runtime_checkable
@@ -124,7 +123,7 @@ class ZOOptimizer(ABC):
         """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
-            loss_fn: The mini-batch's loss at the current θ; called `forwards_per_step` times.
+            loss_fn: The mini-batch's loss at the current θ; measured `forwards_per_step` times.
 
         Returns:
             The step's loss, record, signals and number of forward passes.
@@ -132,7 +131,8 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = _Counted(loss_fn, self._finite, self.params.settle)
+        kind = _CountedBranches if isinstance(loss_fn, BranchedLoss) else _Counted
+        counted = kind(loss_fn, self._finite, self.params.settle)
         try:
             found = self.estimate(counted)
             for value in found.record:
@@ -242,6 +242,16 @@ class _Counted:
             raise TypeError("a first-order method needs a loss with a method `backward`")
         self.losses.append(self.finite("loss", self.loss_fn.backward()))
         return self.losses[-1]
+
+
+class _CountedBranches(_Counted):
+    """The same of a `BranchedLoss`."""
+
+    def branches(self, n: int) -> list[float]:
+        assert isinstance(self.loss_fn, BranchedLoss)
+        found = self.loss_fn.branches(n)
+        self.losses += [self.finite("loss", loss) for loss in found]
+        return found
 
 
 def state_dtype(name: str) -> torch.dtype | None:

@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from zo.directions import Terms
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.params import ParamSpace, Terms
+from zo.params import ParamSpace
 from zo.posterior import Posterior, Vector
 
 NEGLIGIBLE = 1e-10

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.directions import Direction, Preconditioned, fused
+from zo.changes import Change, Place
+from zo.directions import Direction, Preconditioned, Terms, fused
 from zo.optim.base import STATE_DTYPES, Estimate, LossFn, Record, ZOOptimizer, state_dtype
 from zo.optim.fused import HiZOOScalars, passes
-from zo.params import Change, ParamSpace, Place, Terms
+from zo.params import ParamSpace
 
 SMOOTH_SCHEDULES = ("constant", "cosine")
 

@@ -6,7 +6,9 @@
     θ ← θ − η (c Z + λ θ)               with `divide_by_rank`: c Z / r where Z = U Vᵀ
 
 Cost: 2 forward passes per step; no state, since V is drawn again from its key. Passes over the weights: 4
-(`restore=subtract`); r (rows + columns) normals for a matrix instead of rows · columns.
+(`restore=subtract`); r (rows + columns) normals for a matrix instead of rows · columns. Under `restore=factors` both
+losses are one pass of a batch of twice the rows, the updates add up in a factor A of rows × r, float32, which is the
+state then, and there is one pass over the weights per `interval` steps: θ = W + A Vᵀ, see `zo.factors`.
 
 Source: Chen et al. 2025, "Enhancing Zeroth-Order Fine-Tuning for Language Models with Low-Rank Structures"; its
 Algorithm 1 has the factor 1/r, its released code and that of the BSZO paper have not.
@@ -17,7 +19,9 @@ code both share a generator, and on every step that redraws V the update is alon
 r: ε and η grow with the rank, as in the released code. `n` > 1 is ours: n directions, each with its own U and V.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from zo.directions import LowRank
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
@@ -56,6 +60,7 @@ class LOZO(MeZO):
         self.rank = config.rank
         self.interval = config.interval
         self.update_scale = 1.0 / config.rank if config.divide_by_rank else 1.0
+        self._hold()
 
     def direction(self, i: int = 0) -> LowRank:
         """Returns direction `i` of the current step: U new, V as old as the interval says."""
@@ -65,6 +70,25 @@ class LOZO(MeZO):
             rank=self.rank,
             engine=self.params.engine,
         )
+
+    def advance(self, record: Record) -> None:
+        """Applies the update and goes on to the next step; where V is redrawn, what has added up is folded into θ."""
+        super().advance(record)
+        if self.step_index % self.interval == 0:
+            self.params.fold()
+            self._hold()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state_dict`."""
+        super().load_state_dict(state)
+        self._hold()
+
+    def _hold(self) -> None:
+        """Has the current step's V at hand under `restore=factors`."""
+        factors = self.params.factors
+        if factors is not None:
+            factors.hold([self.direction(i) for i in range(self.n)])
+            self.state["a"] = factors.a
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""

@@ -20,6 +20,7 @@ released code reports ℓ₊; decay spares biases and norms by module type (the 
 import math
 from dataclasses import dataclass
 
+from zo.directions import Terms
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
 from zo.params import ParamSpace
 
@@ -67,23 +68,21 @@ class MeZO(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes along this step's directions."""
-        slopes, losses = [], []
-        here = 0.0 if self.two_sided else loss_fn()
+        z = [self.direction(i) for i in range(self.n)]
+        signs = (1.0, -1.0) if self.two_sided else (1.0,)
+        places: list[Terms] = [[(sign * self.eps, z_i)] for z_i in z for sign in signs]
         with self.params.excursion() as probe:
-            for z in map(self.direction, range(self.n)):
-                probe.to([(self.eps, z)])
-                plus = loss_fn()
-                if not self.two_sided:
-                    slopes.append((plus - here) / self.eps)
-                    continue
-                probe.to([(-self.eps, z)])
-                minus = loss_fn()
-                slopes.append((plus - minus) / (2 * self.eps))
-                losses.append((plus + minus) / 2)
+            losses = probe.losses(loss_fn, places if self.two_sided else [[], *places])
+        if self.two_sided:
+            pairs = list(zip(losses[::2], losses[1::2], strict=True))
+            slopes = [(plus - minus) / (2 * self.eps) for plus, minus in pairs]
+            loss = sum((plus + minus) / 2 for plus, minus in pairs) / self.n
+        else:
+            loss, *rest = losses
+            slopes = [(plus - loss) / self.eps for plus in rest]
         scalars = {"slope": sum(slopes) / self.n}
         if self.n > 1:
             scalars["slope_rms"] = math.hypot(*slopes) / math.sqrt(self.n)
-        loss = sum(losses) / self.n if self.two_sided else here
         return Estimate(loss, tuple(slopes), scalars)
 
     def apply(self, record: Record) -> None:

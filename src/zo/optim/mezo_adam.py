@@ -24,11 +24,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.directions import fused
+from zo.changes import Change, Place
+from zo.directions import Terms, fused
 from zo.optim.base import STATE_DTYPES, Record, state_dtype
 from zo.optim.fused import AdamScalars, passes
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import Change, ParamSpace, Place, Terms
+from zo.params import ParamSpace
 
 
 @dataclass

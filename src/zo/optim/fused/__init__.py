@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor
 
+from zo.changes import Place
 from zo.noise import KeyedTerms, NoiseKey, PhiloxEngine
-from zo.params import Place
 
 
 class HiZOOScalars(NamedTuple):

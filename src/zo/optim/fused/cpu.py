@@ -10,12 +10,12 @@ from numba import njit
 from numba.extending import overload
 from torch import Tensor
 
+from zo.changes import Place
 from zo.noise import KeyedTerms, NoiseKey
 from zo.noise import cpu as noise
 from zo.noise.cpu import CHUNK, F, U, compiled, draw_normals, load, nearest
 from zo.optim.fused import AdamScalars, HiZOOScalars, rules
 from zo.optim.fused.reference import rests
-from zo.params import Place
 
 _store = noise._write
 

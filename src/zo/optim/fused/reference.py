@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zo.changes import Place
 from zo.noise import KeyedTerms, NoiseKey, philox
 from zo.noise.reference import NumpyEngine
 from zo.optim.fused import AdamScalars, HiZOOScalars, rules
-from zo.params import Place
 
 F = np.float32
 ENGINE = NumpyEngine()
