@@ -265,3 +265,24 @@ def test_copies_go_through_the_model_one_after_the_other():
     assert second != pytest.approx(first, abs=1e-3)
     layer.register_forward_hook(doubled)
     assert scorer.branches(batch, 2) == pytest.approx([first, second], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
+def test_in_half_precision_shared_rows_are_as_near_to_the_truth_as_a_row_each(
+    kind, dtype, monkeypatch
+):
+    masked = kind in MASKED
+    model, name = (
+        (MASKED if masked else DECODERS)[kind]().to(dtype),
+        "masked" if masked else "decoder",
+    )
+    examples = examples_of([1, 4, 2], LENGTHS, masked)
+    found = []
+    for layout in LAYOUTS.values():
+        monkeypatch.setattr("zo.collate.pack", lambda *_, layout=layout: layout)
+        scorer = CandidateScorer(model, 1, kind=name)
+        found.append(scorer.scores(scorer.collate(examples)))
+    truth = torch.tensor((plain_masked_scores if masked else plain_scores)(model.float(), examples))
+    shared, two, alone = ((scores - truth).pow(2).mean().sqrt() for scores in found)
+    assert 0 < max(shared, two) < 1.5 * alone
