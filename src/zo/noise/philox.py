@@ -164,7 +164,8 @@ def rounded_bfloat16(x: Array, w: Array) -> Array:
     up = ((bits + (w >> np.uint32(16))) >> np.uint32(16)).astype(np.uint16)
     magnitude = bits & np.uint32(0x7FFFFFFF)
     up = np.where(magnitude == 0x7F800000, (bits >> np.uint32(16)).astype(np.uint16), up)
-    return np.where(magnitude > 0x7F800000, np.uint16(0x7FC0), up)
+    out: Array = np.where(magnitude > 0x7F800000, np.uint16(0x7FC0), up)
+    return out
 
 
 def rounded_float16(x: Array, w: Array) -> Array:
