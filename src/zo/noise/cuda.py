@@ -1,6 +1,6 @@
 """Philox noise on a CUDA GPU: one Triton kernel that reads, draws in registers, adds, rounds and writes.
 
-The arithmetic is that of `zo.noise.philox`, with fused multiply-adds switched off. Coefficients and keys are read from a
+The arithmetic is that of `zo.noise.philox`, with fused multiply-adds switched off. Coefficients and keys stand in a
 small table in the GPU's memory, which the tensors of a pass share: a launch per tensor, and one copy per pass.
 """
 

@@ -185,7 +185,8 @@ def rounded_float16(x: Array, w: Array) -> Array:
     out = np.where(magnitude < 0x38800000, subnormal, np.minimum(normal, np.uint32(0x7C00)))
     out = np.where(magnitude >= 0x47800000, np.uint32(0x7C00), out)
     out = np.where(magnitude > 0x7F800000, np.uint32(0x7E00), out).astype(np.uint16)
-    return np.where(magnitude > 0x7F800000, out, out | sign)
+    signed: Array = np.where(magnitude > 0x7F800000, out, out | sign)
+    return signed
 
 
 def _blocks(start: int, count: int) -> range:
