@@ -398,7 +398,7 @@ from triton.compiler import ASTSource
 from zo.noise import cuda
 for dtype, extra in (("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"rows": None})):
     types = dict.fromkeys(("out", "theta", "scale"), "*" + dtype) | {"rows": "*i64", "table": "*i64"}
-    types |= dict.fromkeys(("count", "tensor", "start", "width", "parts"), "i32") | {"keep": "fp32"}
+    types |= dict.fromkeys(("count", "back", "tensor", "start", "width", "parts"), "i32") | {"keep": "fp32"}
     fixed = {"AT_RANDOM": False, "BLOCK": cuda.BLOCK, **extra}
     types |= dict.fromkeys(fixed, "constexpr")
     kernel = triton.compile(

@@ -3,6 +3,8 @@
 import importlib.util
 import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -26,8 +28,9 @@ needs_numba = pytest.mark.skipif(
 )
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="Triton is not installed, or does not interpret",
+    importlib.util.find_spec("triton") is None
+    or not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
+    reason="Triton is not installed, or has no GPU and does not interpret",
 )
 
 
@@ -36,22 +39,23 @@ def values(seed: int, dtype: torch.dtype, positive: bool = False) -> Tensor:
     return ((made.abs() + 0.1) if positive else made).to(dtype)
 
 
-def place(dtype: torch.dtype, decay: float, at_random: bool) -> Place:
+def place(dtype: torch.dtype, decay: float, at_random: bool, device: str) -> Place:
     rounding = Rounding(NumpyEngine(), BITS) if at_random and dtype != torch.float32 else None
-    return Place(values(1, dtype), 3, decay, rounding)
+    return Place(values(1, dtype).to(device), 3, decay, rounding)
 
 
-def hizoo_by(passes, dtype, state, in_float32, back, decay, at_random) -> list[Tensor]:
-    at, h = place(dtype, decay, at_random), values(2, state, positive=True)
+def hizoo_by(passes, dtype, state, in_float32, back, decay, at_random, on="cpu") -> list[Tensor]:
+    at, h = place(dtype, decay, at_random, on), values(2, state, positive=True).to(on)
     passes.hizoo(at, h, KEYS[0], HiZOOScalars(back, -0.02, 0.3, 0.1, 0.02, in_float32))
-    return [at.p, h]
+    return [at.p.cpu(), h.cpu()]
 
 
-def adam_by(passes, dtype, state, directions, back, decay, at_random) -> list[Tensor]:
-    at, m, v = place(dtype, decay, at_random), values(3, state), values(4, state, positive=True)
+def adam_by(passes, dtype, state, directions, back, decay, at_random, on="cpu") -> list[Tensor]:
+    at, m = place(dtype, decay, at_random, on), values(3, state).to(on)
+    v = values(4, state, positive=True).to(on)
     gradient = [(0.7 - j, key) for j, key in enumerate(KEYS[:directions])]
     passes.adam(at, m, v, gradient, AdamScalars(back, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02))
-    return [at.p, m, v]
+    return [at.p.cpu(), m.cpu(), v.cpu()]
 
 
 def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
@@ -77,16 +81,18 @@ def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
 @needs_triton
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("state", ["param", "float32"])
-def test_the_kernels_are_the_reference_bit_for_bit_in_tritons_interpreter(dtype, state):
+def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
+    """Through Triton's interpreter, or on a GPU where there is one."""
     from zo.optim.fused import cuda
 
+    on = "cuda" if torch.cuda.is_available() else "cpu"
     kept = torch.float32 if state == "float32" else dtype
     for move in [(0.03, 0.25, True), (None, 0.0, False), (0.03, 0.0, False)]:
         given = (dtype, kept, state == "float32", *move)
-        assert_equal(hizoo_by(cuda, *given), hizoo_by(reference, *given))
+        assert_equal(hizoo_by(cuda, *given, on), hizoo_by(reference, *given))
         for directions in (1, 3):
             given = (dtype, kept, directions, *move)
-            assert_equal(adam_by(cuda, *given), adam_by(reference, *given))
+            assert_equal(adam_by(cuda, *given, on), adam_by(reference, *given))
 
 
 def small_step(name: str, dtype: torch.dtype, state_dtype: str, **settings):
@@ -179,3 +185,33 @@ def test_what_cannot_be_fused_is_made_in_several_passes():
         assert fuse(philox_z)
         assert p.ne(1).any()
         p.fill_(1.0)
+
+
+def test_the_kernels_compile_for_a_gpu_without_a_fused_multiply_add():
+    """For Hopper, whether or not one is here."""
+    pytest.importorskip("triton")
+    code = """
+import re, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from zo.optim.fused import cuda
+for kernel in (cuda._hizoo, cuda._adam):
+    for dtype, switch in (("bf16", True), ("fp16", True), ("fp32", False)):
+        names = kernel.arg_names
+        types = dict.fromkeys(names, "fp32") | dict.fromkeys(("p", "h", "m", "v"), "*" + dtype)
+        types |= {"table": "*i64"} | dict.fromkeys(("count", "directions", "tensor"), "i32")
+        fixed = {"BACK": True, "IN_FLOAT32": switch, "AT_RANDOM": switch, "BLOCK": cuda.BLOCK}
+        fixed = {name: value for name, value in fixed.items() if name in names}
+        types = {name: types[name] for name in names} | dict.fromkeys(fixed, "constexpr")
+        ptx = triton.compile(
+            ASTSource(kernel, types, fixed), target=GPUTarget("cuda", 90, 32),
+            options={"enable_fp_fusion": False}).asm["ptx"]
+        operations = set(re.findall(r"^\\s+([a-z0-9_.]+)\\s", ptx, re.M))
+        print(dtype, not any(op.startswith("fma") or "approx" in op for op in operations),
+              {"sqrt.rn.f32", "div.rn.f32"} <= operations)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.stdout == "bf16 True True\nfp16 True True\nfp32 True True\n" * 2, done.stderr

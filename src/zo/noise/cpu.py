@@ -331,13 +331,13 @@ class NumbaEngine(PhiloxEngine):
         out: Tensor,
         theta: Tensor,
         tensor: int,
-        back: KeyedTerms,
         terms: KeyedTerms,
         keep: float,
         start: int,
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
+        back: KeyedTerms = (),
     ) -> None:
         to, of = flat_array(out), flat_array(theta)
         h = None if scale is None else flat_array(scale)

@@ -192,13 +192,13 @@ class TritonEngine(PhiloxEngine):
         out: Tensor,
         theta: Tensor,
         tensor: int,
-        back: KeyedTerms,
         terms: KeyedTerms,
         keep: float,
         start: int,
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
+        back: KeyedTerms = (),
     ) -> None:
         both = (*back, *terms)
         _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(back))

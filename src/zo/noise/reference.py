@@ -30,13 +30,13 @@ class NumpyEngine(PhiloxEngine):
         out: Tensor,
         theta: Tensor,
         tensor: int,
-        back: KeyedTerms,
         terms: KeyedTerms,
         keep: float,
         start: int,
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
+        back: KeyedTerms = (),
     ) -> None:
         for part, at, of in _parts(out, start, rows):
             total = theta.view(-1)[of].float().numpy()

@@ -27,7 +27,9 @@ from zo.params import Place
 @triton.jit
 def _rounded(x, like):
     """Returns x rounded to what `like` points to, and back."""
-    if like.dtype.element_ty == tl.bfloat16:  # by its bits, since the interpreter's own cast cuts off
+    if (
+        like.dtype.element_ty == tl.bfloat16
+    ):  # by its bits, since the interpreter's own cast cuts off
         bits = x.to(tl.uint32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
