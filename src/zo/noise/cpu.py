@@ -225,7 +225,9 @@ def _normal(out: Any, start: Any, key: Any) -> None:
     for i in range(-(start % 4), len(out), CHUNK):
         low, high = max(0, -i), min(CHUNK, len(out) - i)
         draw_normals(drawn, (start + i) // 4, (high + 3) // 4, key)
-        out[i + low : i + high] = drawn[low:high]
+        z, part = drawn[low:high], out[i + low : i + high]
+        for k in range(len(part)):
+            part[k] = z[k]
 
 
 @compiled

@@ -146,7 +146,8 @@ def log_uniform(w: Array) -> Array:
     x = ((bits & np.int32(0x7FFFFF)) + np.int32(ROOT_HALF_BITS)).view(np.float32) - _f(1.0)
     x2 = x * x
     tail = _polynomial(LOG, x) * x2 * x + e * LN2_LOW - HALF * x2
-    return x + tail + e * LN2_HIGH
+    logarithm: Array = x + tail + e * LN2_HIGH
+    return logarithm
 
 
 def rounded_bfloat16(x: Array, w: Array) -> Array:
