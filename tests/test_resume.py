@@ -99,7 +99,10 @@ def killed_again_and_again(frozen, optimizer, precision, *more):
     assert "taken over from process" in (run / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("optimizer", "restore"), [("bszo", "subtract"), ("lozo", "snapshot")])
+@pytest.mark.parametrize(
+    ("optimizer", "restore"),
+    [("bszo", "subtract"), ("lozo", "snapshot"), ("mezo_adam", "merged")],
+)
 def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
     more = ("precision.noise=philox", "precision.rounding=stochastic")
     killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)

@@ -228,7 +228,9 @@ def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
 
 
-@pytest.mark.parametrize(("optimizer", "restore"), [("bszo", "snapshot"), ("hizoo", "subtract")])
+@pytest.mark.parametrize(
+    ("optimizer", "restore"), [("bszo", "snapshot"), ("hizoo", "subtract"), ("hizoo", "merged")]
+)
 def test_a_replay_draws_and_rounds_as_the_run_did(make_run, monkeypatch, optimizer, restore):
     more = ("precision.noise=philox", "precision.rounding=stochastic")
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, ("bf16", restore), *more)
