@@ -104,6 +104,15 @@ def killed_again_and_again(frozen, optimizer, precision, *more):
     assert "taken over from process" in (run / "log.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "restore"),
+    [("bszo", "subtract"), ("lozo", "snapshot"), ("mezo_adam", "merged")],
+)
+def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
+    more = ("precision.noise=philox", "precision.rounding=stochastic")
+    killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
+
+
 @pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
 def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision):
     killed_again_and_again(frozen, optimizer, precision)

@@ -135,7 +135,7 @@ class PhiloxEngine(Engine):
         whole = out if out.is_contiguous() else out.contiguous()
         theta = theta.contiguous()
         scale = None if scale is None else scale.contiguous()
-        self._add(whole, theta, tensor, back, terms, 1.0 - decay, start, scale, rounding, rows)
+        self._add(whole, theta, tensor, terms, 1.0 - decay, start, scale, rounding, rows, back)
         return out if whole is out else out.copy_(whole)
 
     def round_(
@@ -165,7 +165,7 @@ class PhiloxEngine(Engine):
         if out.numel() == 0:
             return out
         whole = out if out.is_contiguous() else out.contiguous()
-        self._round(whole, total.contiguous(), tensor, rounding, start)
+        self._add(whole, total.contiguous(), tensor, [], 1.0, start, None, rounding, None)
         return out if whole is out else out.copy_(whole)
 
     @abstractmethod
@@ -180,21 +180,15 @@ class PhiloxEngine(Engine):
         out: Tensor,
         theta: Tensor,
         tensor: int,
-        back: KeyedTerms,
         terms: KeyedTerms,
         keep: float,
         start: int,
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
+        back: KeyedTerms = (),
     ) -> None:
-        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay."""
-
-    @abstractmethod
-    def _round(
-        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
-    ) -> None:
-        """`round_` of contiguous tensors that are not empty."""
+        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
 
 
 @lru_cache

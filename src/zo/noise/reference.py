@@ -30,32 +30,28 @@ class NumpyEngine(PhiloxEngine):
         out: Tensor,
         theta: Tensor,
         tensor: int,
-        back: KeyedTerms,
         terms: KeyedTerms,
         keep: float,
         start: int,
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
+        back: KeyedTerms = (),
     ) -> None:
         for part, at, of in _parts(out, start, rows):
-            total = theta.view(-1)[of].float().numpy().copy()
+            total = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())
-            for factor, move in ((1.0, back), (keep, terms)):
-                total = torch.from_numpy(total).to(out.dtype).float().numpy() * np.float32(factor)
+            for move, factor in ((back, 1.0), (terms, keep)):
+                total = total * np.float32(factor)
                 for c, key in move:
                     z = philox.normals(key, tensor, at, len(part))
                     total += np.float32(c) * (z if root is None else z / root)
+                if move is back and back:
+                    total = torch.from_numpy(total).to(out.dtype).float().numpy()
             if rounding is None:
                 part.copy_(torch.from_numpy(total))
             else:
                 _round(part, total, tensor, rounding, at)
-
-    def _round(
-        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
-    ) -> None:
-        for part, at, of in _parts(out, start, None):
-            _round(part, total.view(-1)[of].numpy(), tensor, rounding, at)
 
 
 def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tensor, int, slice]]:

@@ -6,7 +6,8 @@
     θ ← θ − η ((ℓ₊ − ℓ₋) / 2ε · z/√H + λ θ)      with the new H;  λ: `weight_decay`, not on biases and norms
 
 Cost: 3 forward passes per step; state: H, once the memory of θ in its dtype, or 4 bytes per parameter in float32.
-Passes over the weights: 4 (`restore=subtract`), 3 (`merged`), the last of them over H, too.
+Passes over the weights: 4 (`restore=subtract`), 3 (`merged`), the last of them over H, too; under Philox noise each
+reads and writes once what it moves.
 
 Source: Zhao et al. 2025, "Second-Order Fine-Tuning without Pain for LLMs: A Hessian Informed Zeroth-Order Optimizer",
 Algorithm 1, in the order of its released code and that of the BSZO paper's.

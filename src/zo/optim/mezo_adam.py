@@ -7,7 +7,7 @@
 
 Cost: 2n forward passes per step (one-sided 1 + n); state: m and v, twice the memory of θ in its dtype, or 8 bytes per
 parameter in float32. Passes over the weights: 2n + 2 (`restore=subtract`) or 2n + 1 (`merged`), the last of
-them over the moments, too.
+them over the moments, too; under Philox noise each reads and writes once what it moves.
 
 Source: Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", Appendix B; Kingma and Ba 2015,
 Algorithm 1; the BSZO paper's MeZO-Adam.

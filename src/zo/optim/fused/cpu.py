@@ -44,21 +44,22 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
     ) -> None:
         built_on  # noqa: B018
         step, s, kept, bend, divisor, keep = scalars
-        z, total = np.empty(CHUNK, F), np.empty(CHUNK, F)
+        drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
         for i in range(0, len(p), CHUNK):
-            many, block = min(CHUNK, len(p) - i), (at + i) // 4
-            draw_normals(z, block, (many + 3) // 4, key)
-            for k in range(many):
-                x, a = load(p[i + k]), load(h[i + k])
+            x, a, block = p[i : i + CHUNK], h[i : i + CHUNK], (at + i) // 4
+            z, total = drawn[: len(x)], sums[: len(x)]
+            draw_normals(drawn, block, (len(x) + 3) // 4, key)
+            for k in range(len(x)):
+                total[k], b = load(x[k]), load(a[k])
                 if back is not None:
-                    x = load(nearest(x + back * (z[k] / np.sqrt(a)), p[0]))
+                    total[k] = load(nearest(total[k] + back * (z[k] / np.sqrt(b)), p[0]))
                 if gain is None:
-                    a = grown(a, z[k], h[0], bend, s, kept, divisor)
+                    b = grown(b, z[k], h[0], bend, s, kept, divisor)
                 else:
-                    a = grown_float32(a, z[k], gain, s)
-                h[i + k] = nearest(a, h[0])
-                total[k] = keep * x + step * (z[k] / np.sqrt(a))
-            _store(p, total, i, 0, many, block, rounding)
+                    b = grown_float32(b, z[k], gain, s)
+                a[k] = nearest(b, h[0])
+                total[k] = keep * total[k] + step * (z[k] / np.sqrt(b))
+            _store(x, total, 0, block, rounding)
 
     @compiled
     def adam(
@@ -74,24 +75,25 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
     ) -> None:
         built_on  # noqa: B018
         beta1, beta2, rest1, rest2, root1, root2, eps, step, keep = scalars
-        z, g, total = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
+        drawn, slopes, sums = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
         for i in range(0, len(p), CHUNK):
-            many, block = min(CHUNK, len(p) - i), (at + i) // 4
+            x, a, b = p[i : i + CHUNK], m[i : i + CHUNK], v[i : i + CHUNK]
+            z, g, total, block = drawn[: len(x)], slopes[: len(x)], sums[: len(x)], (at + i) // 4
             g[:] = F(0.0)
             for j in range(len(keys)):
                 c = gradient[j]
-                draw_normals(z, block, (many + 3) // 4, keys[j])
-                for k in range(many):
+                draw_normals(drawn, block, (len(x) + 3) // 4, keys[j])
+                for k in range(len(x)):
                     g[k] += c * z[k]
-            for k in range(many):
-                x = load(p[i + k])
+            for k in range(len(x)):
+                total[k] = load(x[k])
                 if back is not None:
-                    x = load(nearest(x + back * z[k], p[0]))
-                a = first_moment(load(m[i + k]), g[k], m[0], beta1, rest1)
-                b = second_moment(load(v[i + k]), g[k], v[0], beta2, rest2)
-                m[i + k], v[i + k] = nearest(a, m[0]), nearest(b, v[0])
-                total[k] = keep * x + step * adam_step(a, b, m[0], root1, root2, eps)
-            _store(p, total, i, 0, many, block, rounding)
+                    total[k] = load(nearest(total[k] + back * z[k], p[0]))
+                m_k = first_moment(load(a[k]), g[k], m[0], beta1, rest1)
+                v_k = second_moment(load(b[k]), g[k], v[0], beta2, rest2)
+                a[k], b[k] = nearest(m_k, m[0]), nearest(v_k, v[0])
+                total[k] = keep * total[k] + step * adam_step(m_k, v_k, m[0], root1, root2, eps)
+            _store(x, total, 0, block, rounding)
 
     return hizoo, adam
 
