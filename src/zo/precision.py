@@ -23,7 +23,7 @@ class PrecisionConfig:
         dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
-        restore: How θ comes back after a probe: `subtract` or `snapshot`, see `zo.params.ParamSpace`.
+        restore: How θ comes back after a probe: `subtract`, `snapshot` or `streamed`, see `zo.params.ParamSpace`.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`, or `stochastic`, up or down at random such that the
             mean is right (bfloat16 and float16, with `philox`); probes are always rounded to nearest.
