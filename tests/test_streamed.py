@@ -458,6 +458,23 @@ def test_the_buffer_is_as_large_as_the_largest_module(name):
     assert stream_of(ParamSpace.of(model, "streamed")).bytes == expected
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
+    run = Run(name)
+    stream, places = stream_of(run.params), []
+    displaced, room = params._Streamed.displace, stream._buffer.data_ptr()
+
+    def note(self, terms, out, i, rows):
+        places.append((out.data_ptr() - room, out.numel() * out.element_size()))
+        displaced(self, terms, out, i, rows)
+
+    monkeypatch.setattr(params._Streamed, "displace", note)
+    run.optimizer.step(run.loss)
+    assert len(places) >= 2 * len(run.params.tensors)
+    assert all(begin >= 0 and begin + size <= stream.bytes for begin, size in places)
+    assert all(begin % 64 == 0 for begin, _ in places)
+
+
 def test_what_the_buffer_of_opt_13b_takes():
     from transformers import OPTConfig, OPTForCausalLM
 
