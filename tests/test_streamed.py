@@ -41,6 +41,8 @@ MODELS = {
     "bert": bert,
 }
 MASKED = ("roberta", "bert")
+ONE_TOKEN = ("opt", "gpt2", "mistral-tied", "llama")
+"""Models whose answers are of one token each; others' first ones differ in length."""
 LENGTHS = (7, 2, 19, 1, 11)
 """In tokens."""
 
@@ -54,7 +56,8 @@ def examples(name: str) -> list[Encoded]:
             ids[i % n] = 3
             found.append(Encoded(ids, [[7], [201], [44]], i % 3, i % n))
         else:
-            found.append(Encoded(ids, [[7], [201, 12], [44]], i % 3))
+            several = [[201, 12], [201]][name in ONE_TOKEN]
+            found.append(Encoded(ids, [[7], several, [44]], i % 3))
     return found
 
 
@@ -158,7 +161,7 @@ def holders(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("error", [ArithmeticError, KeyboardInterrupt])
-@pytest.mark.parametrize("name", ["opt", "roberta", "gpt2"])
+@pytest.mark.parametrize("name", ["opt-untied", "roberta", "gpt2-untied"])
 def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were(name, error):
     """Before and after the forward of each module that holds weights, also of those inside another one."""
     run, twin = Run(name, "mezo"), Run(name, "mezo", "snapshot")
@@ -219,6 +222,19 @@ def noted(monkeypatch) -> list[tuple[int, int]]:
     return found
 
 
+def look_ups(model: nn.Module) -> dict[int, int]:
+    """Of each embedding's weight, by its address, the values of the rows that it was last asked for."""
+    found = {}
+    for module in model.modules():
+        if type(module) is nn.Embedding:
+
+            def note(module, args):
+                found[module.weight.data_ptr()] = args[0].numel() * module.embedding_dim
+
+            module.register_forward_pre_hook(note)
+    return found
+
+
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("name", ["llama", "opt-untied", "gpt2-untied"])
 def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypatch):
@@ -228,14 +244,8 @@ def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypat
         run.params, OPTIMIZERS["bszo"].config(k=k), lr=1e-3, seed=3
     )
     run.loss.batch = run.scorer.collate(run.examples[2:3])
-    written = noted(monkeypatch)
+    written, looked_up = noted(monkeypatch), look_ups(run.model)
     run.optimizer.step(run.loss)
-    tokens = run.loss.batch.input_ids.numel()
-    looked_up = {
-        m.weight.data_ptr(): tokens * m.weight.shape[1]
-        for m in run.model.modules()
-        if type(m) is nn.Embedding
-    }
     for i, p in enumerate(run.params.tensors):
         once = looked_up.get(p.data_ptr(), p.numel())
         assert [n for j, n in written if j == i] == [*[once] * k, p.numel()]
@@ -244,18 +254,17 @@ def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypat
 
 def test_an_embedding_is_displaced_where_it_is_read_alone(monkeypatch):
     run = Run("opt-untied")
-    written = noted(monkeypatch)
+    written, looked_up = noted(monkeypatch), look_ups(run.model)
     names = run.params.names
     table, places = (
         names.index(f"model.decoder.embed_{kind}.weight") for kind in ("tokens", "positions")
     )
-    width = run.params.tensors[table].shape[1]
     run.loss.batch = run.scorer.collate(run.examples[2:3])
     with run.params.excursion() as probe:
         probe.to([(0.5, Z[0])])
         run.loss()
-    tokens = run.loss.batch.input_ids.numel()
-    assert [n for i, n in written if i == table] == [tokens * width]
+    assert [n for i, n in written if i == table] == list(looked_up.values())
+    assert 0 < written[0][1] < run.params.tensors[table].numel()
     # a subclass may look up other rows than it is given: OPT's positions begin at 2
     assert [n for i, n in written if i == places] == [run.params.tensors[places].numel()]
 
@@ -448,6 +457,23 @@ def test_the_buffer_is_as_large_as_the_largest_module(name):
     biases = {"roberta": 1, "bert": 1}.get(name, 0)  # of the head
     expected = sum(-(-size // 64) * 64 for size in [head] + [VOCABULARY * 4] * biases)
     assert stream_of(ParamSpace.of(model, "streamed")).bytes == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
+    run = Run(name)
+    stream, places = stream_of(run.params), []
+    displaced, room = params._Streamed.displace, stream._buffer.data_ptr()
+
+    def note(self, terms, out, i, rows):
+        places.append((out.data_ptr() - room, out.numel() * out.element_size()))
+        displaced(self, terms, out, i, rows)
+
+    monkeypatch.setattr(params._Streamed, "displace", note)
+    run.optimizer.step(run.loss)
+    assert len(places) >= 2 * len(run.params.tensors)
+    assert all(begin >= 0 and begin + size <= stream.bytes for begin, size in places)
+    assert all(begin % 64 == 0 for begin, _ in places)
 
 
 def test_what_the_buffer_of_opt_13b_takes():

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from zo.changes import Change, Place, Rounding
 from zo.directions import Gaussian
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
 from zo.optim.fused import AdamScalars, HiZOOScalars, reference
-from zo.params import Change, ParamSpace, Place, Rounding
+from zo.params import ParamSpace
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZE = 2600  # three chunks of a compiled pass, the last one not full

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.cuda import device_of
 
+from zo.changes import Place
 from zo.noise import KeyedTerms, NoiseKey
 from zo.noise.cuda import (
     BLOCK,
@@ -21,7 +22,6 @@ from zo.noise.cuda import (
 )
 from zo.optim.fused import AdamScalars, HiZOOScalars
 from zo.optim.fused.reference import rests
-from zo.params import Place
 
 
 @triton.jit
