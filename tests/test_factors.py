@@ -1,5 +1,6 @@
 """LOZO beside the weights is LOZO in the weights, with one forward pass per step and one write per interval."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from zo.config import ConfigError
 from zo.directions import Gaussian
 from zo.loop import BatchLoss
 from zo.noise import NoiseKey
+from zo.optim import NonFiniteError
 from zo.optim.lozo import LOZO, LOZOConfig
 from zo.optim.mezo import MeZO, MeZOConfig
 from zo.params import ParamSpace
@@ -212,19 +214,34 @@ def test_a_failure_within_a_layer_that_holds_other_tensors_gives_it_its_own_back
     assert all(norm._parameters[name] is tensor for name, tensor in own.items())
 
 
+@pytest.mark.parametrize("branch", [0, 1])
+def test_one_branchs_loss_that_is_not_finite_is_a_collapse(branch):
+    trial = Trial(opt(), "factors")
+    trial.steps(1)
+    was, branches = trial.theta(), trial.loss.branches
+    trial.loss.branches = lambda n: [
+        math.nan if b == branch else x for b, x in enumerate(branches(n))
+    ]
+    with pytest.raises(NonFiniteError, match="step 1: loss is nan"):
+        trial.optimizer.step(trial.loss)
+    assert bit_equal(trial.theta(), was)
+    assert trial.optimizer.step_index == 1
+
+
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("step", range(2 * INTERVAL))
-def test_a_state_of_any_step_goes_on_bit_for_bit(step):
+def test_a_state_of_any_step_goes_on_bit_for_bit(step, before):
     first = Trial(opt(), "factors", n=2)
     first.steps(step)
     second = Trial(opt(), "factors", n=2)
-    second.steps(1)  # whatever it was before
+    second.steps(before)
     state, weights, parts = first.optimizer.state_dict(), first.weights(), first.params.parts()
     for p, q in zip(second.params.tensors, weights, strict=True):
         p.copy_(q)
     second.optimizer.load_state_dict(state)
+    assert second.loss() == first.loss()
     names, tensors = second.params.parts()
     assert (names, bit_equal(tensors, parts[1])) == (parts[0], True)
-    assert second.loss() == first.loss()
     assert second.steps(4) == first.steps(4)
     assert bit_equal(second.theta(), first.theta())
 
@@ -304,7 +321,6 @@ def test_small_updates_of_half_precision_weights_add_up(dtype):
         errors = [float((trial.params.tensors[i] - exact[i]).norm()) for i in matrices]
         moved = [float((exact[i] - start[i]).norm()) for i in matrices]
         wrong[restore] = sum(errors) / sum(moved)
-    print(dtype, wrong)
     assert wrong["factors"] < 0.2 * wrong["snapshot"]
 
 
