@@ -121,10 +121,10 @@ class ParamSpace:
             )
         if terms or decay:
             with self._timed():
+                if self.factors is not None:
+                    terms = self.factors.add_(terms)
                 for i, p in enumerate(self.tensors):
-                    if self.factors is not None and p.dim() > 1:
-                        self.factors.add_(i, terms)
-                    else:
+                    if self.factors is None or p.dim() < 2:
                         _add_(p, p, i, terms, decay if self.decays[i] else 0.0)
 
     def fold(self) -> None:
