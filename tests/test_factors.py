@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
+from tests.support.tiny_models import DECODERS, llama, opt, roberta
 from tests.test_masked_scoring import make_examples as masked_examples
 from tests.test_scoring import make_examples
 from zo import factors
@@ -114,12 +114,15 @@ def test_every_variant_is_that_of_plain_lozo(kind, variant):
     ("settings", "branches"), [({}, 2), ({"n": 3}, 6), ({"n": 2, "two_sided": False}, 3)]
 )
 def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
-    trial, calls = Trial(opt(), "factors", **settings), []
+    trial, rows = Trial(opt(), "factors", **settings), []
     trial.model.base_model.register_forward_pre_hook(
-        lambda _, __, inputs: calls.append(len(inputs["input_ids"])), with_kwargs=True
+        lambda _, __, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
     )
+    trial.loss()
+    one = rows.copy()
+    rows.clear()
     info = trial.optimizer.step(trial.loss)
-    assert calls == [branches * len(part.input_ids) for part in trial.batch.parts]
+    assert rows == [branches * n for n in one]
     assert info.forwards == trial.optimizer.forwards_per_step == branches
     assert len(set(info.losses)) == branches
 
@@ -179,7 +182,7 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("where", ["embeddings", "norm", "linear", "head"])
 def test_theta_is_as_it_was_after_a_forward_pass_that_fails(where):
-    trial, twin = Trial(opt(), "factors"), Trial(opt(), "factors")
+    trial, twin = (Trial(opt(tie_word_embeddings=False), "factors") for _ in range(2))
     trial.steps(1), twin.steps(1)
     layer = trial.model.model.decoder.layers[1]
     module = {
@@ -394,12 +397,31 @@ def test_weights_that_are_read_past_their_layer_are_refused():
         optimizer.step(lambda: float(model(torch.ones(2, 3)).sum().detach()))
 
 
-def test_rows_that_branches_share_are_refused_by_the_layers_name():
-    """BERT looks its positions up once for all rows."""
-    with pytest.raises(
-        ValueError, match=r"position_embeddings: 1 rows are not those of 2 branches"
-    ):
-        Trial(bert(), "factors").steps(1)
+class Shared(nn.Module):
+    """Looks positions up once for all rows."""
+
+    def __init__(self, ids: Tensor):
+        super().__init__()
+        self.positions, self.ids = nn.Embedding(4, 3), ids
+
+    def forward(self, x):
+        return x + self.positions(self.ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        (torch.arange(4)[None], "positions: 1 rows are not those of 2 branches"),
+        (torch.arange(4), "positions: its rows cannot be told to be of one branch or another"),
+    ],
+)
+def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
+    model = Shared(ids)
+    params = ParamSpace.of(model, "factors")
+    z = LOZO(params, LOZOConfig(), lr=LR, seed=0).direction()
+    params.factors.go([[(EPS, z)], [(-EPS, z)]])
+    with pytest.raises(ValueError, match=why):
+        model(torch.zeros(6, 4, 3))
 
 
 def test_a_run_with_factors_is_one_of_lozo_without_decay(make_run):
