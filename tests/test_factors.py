@@ -1,12 +1,13 @@
 """LOZO beside the weights is LOZO in the weights, with one forward pass per step and one write per interval."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
+from tests.support.tiny_models import DECODERS, llama, opt, roberta
 from tests.test_masked_scoring import make_examples as masked_examples
 from tests.test_scoring import make_examples
 from zo import factors
@@ -14,6 +15,7 @@ from zo.config import ConfigError
 from zo.directions import Gaussian
 from zo.loop import BatchLoss
 from zo.noise import NoiseKey
+from zo.optim import NonFiniteError
 from zo.optim.lozo import LOZO, LOZOConfig
 from zo.optim.mezo import MeZO, MeZOConfig
 from zo.params import ParamSpace
@@ -113,12 +115,15 @@ def test_every_variant_is_that_of_plain_lozo(kind, variant):
     ("settings", "branches"), [({}, 2), ({"n": 3}, 6), ({"n": 2, "two_sided": False}, 3)]
 )
 def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
-    trial, calls = Trial(opt(), "factors", **settings), []
+    trial, rows = Trial(opt(), "factors", **settings), []
     trial.model.base_model.register_forward_pre_hook(
-        lambda _, __, inputs: calls.append(len(inputs["input_ids"])), with_kwargs=True
+        lambda _, __, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
     )
+    trial.loss()
+    one = rows.copy()
+    rows.clear()
     info = trial.optimizer.step(trial.loss)
-    assert calls == [branches * len(trial.batch.input_ids)]
+    assert rows == [branches * n for n in one]
     assert info.forwards == trial.optimizer.forwards_per_step == branches
     assert len(set(info.losses)) == branches
 
@@ -213,19 +218,34 @@ def test_a_failure_within_a_layer_that_holds_other_tensors_gives_it_its_own_back
     assert all(norm._parameters[name] is tensor for name, tensor in own.items())
 
 
+@pytest.mark.parametrize("branch", [0, 1])
+def test_one_branchs_loss_that_is_not_finite_is_a_collapse(branch):
+    trial = Trial(opt(), "factors")
+    trial.steps(1)
+    was, branches = trial.theta(), trial.loss.branches
+    trial.loss.branches = lambda n: [
+        math.nan if b == branch else x for b, x in enumerate(branches(n))
+    ]
+    with pytest.raises(NonFiniteError, match="step 1: loss is nan"):
+        trial.optimizer.step(trial.loss)
+    assert bit_equal(trial.theta(), was)
+    assert trial.optimizer.step_index == 1
+
+
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("step", range(2 * INTERVAL))
-def test_a_state_of_any_step_goes_on_bit_for_bit(step):
+def test_a_state_of_any_step_goes_on_bit_for_bit(step, before):
     first = Trial(opt(), "factors", n=2)
     first.steps(step)
     second = Trial(opt(), "factors", n=2)
-    second.steps(1)  # whatever it was before
+    second.steps(before)
     state, weights, parts = first.optimizer.state_dict(), first.weights(), first.params.parts()
     for p, q in zip(second.params.tensors, weights, strict=True):
         p.copy_(q)
     second.optimizer.load_state_dict(state)
+    assert second.loss() == first.loss()
     names, tensors = second.params.parts()
     assert (names, bit_equal(tensors, parts[1])) == (parts[0], True)
-    assert second.loss() == first.loss()
     assert second.steps(4) == first.steps(4)
     assert bit_equal(second.theta(), first.theta())
 
@@ -305,7 +325,6 @@ def test_small_updates_of_half_precision_weights_add_up(dtype):
         errors = [float((trial.params.tensors[i] - exact[i]).norm()) for i in matrices]
         moved = [float((exact[i] - start[i]).norm()) for i in matrices]
         wrong[restore] = sum(errors) / sum(moved)
-    print(dtype, wrong)
     assert wrong["factors"] < 0.2 * wrong["snapshot"]
 
 
@@ -379,11 +398,31 @@ def test_weights_that_are_read_past_their_layer_are_refused():
         optimizer.step(lambda: float(model(torch.ones(2, 3)).sum().detach()))
 
 
-def test_rows_that_branches_share_are_refused_by_the_layers_name():
-    trial = Trial(opt(), "factors")
-    trial.params.factors.go([[], []])
-    with pytest.raises(ValueError, match=r"embed_tokens: 3 rows are not those of 2 branches"):
-        trial.model.get_input_embeddings()(torch.zeros(3, 4, dtype=torch.long))
+class Shared(nn.Module):
+    """Looks positions up once for all rows."""
+
+    def __init__(self, ids: Tensor):
+        super().__init__()
+        self.positions, self.ids = nn.Embedding(4, 3), ids
+
+    def forward(self, x):
+        return x + self.positions(self.ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        (torch.arange(4)[None], "positions: 1 rows are not those of 2 branches"),
+        (torch.arange(4), "positions: its rows cannot be told to be of one branch or another"),
+    ],
+)
+def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
+    model = Shared(ids)
+    params = ParamSpace.of(model, "factors")
+    z = LOZO(params, LOZOConfig(), lr=LR, seed=0).direction()
+    params.factors.go([[(EPS, z)], [(-EPS, z)]])
+    with pytest.raises(ValueError, match=why):
+        model(torch.zeros(6, 4, 3))
 
 
 def test_a_run_with_factors_is_one_of_lozo_without_decay(make_run):

@@ -463,13 +463,13 @@ def test_the_buffer_is_as_large_as_the_largest_module(name):
 def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
     run = Run(name)
     stream, places = stream_of(run.params), []
-    displaced, room = params._Streamed.displace, stream._buffer.data_ptr()
+    displaced, room = excursions.Streamed._displace, stream._buffer.data_ptr()
 
     def note(self, terms, out, i, rows):
         places.append((out.data_ptr() - room, out.numel() * out.element_size()))
         displaced(self, terms, out, i, rows)
 
-    monkeypatch.setattr(params._Streamed, "displace", note)
+    monkeypatch.setattr(excursions.Streamed, "_displace", note)
     run.optimizer.step(run.loss)
     assert len(places) >= 2 * len(run.params.tensors)
     assert all(begin >= 0 and begin + size <= stream.bytes for begin, size in places)

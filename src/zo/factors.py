@@ -10,6 +10,7 @@ norms are moved in place, and displaced within the layer that they belong to.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -52,6 +53,10 @@ class Factors:
         self._moved = False  # whether A may be other than 0
         self._branches: list[Tensor] | None = None
         self._count = 1
+        self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
+        self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
+        self._room: list[Tensor] = []  # what `_branches` is made of
+        self._drawn: dict[NoiseKey, list[Tensor]] = {}  # for the probes, and the update after them
         self._unread = dict(enumerate(names))  # tensors that no layer has computed a probe with
         index = {p.data_ptr(): i for i, p in enumerate(tensors)}
         covered: set[int] = set()
@@ -85,10 +90,13 @@ class Factors:
         self._moved = bool(torch.stack([a.any() for a in self.a]).any())
         return self._moved
 
-    def add_(self, i: int, terms: Terms) -> None:
-        """Moves the A of matrix `i` by Σ c_j U_j."""
-        self._accumulate(self.a[i], i, terms)
+    def add_(self, terms: Terms) -> Terms:
+        """Moves A by Σ c_j U_j; returns terms that move what is no matrix, of noise that is drawn already."""
+        drawn = self._draw(terms)
+        self._add_left(self.a, terms, drawn)
         self._moved |= any(c != 0.0 for c, _ in terms)
+        self._drawn = {}
+        return [(c, _Drawn(drawn[_low_rank(z).u])) for c, z in terms]
 
     def fold(self) -> None:
         """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
@@ -102,8 +110,21 @@ class Factors:
 
     def go(self, places: Sequence[Terms]) -> None:
         """From now on branch b computes at θ + Σ c_j z_j, the terms of `places[b]`."""
-        self._count = len(places)
-        self._branches = [self._displaced(i, p, places) for i, p in enumerate(self._tensors)]
+        drawn = self._drawn = self._draw([term for terms in places for term in terms])
+        if not self._room or len(self._room[0]) != len(places):
+            starts = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
+            self._room = [torch.zeros(len(places), *s.shape, device=s.device) for s in starts]
+        for b, terms in enumerate(places):
+            here = [room[b] for room in self._room]
+            vectors = [here[i] for i in self._vectors]
+            for i in self._matrices:
+                here[i].copy_(self.a[i])
+            for vector in vectors:
+                vector.zero_()
+            self._add_left(here, terms, drawn)
+            for c, z in terms:
+                _add(vectors, [drawn[_low_rank(z).u][i] for i in self._vectors], c)
+        self._count, self._branches = len(places), self._room
 
     def back(self) -> None:
         """From now on there is one branch, at θ."""
@@ -119,29 +140,23 @@ class Factors:
             name, why = next(iter(self._unread.values())), "is not computed with in its layer"
             raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
 
-    def _displaced(self, i: int, p: Tensor, places: Sequence[Terms]) -> Tensor:
-        """Of each branch (A + Σ c_j U_j)ᵀ, (n, w, rows), or a bias's or norm's Σ c_j z_j, (n, length); float32."""
-        start = self.a[i] if p.dim() > 1 else torch.zeros_like(p, dtype=torch.float32)
-        out = start.expand(len(places), *start.shape).clone()
-        drawn: dict[Direction, Tensor] = {}
-        for here, terms in zip(out, places, strict=True):
-            self._accumulate(here, i, terms, drawn)
-        return out
+    def _draw(self, terms: Terms) -> dict[NoiseKey, list[Tensor]]:
+        """Returns Uᵀ of every matrix and z of every other tensor, by U's key: a step asks twice for the same."""
+        found: dict[NoiseKey, list[Tensor]] = {}
+        for z in dict.fromkeys(_low_rank(z) for _, z in terms):
+            found[z.u] = self._drawn.get(z.u) or [
+                z.left(i, p) if p.dim() > 1 else z.sample(i, p) for i, p in enumerate(self._tensors)
+            ]
+        return found
 
-    def _accumulate(
-        self, out: Tensor, i: int, terms: Terms, drawn: dict[Direction, Tensor] | None = None
+    def _add_left(
+        self, out: Sequence[Tensor], terms: Terms, drawn: Mapping[NoiseKey, Sequence[Tensor]]
     ) -> None:
-        """Adds to `out` the Σ c_j U_j of a matrix or the Σ c_j z_j of another tensor; `drawn` keeps what was drawn."""
-        p, drawn = self._tensors[i], {} if drawn is None else drawn
+        """Adds Σ c_j U_jᵀ to those of `out`, one per tensor, that are of matrices: (w, rows)."""
         for c, z in terms:
-            if not isinstance(z, LowRank):
-                raise TypeError("restore=factors moves along directions of low rank alone")
-            if z not in drawn:
-                drawn[z] = z.left(i, p) if p.dim() > 1 else z.sample(i, p)
-            if p.dim() > 1:
-                out[self._held[z.v]].add_(drawn[z], alpha=c * z.scale)
-            else:
-                out.add_(drawn[z], alpha=c)
+            z = _low_rank(z)
+            places = [out[i][self._held[z.v]] for i in self._matrices]
+            _add(places, [drawn[z.u][i] for i in self._matrices], c * z.scale)
 
     def _layer(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' places, or None if it is of no known kind."""
@@ -171,10 +186,12 @@ class Factors:
             first, second = self._v[weight], self._left(weight)
             if transposed:
                 first, second = second, first
-            rows = self._split(x, path).flatten(1, -2).float()  # (n, T, in)
-            more = rows @ first.mT @ second  # (n, T, out)
-            if bias is not None and self._branches is not None:
-                more += self._branches[bias][:, None]
+            rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
+            if bias is None or self._branches is None:
+                more = rows @ second  # (n, T, out)
+            else:
+                shift = self._branches[bias][:, None]  # (n, 1, out)
+                more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
             return y.add_(more.view_as(y))
 
         return forward
@@ -238,6 +255,28 @@ class Factors:
         if x.shape[0] % self._count:
             raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self._count} branches")
         return x.unflatten(0, (self._count, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A direction whose parts are there, one per tensor."""
+
+    parts: Sequence[Tensor]
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        return self.parts[i]
+
+
+def _low_rank(z: Direction) -> LowRank:
+    if not isinstance(z, LowRank):
+        raise TypeError("restore=factors moves along directions of low rank alone")
+    return z
+
+
+def _add(out: list[Tensor], more: list[Tensor], alpha: float) -> None:
+    """Adds alpha times each of `more` to each of `out`, in place."""
+    if out:
+        torch._foreach_add_(out, more, alpha=alpha)
 
 
 def _fold(p: Tensor, a: Tensor, v: Tensor) -> None:

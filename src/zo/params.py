@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from zo.changes import Change, Place, Rounding, Sum
+from zo.changes import Change, Place, Rounding, Sum, add_
 from zo.directions import Terms
 from zo.excursions import EXACT, RESTORE_POLICIES, TRIPS, Excursion, Nowhere
 from zo.factors import Factors
@@ -138,7 +138,9 @@ class ParamSpace:
         Raises:
             ValueError: If θ is to decay under `restore=factors`.
         """
-        if terms or decay or self.owed:
+        if self.factors is not None:
+            self._add_beside(terms, decay)
+        elif terms or decay or self.owed:
             self.carry_out(Sum(terms), decay, update)
 
     def carry_out(self, change: Change, decay: float = 0.0, update: NoiseKey | None = None) -> None:
@@ -149,16 +151,11 @@ class ParamSpace:
             decay: As in `add_`.
             update: As in `add_`.
         """
-        if decay and self.factors is not None:
-            raise ValueError("restore=factors: weight decay would write every weight at every step")
         owed, self.owed = self.owed, ()
         rounding = self._rounding(update)
         with self.timed():
             for i, p in enumerate(self.tensors):
-                if self.factors is not None and p.dim() > 1:
-                    self.factors.add_(i, change.terms(i, p))
-                else:
-                    change.make(Place(p, i, decay if self.decays[i] else 0.0, rounding), owed)
+                change.make(Place(p, i, decay if self.decays[i] else 0.0, rounding), owed)
 
     def settle(self) -> None:
         """Makes the move that `restore=merged` still owes, if there is one: the tensors are θ then.
@@ -227,6 +224,18 @@ class ParamSpace:
             self._snapshot = [torch.empty_like(p) for p in self.tensors]
         torch._foreach_copy_(self._snapshot, self.tensors)
         return self._snapshot
+
+    def _add_beside(self, terms: Terms, decay: float) -> None:
+        """Moves θ as `add_` does: its matrices beside their tensors, biases and norms in place."""
+        assert self.factors is not None
+        if decay:
+            raise ValueError("restore=factors: weight decay would write every weight at every step")
+        if terms:
+            with self.timed():
+                left = self.factors.add_(terms)
+                for i, p in enumerate(self.tensors):
+                    if p.dim() < 2:
+                        add_(p, p, i, left)
 
     def _rounding(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""
