@@ -15,8 +15,9 @@ ANALYSIS = ROOT / "analysis"
 CORE = {
     "zo.noise": (),
     "zo.posterior": (),
+    "zo.stopwatch": (),
     "zo.directions": ("zo.noise",),
-    "zo.params": ("zo.noise", "zo.directions"),
+    "zo.params": ("zo.noise", "zo.directions", "zo.stopwatch"),
     "zo.optim": ("zo.noise", "zo.posterior", "zo.directions", "zo.params", "zo.optim"),
 }
 CORE_OUTSIDE = {"torch", "numpy"}

@@ -1,16 +1,16 @@
 """The trainable tensors of a model and the only code that writes them."""
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from zo.directions import Direction
+from zo.stopwatch import Stopwatch
 
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
@@ -37,7 +37,7 @@ class ParamSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
-        seconds: Time spent in passes over the weights.
+        seconds: Time spent in passes over the weights; of a GPU, those that it is done with.
 
     Raises:
         ValueError: On an unknown restore policy or no tensor at all.
@@ -62,7 +62,7 @@ class ParamSpace:
         self.tensors = [tensor.detach() for tensor in self.parameters]
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
-        self.seconds = 0.0
+        self._stopwatch = Stopwatch(self.tensors[0].device)
         self._snapshot: list[Tensor] | None = None
         self._observed = True
 
@@ -75,6 +75,11 @@ class ParamSpace:
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
         return cls(trainable, restore, exempt=_not_decayed(model))
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in passes over the weights."""
+        return self._stopwatch.seconds
 
     @property
     def numel(self) -> int:
@@ -144,14 +149,9 @@ class ParamSpace:
         torch._foreach_copy_(self._snapshot, self.tensors)
         return self._snapshot
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self) -> AbstractContextManager[None]:
         """Adds the time of a pass over the weights to `seconds`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
+        return self._stopwatch.running()
 
 
 class Excursion(ABC):
