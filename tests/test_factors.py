@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.tiny_models import DECODERS, llama, opt, roberta
+from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
 from tests.test_masked_scoring import make_examples as masked_examples
 from tests.test_scoring import make_examples
 from zo import factors

@@ -15,6 +15,7 @@ ANALYSIS = ROOT / "analysis"
 CORE = {
     "zo.noise": ("zo.noise",),
     "zo.posterior": (),
+    "zo.stopwatch": (),
     "zo.directions": ("zo.noise",),
     "zo.streamed": (),
     "zo.factors": ("zo.noise", "zo.directions"),
@@ -27,6 +28,7 @@ CORE = {
         "zo.excursions",
         "zo.streamed",
         "zo.factors",
+        "zo.stopwatch",
     ),
     "zo.optim": (
         "zo.noise",

@@ -294,7 +294,9 @@ def _factors_problems(run: RunConfig) -> Iterator[Problem]:
             right = "goes with optimizer=lozo alone, whose directions are of low rank"
             yield Problem("precision.restore", "factors", right)
         elif run.precision.rounding != "nearest":
-            right = "must be nearest with precision.restore=factors, which adds updates up in float32"
+            right = (
+                "must be nearest with precision.restore=factors, which adds updates up in float32"
+            )
             yield Problem("precision.rounding", run.precision.rounding, right)
         elif run.optimizer.weight_decay:
             right = "must be 0 with precision.restore=factors, which leaves the weights as they are between intervals"

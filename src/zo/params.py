@@ -1,9 +1,8 @@
 """The trainable tensors of a model, θ: moved along directions, lent out for probing, brought back."""
 
 import math
-import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from zo.directions import Terms
 from zo.excursions import EXACT, RESTORE_POLICIES, TRIPS, Excursion, Nowhere
 from zo.factors import Factors
 from zo.noise import NoiseKey, PhiloxEngine, engine
+from zo.stopwatch import Stopwatch
 from zo.streamed import Stream
 
 ROUNDINGS = ("nearest", "stochastic")
@@ -48,7 +48,6 @@ class ParamSpace:
         stream: What displaces the model's modules under `restore=streamed`, else None.
         factors: What θ is beside its tensors under `restore=factors`, else None.
         owed: By what the tensors have yet to move to be θ, under `restore=merged`.
-        seconds: Time spent in passes over the weights, displacing modules among them.
         passes: Number of passes over all weights; displacing modules is none.
 
     Raises:
@@ -87,7 +86,7 @@ class ParamSpace:
             raise ValueError("rounding='stochastic': needs noise='philox'")
         if rounding == "stochastic" and any(t.dtype == torch.float32 for t in self.tensors):
             raise ValueError("rounding='stochastic': only bfloat16 and float16 are rounded so")
-        self.seconds = 0.0
+        self._stopwatch = Stopwatch(self.tensors[0].device)
         self.passes = 0
         self.owed: Terms = ()
         self._snapshot: list[Tensor] | None = None
@@ -117,6 +116,11 @@ class ParamSpace:
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
         return cls(trainable, restore, _not_decayed(model), noise, rounding, model)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in passes over the weights, displacing modules among them; of a GPU, in those that it is done with."""
+        return self._stopwatch.seconds
 
     @property
     def numel(self) -> int:
@@ -244,15 +248,10 @@ class ParamSpace:
         assert isinstance(self.engine, PhiloxEngine)
         return Rounding(self.engine, update)
 
-    @contextmanager
-    def timed(self, passes: int = 1) -> Iterator[None]:
+    def timed(self, passes: int = 1) -> AbstractContextManager[None]:
         """Counts a pass over the weights, unless it is none over all of them, and its time."""
         self.passes += passes
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
+        return self._stopwatch.running()
 
 
 def _not_decayed(model: nn.Module) -> set[str]:
