@@ -1,0 +1,173 @@
+"""One run of the command: measures what is still missing, group by group, and keeps every group's rows at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+import torch
+
+from benchmarks.steps import ceilings
+from benchmarks.steps.cases import FORWARD, Case
+from benchmarks.steps.floor import Ceilings, Floor, floor, forward_floor
+from benchmarks.steps.measure import (
+    Peak,
+    ReleasedStepper,
+    Stepper,
+    Times,
+    can_be_released,
+    in_turns,
+    peak_here,
+    peak_of_child,
+)
+from benchmarks.steps.records import Records, Row, code_hash
+from zo.config import RunConfig
+from zo.identity import provenance
+from zo.params import ParamSpace
+from zo.precision import DTYPES
+
+TOGETHER = 6 * 2**30
+"""Bytes of weights and state that cases timed in turns may have together."""
+
+
+@dataclass
+class Session:
+    """What the cases of one invocation share.
+
+    Attributes:
+        device: Where steps are made.
+        rounds: Measurements of each.
+        plain: Methods whose steps are made in the released code's way, too.
+        records: Where rows go.
+        say: Takes what is being done, for people.
+        failed: Cases that could not be measured, with the reason.
+    """
+
+    device: torch.device
+    rounds: int
+    plain: Sequence[str]
+    records: Records
+    say: Callable[[str], None]
+    failed: dict[Case, str] = field(default_factory=dict)
+    _ceilings: dict[tuple[str, str], Ceilings] = field(default_factory=dict)
+
+    def measure(self, accepted: Mapping[Case, RunConfig], done: Callable[[Case], None]) -> None:
+        """Measures cases; those of one shape, dtype, examples and method in turns where memory allows.
+
+        Args:
+            accepted: Cases and their configurations.
+            done: Called for every case that is finished, one way or the other.
+        """
+        for _, group in groupby(accepted, key=lambda case: case.group):
+            for chunk in self._chunks(list(group), accepted):
+                if chunk:
+                    self.records.add(self._timed(chunk))
+                    for case in chunk:
+                        done(case)
+            for case in self.failed:
+                done(case)
+
+    def _chunks(
+        self, group: Sequence[Case], accepted: Mapping[Case, RunConfig]
+    ) -> Iterator[dict[Case, tuple[Stepper, Peak]]]:
+        """Yields cases of a group, loaded, as many as may be in memory together: on a GPU one."""
+        chunk: dict[Case, tuple[Stepper, Peak]] = {}
+        used = 0
+        for case in group:
+            self.say(f"{case}: memory")
+            try:
+                if self.device.type == "cuda":
+                    stepper, peak = peak_here(case, accepted[case])
+                else:
+                    peak = peak_of_child(case)
+                    stepper = Stepper(case, accepted[case])
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                self.failed[case] = str(error).strip()
+                continue
+            used += _bytes(stepper)
+            chunk[case] = stepper, peak
+            if used >= TOGETHER or self.device.type == "cuda":
+                yield chunk
+                chunk, used = {}, 0
+        yield chunk
+
+    def _timed(self, chunk: Mapping[Case, tuple[Stepper, Peak]]) -> list[Row]:
+        steppers: list[Stepper | ReleasedStepper] = [stepper for stepper, _ in chunk.values()]
+        first = next(iter(chunk))
+        plain = can_be_released(first) and first.method in self.plain
+        if plain:
+            steppers.append(ReleasedStepper(first, chunk[first][0].cfg))
+        names = ", ".join(f"{case.restore} {case.noise}" for case in chunk)
+        beside = " and the released code's way" if plain else ""
+        self.say(f"{' '.join(first.group)}: {names}{beside}, in turns")
+        times = in_turns(steppers, self.rounds)
+        released = times.pop() if plain else None
+        return [
+            self._row(case, stepper, peak, own, released)
+            for (case, (stepper, peak)), own in zip(chunk.items(), times, strict=True)
+        ]
+
+    def _row(
+        self, case: Case, stepper: Stepper, peak: Peak, times: Times, released: Times | None
+    ) -> Row:
+        made = provenance(self.device)
+        limits, least = self._least(case, stepper)
+        one = case.method == FORWARD
+        return Row(
+            machine=made["device"],
+            **asdict(case),
+            rounds=self.rounds,
+            forwards=1 if one else stepper.assembly.optimizer.forwards_per_step,
+            values=stepper.workload().values,
+            step_ms=1e3 * times.step,
+            forward_ms=1e3 * times.forward,
+            weights_ms=1e3 * times.weights,
+            processor_ms=1e3 * times.processor,
+            plain_ms=1e3 * released.step if released else None,
+            plain_processor_ms=1e3 * released.processor if released else None,
+            floor_forward_ms=1e3 * least.forward,
+            floor_weights_ms=1e3 * least.weights,
+            peak_gib=peak.peak,
+            before_gib=peak.before,
+            gb_per_s=limits.bandwidth / 1e9,
+            gflop_per_s=limits.matrix / 1e9,
+            normals_per_ns=limits.normals / 1e9,
+            code=code_hash(),
+            revision=made["git_revision"] + "+" * made["git_dirty"],
+            versions=", ".join(
+                f"{name} {made['versions'][name]}" for name in ("python", "torch", "transformers")
+            ),
+            date=made["started"],
+        )
+
+    def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Floor]:
+        """The device's ceilings, measured when first asked for, and the floor of a case."""
+        key = case.dtype, case.noise
+        if key not in self._ceilings:
+            self.say(f"{case.dtype}, {case.noise}: what the device does at best")
+            dtype = DTYPES[case.dtype]
+            self._ceilings[key] = ceilings.measure(self.device, dtype, _space(case.noise))
+        limits, work = self._ceilings[key], stepper.workload()
+        size = DTYPES[case.dtype].itemsize
+        if case.method == FORWARD:
+            return limits, Floor(forward_floor(work, limits, size), 0.0)
+        optimizer = stepper.assembly.optimizer
+        kept = [t.element_size() for tensors in optimizer.state.values() for t in tensors]
+        state_size = max(kept, default=size)
+        forwards = optimizer.forwards_per_step
+        return limits, floor(stepper.cfg, work, limits, forwards, size, state_size)
+
+
+def _bytes(stepper: Stepper) -> int:
+    params, optimizer = stepper.assembly.params, stepper.assembly.optimizer
+    weights = sum(t.numel() * t.element_size() for t in params.tensors)
+    copies = 2 if params.restore == "snapshot" else 1
+    return copies * weights + optimizer.state_bytes()
+
+
+def _space(noise: str) -> Callable[..., ParamSpace]:
+    """What makes a parameter space whose directions come from `noise`."""
+    takes = "noise" in inspect.signature(ParamSpace).parameters
+    return lambda named: ParamSpace(named, **({"noise": noise} if takes else {}))
