@@ -28,7 +28,7 @@ SHARE = 0.27  # of the distance between two methods: a bar's width
 
 
 def draw(rows: Sequence[Row], directory: Path) -> list[Path]:
-    """Writes steps.png and steps.pdf, and the numbers behind them; returns the paths."""
+    """Writes step_times.png and .pdf, and the numbers behind them; returns the paths."""
     settings = {row.setting: title(row) for row in rows}
     panels, kept = [], []
     for setting, heading in sorted(settings.items()):
@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row], directory: Path) -> list[Path]:
         " noise; then with the fastest, named below the bar. floor: bytes, operations and normals over what the"
         " device does at best.",
     )
-    drawing = Drawing("steps", "Time of a step", panels, legend, data, notes, columns=1)
+    drawing = Drawing("step_times", "Time of a step", panels, legend, data, notes, columns=1)
     directory.mkdir(parents=True, exist_ok=True)
     return write(drawing, directory)
 

@@ -59,25 +59,29 @@ class Workload:
     def of(cls, model: Any, kind: str, examples: Sequence[Encoded]) -> Workload:
         """Counts a model's values and the operations that these examples need, padding left out.
 
-        2 operations per matrix value and token, attention's two products, and the head where a token is predicted.
+        2 operations per matrix value and token, attention's two products, and the head where a token is predicted: of
+        the output embedding all rows where an answer has several tokens, and else, since the normaliser over the
+        vocabulary is then common to an example's answers, the answers' rows.
         """
-        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-        head = head_of(model, kind)
-        used = {id(p) for p in head.parameters()}  # type: ignore[attr-defined]
         parameters = list(model.parameters())
-        body = sum(
-            p.numel()
-            for p in model.base_model.parameters()
-            if p.dim() > 1 and id(p) not in tables | used
-        )
+        outputs = model.get_output_embeddings().weight  # (V, D)
+        in_head = {id(p) for p in head_of(model, kind).parameters()}  # type: ignore[attr-defined]
+        whole = any(len(ids) > 1 for e in examples for ids in e.candidate_ids)
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        tables = tables - {id(outputs)} if whole else tables | {id(outputs)}
         reads = sum(_reads(e) for e in examples)
-        at_reads = sum(p.numel() for p in head.parameters() if p.dim() > 1)  # type: ignore[attr-defined]
+        rows = reads * len(outputs) if whole else sum(len(e.candidate_ids) for e in examples)
+        matrices = [
+            p for p in parameters if p.dim() > 1 and id(p) not in tables and p is not outputs
+        ]
+        dense = sum(p.numel() for p in matrices if id(p) in in_head)  # what every read goes through
+        body = sum(p.numel() for p in matrices) - dense  # what every token goes through
         return cls(
             values=sum(p.numel() for p in parameters),
-            read=sum(p.numel() for p in parameters if id(p) not in tables - used),
+            read=sum(p.numel() for p in parameters if id(p) not in tables),
             operations=2 * body * sum(e.length for e in examples)
             + _attention(model.config, kind, examples)
-            + 2 * at_reads * reads,
+            + 2 * (dense * reads + outputs.shape[1] * rows),
             low_rank=sum(
                 p.shape[0] + p.numel() // p.shape[0] if p.dim() > 1 else p.numel()
                 for p in parameters
@@ -85,7 +89,7 @@ class Workload:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Pass:
     """One pass over the weights, per trainable value.
 

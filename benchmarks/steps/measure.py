@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import statistics
@@ -70,10 +71,17 @@ class Loss:
 
     def __call__(self) -> float:
         """Returns the loss at the current θ."""
+        return self._timed(lambda: [self.scorer.loss(self.batch)])[0]
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        return self._timed(lambda: self.scorer.branches(self.batch, n))
+
+    def _timed(self, measure: Callable[[], list[float]]) -> list[float]:
         start, moved = time.perf_counter(), self.params.seconds
-        loss = self.scorer.loss(self.batch)
+        losses = measure()
         self.seconds += time.perf_counter() - start - (self.params.seconds - moved)
-        return loss if abs(loss) < float("inf") else 1.0
+        return [loss if math.isfinite(loss) else 1.0 for loss in losses]
 
 
 class Stepper:

@@ -73,9 +73,9 @@ class ReleasedStep:
         return plain.mezo_step(self.theta, loss, draw, lr=self.lr, eps=self.config.eps)
 
     def _mezo_adam(self, loss: Callable[[], float], draw: plain.Draw) -> list[float]:
-        return plain.mezo_adam_step(
-            self.theta, loss, draw, self.moments, lr=self.lr, eps=self.config.eps
-        )
+        names = ("eps", "beta1", "beta2", "adam_eps")
+        kept = {name: getattr(self.config, name) for name in names}
+        return plain.mezo_adam_step(self.theta, loss, draw, self.moments, lr=self.lr, **kept)
 
     def _hizoo(self, loss: Callable[[], float], draw: plain.Draw) -> tuple[float, float]:
         smooth = self.config.hessian_smooth
