@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -24,6 +26,7 @@ from zo import memory
 from zo.assembly import Assembly
 from zo.config import RunConfig, register
 from zo.models import load
+from zo.optim import OPTIMIZERS
 from zo.params import ParamSpace
 from zo.precision import DTYPES
 from zo.scoring import Batch, CandidateScorer
@@ -193,6 +196,7 @@ def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
     On a GPU what PyTorch had allocated; on a CPU resident memory, which is true in a fresh process alone.
     """
     device = torch.device(case.device)
+    _prepare(case)
     gc.collect()
     memory.reset_peak(device)
     before = memory.peak_gib(device)
@@ -201,6 +205,19 @@ def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
     for _ in range(STEPS_FOR_MEMORY):
         stepper.step()
     return stepper, Peak(memory.peak_gib(stepper.device), before)
+
+
+def space_of(noise: str) -> Callable[[list[Any]], ParamSpace]:
+    """Returns what makes a parameter space, of named tensors, whose directions come from `noise`."""
+    takes = "noise" in inspect.signature(ParamSpace).parameters
+    return lambda named: ParamSpace(named, **({"noise": noise} if takes else {}))
+
+
+def _prepare(case: Case) -> None:
+    """Moves a few values, so that compilers and libraries that noise needs are not counted as a step's memory."""
+    p = torch.zeros(8, dtype=DTYPES[case.dtype], device=case.device)
+    space, method = space_of(case.noise)([("p", p)]), OPTIMIZERS["bszo"]
+    method.optimizer(space, method.config(), lr=LR, seed=0).step(lambda: 1.0)
 
 
 def peak_of_child(case: Case) -> Peak:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -21,11 +20,11 @@ from benchmarks.steps.measure import (
     in_turns,
     peak_here,
     peak_of_child,
+    space_of,
 )
 from benchmarks.steps.records import Records, Row, code_hash
 from zo.config import RunConfig
 from zo.identity import provenance
-from zo.params import ParamSpace
 from zo.precision import DTYPES
 
 TOGETHER = 6 * 2**30
@@ -51,7 +50,7 @@ class Session:
     records: Records
     say: Callable[[str], None]
     failed: dict[Case, str] = field(default_factory=dict)
-    _ceilings: dict[tuple[str, str], Ceilings] = field(default_factory=dict)
+    _known: dict[str, float] = field(default_factory=dict)
 
     def measure(self, accepted: Mapping[Case, RunConfig], done: Callable[[Case], None]) -> None:
         """Measures cases; those of one shape, dtype, examples and method in turns where memory allows.
@@ -143,13 +142,8 @@ class Session:
         )
 
     def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Floor]:
-        """The device's ceilings, measured when first asked for, and the floor of a case."""
-        key = case.dtype, case.noise
-        if key not in self._ceilings:
-            self.say(f"{case.dtype}, {case.noise}: what the device does at best")
-            dtype = DTYPES[case.dtype]
-            self._ceilings[key] = ceilings.measure(self.device, dtype, _space(case.noise))
-        limits, work = self._ceilings[key], stepper.workload()
+        """The device's ceilings, and the floor of a case."""
+        limits, work = self._limits(case.dtype, case.noise), stepper.workload()
         size = DTYPES[case.dtype].itemsize
         if case.method == FORWARD:
             return limits, Floor(forward_floor(work, limits, size), 0.0)
@@ -159,15 +153,23 @@ class Session:
         forwards = optimizer.forwards_per_step
         return limits, floor(stepper.cfg, work, limits, forwards, size, state_size)
 
+    def _limits(self, dtype: str, noise: str) -> Ceilings:
+        """The device's ceilings, each measured when it is first asked for."""
+        known, device = self._known, self.device
+        if "bandwidth" not in known:
+            self.say("what the device does at best: copies")
+            known["bandwidth"] = ceilings.bandwidth(device)
+        if dtype not in known:
+            self.say(f"what the device does at best: {dtype} products")
+            known[dtype] = ceilings.matrix_rate(device, DTYPES[dtype])
+        if noise not in known:
+            self.say(f"what the device does at best: {noise} normals")
+            known[noise] = ceilings.normal_rate(device, space_of(noise))
+        return Ceilings(known["bandwidth"], known[dtype], known[noise])
+
 
 def _bytes(stepper: Stepper) -> int:
     params, optimizer = stepper.assembly.params, stepper.assembly.optimizer
     weights = sum(t.numel() * t.element_size() for t in params.tensors)
     copies = 2 if params.restore == "snapshot" else 1
     return copies * weights + optimizer.state_bytes()
-
-
-def _space(noise: str) -> Callable[..., ParamSpace]:
-    """What makes a parameter space whose directions come from `noise`."""
-    takes = "noise" in inspect.signature(ParamSpace).parameters
-    return lambda named: ParamSpace(named, **({"noise": noise} if takes else {}))
