@@ -61,10 +61,10 @@ class Session:
         """
         for _, group in groupby(accepted, key=lambda case: case.group):
             for chunk in self._chunks(list(group), accepted):
-                if chunk:
-                    self.records.add(self._timed(chunk))
-                    for case in chunk:
-                        done(case)
+                self.records.add(self._timed(chunk))
+                for case in chunk:
+                    done(case)
+                chunk.clear()  # before the next ones are loaded
             for case in self.failed:
                 done(case)
 
@@ -77,20 +77,22 @@ class Session:
         for case in group:
             self.say(f"{case}: memory")
             try:
-                if self.device.type == "cuda":
-                    stepper, peak = peak_here(case, accepted[case])
-                else:
-                    peak = peak_of_child(case)
-                    stepper = Stepper(case, accepted[case])
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+                chunk[case] = self._loaded(case, accepted[case])
+            except RuntimeError as error:  # out of memory among them
                 self.failed[case] = str(error).strip()
                 continue
-            used += _bytes(stepper)
-            chunk[case] = stepper, peak
+            used += _bytes(chunk[case][0])
             if used >= TOGETHER or self.device.type == "cuda":
                 yield chunk
                 chunk, used = {}, 0
-        yield chunk
+        if chunk:
+            yield chunk
+
+    def _loaded(self, case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
+        if self.device.type == "cuda":
+            return peak_here(case, cfg)
+        peak = peak_of_child(case)
+        return Stepper(case, cfg), peak
 
     def _timed(self, chunk: Mapping[Case, tuple[Stepper, Peak]]) -> list[Row]:
         steppers: list[Stepper | ReleasedStepper] = [stepper for stepper, _ in chunk.values()]

@@ -1,17 +1,18 @@
 """python -m benchmarks.steps, from the command line to table and figure, on a model of two layers."""
 
 import csv
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks.steps import __main__ as command
-from benchmarks.steps import ceilings, figure, tables
+from benchmarks.steps import ceilings, figure, session, tables
 from benchmarks.steps.cases import FORWARD, Case, cases, split, ways
-from benchmarks.steps.measure import Times, in_turns
+from benchmarks.steps.measure import Peak, Times, in_turns
 from benchmarks.steps.records import Records, Row
-from benchmarks.steps.session import Session
 from zo.config import register
 from zo.params import RESTORE_POLICIES
 
@@ -61,7 +62,7 @@ def test_from_the_command_line_to_table_and_figure(tmp_path, few_repeats, monkey
     assert (tmp_path / "step_times.pdf").read_bytes().startswith(b"%PDF")
 
     written = (tmp_path / "steps.csv").read_bytes()
-    monkeypatch.setattr(Session, "_timed", None)  # whatever is measured now fails
+    monkeypatch.setattr(session.Session, "_timed", None)  # whatever is measured now fails
     assert command.main([*LINE, "--out", str(tmp_path)]) == 0
     assert "0 to measure, 3 in the csv" in capsys.readouterr().out
     assert (tmp_path / "steps.csv").read_bytes() == written
@@ -95,6 +96,57 @@ def test_defaults_are_every_policy_and_the_paper_s_way():
     assert len([c for c in found if c.examples == "sst2"]) == 7
     (only,) = {c.dtype for c in cases(["opt-13b"], None, None, None, pairs, **COMMON)}
     assert only == "bfloat16"
+
+
+@pytest.fixture
+def in_process(monkeypatch, tmp_path):
+    """A session on this CPU that measures no memory, and a function that makes cases of one method."""
+    register()
+    monkeypatch.setattr(session, "peak_of_child", lambda case: Peak(1.0, 0.5))
+    monkeypatch.setattr(ceilings, "REPEATS", 1)
+    records = Records(tmp_path / "steps.csv")
+    made = session.Session(torch.device("cpu"), 1, (), records, lambda words: None)
+    common = COMMON | {"batch_size": 2, "threads": torch.get_num_threads()}
+    pairs = [("subtract", "torch"), ("snapshot", "torch")]
+    return made, list(cases(["opt-tiny"], None, ["sst2"], ["mezo"], pairs, **common))
+
+
+def test_what_does_not_fit_together_is_not_in_memory_together(in_process, monkeypatch):
+    made, wanted = in_process
+    alive, most = weakref.WeakSet(), []
+
+    class Watched(session.Stepper):
+        def __init__(self, *args):
+            gc.collect()
+            alive.add(self)
+            most.append(len(alive))
+            super().__init__(*args)
+
+    monkeypatch.setattr(session, "Stepper", Watched)
+    made.measure(split(wanted)[0], lambda case: None)
+    assert most == [1, 1, 2], (
+        "both restore policies are timed in turns, the forward pass before them"
+    )
+    monkeypatch.setattr(session, "TOGETHER", 0)
+    most.clear()
+    made.measure(split(wanted)[0], lambda case: None)
+    assert most == [1, 1, 1]
+
+
+def test_a_case_that_fails_is_named_and_the_others_are_measured(in_process, monkeypatch):
+    made, wanted = in_process
+
+    def fail(case):
+        if case.restore == "snapshot":
+            raise torch.OutOfMemoryError("no room for a copy")
+        return Peak(1.0, 0.5)
+
+    monkeypatch.setattr(session, "peak_of_child", fail)
+    done = []
+    made.measure(split(wanted)[0], done.append)
+    assert set(done) == set(wanted)
+    assert list(made.failed.values()) == ["no room for a copy"]
+    assert [r.method for r in made.records.rows] == [FORWARD, "mezo"]
 
 
 def row(**changes) -> Row:
