@@ -11,7 +11,7 @@ with these passes; with fewer passes there is another floor, which is why it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -97,11 +97,13 @@ class Pass:
         weights: Values of θ's dtype read and written.
         state: Values of the method's state read and written.
         directions: How many normals are drawn.
+        of_read: Only of the values that a forward pass reads whole.
     """
 
     weights: float
     state: float = 0.0
     directions: float = 0.0
+    of_read: bool = False
 
 
 def excursions(optimizer: Any) -> list[list[Probe]]:
@@ -160,7 +162,7 @@ def passes(optimizer: Any, restore: str) -> list[Pass]:
         copies = [Pass(2.0), Pass(2.0)]  # into the copy, and back
         return [p for trip in probes for p in (*copies, *map(move, trip))] + [update]
     if restore == "streamed":
-        return [move(probe) for trip in probes for probe in trip] + [update]
+        return [replace(move(p), of_read=True) for trip in probes for p in trip] + [update]
     if restore == "factors":  # W + A Vᵀ is written once per interval
         return [Pass(2.0 / optimizer.interval, 0.0, 2.0)]
     raise KeyError(f"the floor has no rule for precision.restore={restore}")
@@ -211,12 +213,12 @@ def floor(
     forward = max(
         work.read * value_bytes / ceilings.bandwidth, together * work.operations / ceilings.matrix
     )
-    written = work.read if restore == "streamed" else work.values  # of tables, rows alone
-    drawn = min(drawn, written)
     weights = 0.0
     for p in passes(method, restore):
-        moved = written * (p.weights * value_bytes + p.state * state_bytes)
-        weights += max(moved / ceilings.bandwidth, p.directions * drawn / ceilings.normals)
+        values = work.read if p.of_read else work.values
+        moved = values * (p.weights * value_bytes + p.state * state_bytes)
+        normals = p.directions * min(drawn, values)
+        weights += max(moved / ceilings.bandwidth, normals / ceilings.normals)
     return Floor(forward * forwards / together, weights)
 
 

@@ -71,6 +71,10 @@ def move(directions, state=0.0):
     return Pass(2.0, state, directions)
 
 
+def streamed(directions, state=0.0):
+    return Pass(2.0, state, directions, of_read=True)
+
+
 COPY = Pass(2.0)
 
 
@@ -80,18 +84,19 @@ COPY = Pass(2.0)
         ("mezo", "subtract", [move(1)] * 4),
         ("mezo", "merged", [move(1)] * 3),
         ("mezo", "snapshot", [COPY, COPY, move(1), move(1), move(1)]),
-        ("mezo", "streamed", [move(1)] * 3),
+        ("mezo", "streamed", [streamed(1)] * 2 + [move(1)]),
         ("lozo", "factors", [Pass(2 / 50, 0, 2.0)]),
         ("bszo", "subtract", [move(1)] * 4 + [move(2)]),
         ("bszo", "merged", [move(1), move(2), move(2)]),
         ("bszo", "snapshot", [COPY, COPY, move(1)] * 2 + [move(2)]),
-        ("bszo", "streamed", [move(1), move(1), move(2)]),
+        ("bszo", "streamed", [streamed(1), streamed(1), move(2)]),
         ("bszo_b", "subtract", [move(1)] * 4 + [move(2)] * 3),
         ("bszo_b", "merged", [move(1)] + [move(2)] * 3),
         ("hizoo", "subtract", [move(1, 1)] * 3 + [move(1, 2)]),
         ("hizoo", "merged", [move(1, 1)] * 2 + [move(1, 2)]),
         ("mezo_adam", "subtract", [move(1)] * 3 + [move(1, 4)]),
-        ("mezo_adam", "streamed", [move(1)] * 2 + [move(1, 4)]),
+        ("mezo_adam", "streamed", [streamed(1)] * 2 + [move(1, 4)]),
+        ("hizoo", "streamed", [streamed(1, 1)] * 2 + [move(1, 2)]),
     ],
 )
 def test_passes_of_a_step(method, restore, expected):
@@ -163,7 +168,10 @@ def test_state_and_rank_are_counted():
 
 def test_streamed_leaves_out_tables_and_factors_read_the_weights_once():
     memory, matrix = Ceilings(100, 1e9, 1e9), Ceilings(1e9, 100, 1e9)
-    assert least("mezo", "streamed", memory).weights == pytest.approx(3 * 2 * 2 * 900 / 100)
+    streamed = (2 * 900 + 1000) * 2 * 2 / 100
+    assert least("mezo", "streamed", memory).weights == pytest.approx(streamed)
+    draws = Ceilings(1e9, 1e9, 100)
+    assert least("mezo", "streamed", draws).weights == pytest.approx(28, abs=1e-3)
     factors = least("lozo", "factors", memory)
     assert factors.forward == pytest.approx(18)
     assert factors.weights == pytest.approx(2 / 50 * 2 * 1000 / 100)
