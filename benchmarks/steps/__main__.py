@@ -79,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batches", type=int, default=1, help="mini-batches per measurement (1)")
     made.add_argument("--rounds", type=int, help="measurements of a case (3 on a CPU, 10 on a GPU)")
     made.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks", help="directory")
+    made.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="put the tables into this page, too"
+    )
     made.add_argument("--again", action="store_true", help="measure also what the csv has")
     made.add_argument("--dry-run", action="store_true", help="say what would be measured, and stop")
     return made
@@ -120,8 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(table)
     _say(console, refused | failed)
     if records.rows:
-        durable.replace(args.out / "steps.md", tables.markdown(records.rows))
+        text = tables.markdown(records.rows)
+        durable.replace(args.out / "steps.md", text)
         figure.draw(records.rows, args.out)
+        if args.docs is not None:
+            tables.insert(args.docs, text)
     return 1 if failed else 0
 
 

@@ -15,7 +15,7 @@ from zo import durable
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "tests/support/*.py", "benchmarks/steps/*.py")
-DRAWN = ("figure.py", "records.py", "tables.py", "__main__.py")
+DRAWN = ("figure.py", "forecast.py", "records.py", "tables.py", "__main__.py")
 """Of benchmarks/steps: what changes no time."""
 
 
