@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup quickstart tables report audit test test-slurm test-slow lint format clean
+BENCH ?=
+
+.PHONY: help setup quickstart tables report audit bench test test-slurm test-slow lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +29,9 @@ report: $(VENV)/run ## one page of every table and figure: results/report.html
 audit: $(VENV)/run ## check the paper's printed numbers against each other; what they can say
 	$(BIN)/python -m analysis.audit
 	$(BIN)/python -m analysis.compare
+
+bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
+	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 test: $(VENV)/dev ## unit tests
 	$(BIN)/python -m pytest -n logical --maxprocesses 4

@@ -26,6 +26,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers import OPTConfig, OPTForCausalLM
 
+from benchmarks.steps.shapes import sst2_like, trec_like
 from tests.support.plain_methods import mezo_step
 from tests.support.plain_scoring import plain_scores, released_loss
 from zo.optim.mezo import MeZO, MeZOConfig
@@ -35,29 +36,6 @@ from zo.tasks import Encoded
 
 PAD = 1
 LR, EPS = 1e-7, 1e-3
-
-
-def sst2_like(n: int, seed: int) -> list[Encoded]:
-    """Phrases with "It was" behind them, two answers."""
-    random = np.random.default_rng(seed)
-    lengths = np.clip(np.exp(random.normal(2.2, 0.8, n)), 1, 60).astype(int) + 3
-    return _examples(lengths, [1, 1], random)
-
-
-def trec_like(n: int, seed: int) -> list[Encoded]:
-    """Questions with "Question:" and "Type:" around them, six answers, one of them of two tokens."""
-    random = np.random.default_rng(seed)
-    return _examples(random.integers(8, 21, n) + 6, [2, 1, 1, 1, 1, 1], random)
-
-
-def _examples(
-    lengths: Sequence[int], answers: list[int], random: np.random.Generator
-) -> list[Encoded]:
-    def tokens(n: int) -> list[int]:
-        return random.integers(4, 50_000, n).tolist()
-
-    texts = [tokens(n) for n in answers]
-    return [Encoded([2, *tokens(n)], texts, int(random.integers(len(answers)))) for n in lengths]
 
 
 def model_of(layers: int, width: int) -> OPTForCausalLM:

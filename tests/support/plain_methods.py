@@ -92,7 +92,8 @@ class Moments:
 
     @classmethod
     def start(cls, theta: Sequence[Tensor]) -> Moments:
-        return cls([torch.zeros(p.shape) for p in theta], [torch.zeros(p.shape) for p in theta])
+        m, v = ([torch.zeros_like(p, dtype=torch.float32) for p in theta] for _ in range(2))
+        return cls(m, v)
 
 
 def adam_update(

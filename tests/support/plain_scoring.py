@@ -65,14 +65,17 @@ def released_loss(model, examples, pad_id):
     rows = [e.prompt_ids + ids for e in examples for ids in e.candidate_ids]
     answers = [len(ids) for e in examples for ids in e.candidate_ids]
     width = max(map(len, rows))
-    ids = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows])
-    seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    ids = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows], device=model.device)
+    seen = torch.tensor(
+        [[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device
+    )
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=seen).logits[:, :-1]
         log_probs = torch.log_softmax(logits, dim=-1)
         picked = log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        places = torch.arange(width - 1)
-        is_answer = places >= width - 1 - torch.tensor(answers)[:, None]
+        places = torch.arange(width - 1, device=model.device)
+        first = width - 1 - torch.tensor(answers, device=model.device)[:, None]
+        is_answer = places >= first
         scores = (picked * is_answer).sum(-1) / is_answer.sum(-1)
-        labels = torch.tensor([e.label for e in examples])
+        labels = torch.tensor([e.label for e in examples], device=model.device)
         return torch.nn.functional.cross_entropy(scores.view(len(examples), -1), labels).item()

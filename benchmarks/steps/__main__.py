@@ -1,0 +1,168 @@
+"""Time and memory of a step, beside what the device could do at best and beside the released code's way.
+
+    python -m benchmarks.steps                                     this machine's defaults
+    python -m benchmarks.steps --dry-run                           what that would be
+    python -m benchmarks.steps --device cuda                       the paper's Table 4
+    python -m benchmarks.steps --device cuda --shapes opt-13b --dtypes bfloat16
+    python -m benchmarks.steps --methods bszo --restores subtract --noises torch --examples trec
+
+Defaults: on a CPU a 12-layer OPT of width 768 in float32, on a GPU the paper's models in the paper's dtypes; all
+methods; every restore policy with the newest noise, and the paper's pair, subtract with torch. Cases of one method are
+timed in turns, together with the plain rendering of the released code's step (decoders in float32). Memory is PyTorch's
+peak on a GPU, and on a CPU the peak resident memory of a fresh process for every case.
+
+A case whose row is in the csv, made on this machine by this very code, is not measured again. Written: steps.csv,
+steps.md, and a figure with the numbers behind it. docs/benchmarks.md explains the columns and the floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.steps import figure, tables
+from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, noise_choices, split, ways
+from benchmarks.steps.records import Records, code_hash
+from benchmarks.steps.session import Session
+from benchmarks.steps.shapes import EXAMPLES, SHAPES
+from zo import durable
+from zo.config import register
+from zo.identity import device_name
+from zo.params import RESTORE_POLICIES
+
+ON_CPU = ("opt-125m",)
+ON_GPU = ("opt-1.3b", "mistral-7b", "opt-13b")
+ROUNDS = {"cpu": 3, "cuda": 10}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def choice(name: str, options: Sequence[str], words: str) -> None:
+        made.add_argument(name, nargs="+", choices=options, metavar="NAME", help=words)
+
+    def listed(options: Sequence[str]) -> str:
+        return ", ".join(options)
+
+    made.add_argument(
+        "--device", default="auto", help="cpu, cuda or cuda:N (a GPU if there is one)"
+    )
+    made.add_argument("--threads", type=int, help="of the CPU (torch's own choice)")
+    choice("--shapes", tuple(SHAPES), listed(tuple(SHAPES)))
+    choice("--dtypes", tuple(PRECISIONS), f"{listed(tuple(PRECISIONS))} (each shape's own)")
+    choice("--examples", tuple(EXAMPLES), "sst2, trec (sst2; on a CPU BSZO on trec, too)")
+    choice("--methods", METHODS, listed(METHODS))
+    choice("--restores", RESTORE_POLICIES, listed(RESTORE_POLICIES))
+    choice("--noises", noise_choices(), listed(noise_choices()))
+    made.add_argument(
+        "--plain",
+        nargs="*",
+        choices=METHODS,
+        default=METHODS,
+        metavar="NAME",
+        help="methods also timed in the released code's way (all); no name: none",
+    )
+    made.add_argument("--batch-size", type=int, default=16, help="examples per mini-batch (16)")
+    made.add_argument("--batches", type=int, default=1, help="mini-batches per measurement (1)")
+    made.add_argument("--rounds", type=int, help="measurements of a case (3 on a CPU, 10 on a GPU)")
+    made.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks", help="directory")
+    made.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="put the tables into this page, too"
+    )
+    made.add_argument("--again", action="store_true", help="measure also what the csv has")
+    made.add_argument("--dry-run", action="store_true", help="say what would be measured, and stop")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    args = parser().parse_args(argv)
+    register()
+    device = torch.device(_resolved(args.device))
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    rounds = args.rounds or ROUNDS[device.type]
+    wanted = cases(
+        args.shapes or (ON_GPU if device.type == "cuda" else ON_CPU),
+        args.dtypes,
+        args.examples,
+        args.methods,
+        ways(args.restores, args.noises),
+        batch_size=args.batch_size,
+        batches=args.batches,
+        device=str(device),
+        threads=torch.get_num_threads(),
+    )
+    accepted, refused = split(dict.fromkeys(wanted))
+    records, machine, code = Records(args.out / "steps.csv"), device_name(device), code_hash()
+    there = {c for c in accepted if not args.again and records.has(machine, c, rounds, code)}
+    pending = {case: cfg for case, cfg in accepted.items() if case not in there}
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(f"{len(pending)} to measure, {len(there)} in the csv, {len(refused)} refused")
+    if args.dry_run:
+        for case in accepted:
+            console.print(f"  {case}{' (in the csv)' * (case in there)}", highlight=False)
+        _say(console, refused)
+        return 0
+    failed = _measured(pending, Session(device, rounds, args.plain, records, print), console)
+    keys = {(machine, *vars(case).values()) for case in accepted}
+    for table in tables.rich_tables([row for row in records.rows if row.key in keys]):
+        console.print(table)
+    _say(console, refused | failed)
+    if records.rows:
+        text = tables.markdown(records.rows)
+        durable.replace(args.out / "steps.md", text)
+        figure.draw(records.rows, args.out)
+        if args.docs is not None:
+            tables.insert(args.docs, text)
+    return 1 if failed else 0
+
+
+def _measured(pending: dict, session: Session, console: Console) -> dict[Case, str]:
+    """Measures under a progress bar; returns what could not be measured."""
+    columns = (
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(pending))
+        seen: set[Case] = set()
+
+        def done(case: Case) -> None:
+            seen.add(case)
+            progress.update(task, completed=len(seen))
+
+        session.say = lambda words: progress.update(task, description=words)
+        session.measure(pending, done)
+    return session.failed
+
+
+def _say(console: Console, reasons: dict[Case, str]) -> None:
+    for case, reason in reasons.items():
+        console.print(f"not measured: {case}: {reason}", highlight=False)
+
+
+def _resolved(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    raise SystemExit(main())

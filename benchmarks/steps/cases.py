@@ -1,0 +1,142 @@
+"""Which steps are timed: shapes x dtypes x examples x methods x ways over the weights, less what a run refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from benchmarks.steps.shapes import SHAPES
+from zo import cells
+from zo.config import ConfigError, RunConfig
+from zo.params import RESTORE_POLICIES
+from zo.precision import PrecisionConfig
+
+FORWARD = "forward"
+"""In place of a method: one forward pass at θ, what steps are compared with."""
+
+PAPER_WAY = ("subtract", "torch")
+"""Restore policy and noise of the released code and of the paper's sweeps."""
+
+PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
+LR = 1e-7  # nothing depends on it
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step to be timed.
+
+    Attributes:
+        shape: Of SHAPES.
+        dtype: Of the weights.
+        examples: Of EXAMPLES.
+        method: A registered one, or FORWARD.
+        restore: How θ comes back.
+        noise: What draws.
+        batch_size: Examples of a mini-batch.
+        batches: Mini-batches of a measurement.
+        device: cpu, cuda or cuda:N.
+        threads: Of the CPU.
+    """
+
+    shape: str
+    dtype: str
+    examples: str
+    method: str
+    restore: str
+    noise: str
+    batch_size: int
+    batches: int
+    device: str
+    threads: int
+
+    @property
+    def group(self) -> tuple[str, str, str, str]:
+        """What the cases that are timed in turns have in common."""
+        return self.shape, self.dtype, self.examples, self.method
+
+    def config(self) -> RunConfig:
+        """Returns the configuration of a run that makes these steps.
+
+        Raises:
+            ConfigError: If a run refuses it.
+        """
+        method = "mezo" if self.method == FORWARD else self.method
+        overrides = [
+            *SHAPES[self.shape].overrides,
+            "model.weights=random",
+            "task=sst2",
+            f"optimizer={method}",
+            f"precision={PRECISIONS[self.dtype]}",
+            f"precision.restore={self.restore}",
+            *([f"precision.noise={self.noise}"] if _has_noise() else []),
+            f"device={self.device}",
+            f"threads={self.threads}",
+            f"batch_size={self.batch_size}",
+            f"lr={LR}",
+        ]
+        return cells.runs(overrides)[0]
+
+    def __str__(self) -> str:
+        where = f"{self.shape} {self.dtype} {self.examples}"
+        way = "" if self.method == FORWARD else f" {self.restore} {self.noise}"
+        return f"{where} {self.method}{way}"
+
+
+def ways(restores: Sequence[str] | None, noises: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Returns pairs of restore policy and noise: those asked for; else the paper's, and all policies with Philox."""
+    if restores is None and noises is None:
+        newest = noise_choices()[-1]
+        return list(dict.fromkeys([PAPER_WAY, *((r, newest) for r in RESTORE_POLICIES)]))
+    pairs = [(r, n) for n in noises or noise_choices() for r in restores or RESTORE_POLICIES]
+    return list(dict.fromkeys(pairs))
+
+
+def noise_choices() -> tuple[str, ...]:
+    """Returns the registered noise backends."""
+    if not _has_noise():
+        return ("torch",)
+    from zo.precision import NOISES
+
+    return tuple(NOISES)
+
+
+def cases(
+    shapes: Iterable[str],
+    dtypes: Sequence[str] | None,
+    examples: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    pairs: Sequence[tuple[str, str]],
+    **common: Any,
+) -> Iterator[Case]:
+    """Yields what is asked for, each shape in its own dtype unless others are given, its forward pass first.
+
+    Without examples and methods: all methods on SST-2-like examples and, for decoders on a CPU, BSZO on TREC-like ones.
+    """
+    for shape in shapes:
+        own = SHAPES[shape]
+        few = own.masked or not common["device"].startswith("cpu")
+        kinds = examples or (("sst2",) if few else ("sst2", "trec"))
+        for dtype in dtypes or (own.dtype,):
+            for kind in kinds:
+                yield Case(shape, dtype, kind, FORWARD, *PAPER_WAY, **common)
+                chosen = methods or (METHODS if kind == "sst2" or examples else ("bszo",))
+                for method in chosen:
+                    for pair in pairs:
+                        yield Case(shape, dtype, kind, method, *pair, **common)
+
+
+def split(wanted: Iterable[Case]) -> tuple[dict[Case, RunConfig], dict[Case, str]]:
+    """Returns the configurations of the cases that a run accepts, and the reasons why it refuses the others."""
+    accepted, refused = {}, {}
+    for case in wanted:
+        try:
+            accepted[case] = case.config()
+        except ConfigError as error:
+            refused[case] = "; ".join(str(p) for p in error.problems)
+    return accepted, refused
+
+
+def _has_noise() -> bool:
+    return any(field.name == "noise" for field in fields(PrecisionConfig))

@@ -1,0 +1,255 @@
+"""Steps, timed in turns with the released code's, and the memory that they need."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.steps.cases import FORWARD, LR, Case
+from benchmarks.steps.ceilings import wait
+from benchmarks.steps.floor import Workload
+from benchmarks.steps.shapes import SHAPES, batches
+from tests.support.released_step import ReleasedStep
+from zo import memory
+from zo.assembly import Assembly
+from zo.config import RunConfig, register
+from zo.models import load
+from zo.optim import OPTIMIZERS
+from zo.params import ParamSpace
+from zo.precision import DTYPES
+from zo.scoring import Batch, CandidateScorer
+
+MODELLING = ("transformers.models.auto.modeling_auto", "transformers.models.opt.modeling_opt")
+"""What every child needs, imported once."""
+
+STEPS_FOR_MEMORY = 2
+MAPPED = 2**16
+"""Bytes from which the C library gives a freed tensor back at once, so that resident memory is memory in use."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step, the mean over the mini-batches.
+
+    Attributes:
+        step: From the mini-batch's tokens to θ moved.
+        forward: Of it, of forward passes.
+        weights: Of it, of passes over the weights.
+        processor: Time of all of the process's threads.
+    """
+
+    step: float
+    forward: float = 0.0
+    weights: float = 0.0
+    processor: float = 0.0
+
+    @classmethod
+    def median(cls, several: Sequence[Times]) -> Times:
+        """Returns the median of each."""
+        columns = zip(*(asdict(times).values() for times in several), strict=True)
+        return cls(*map(statistics.median, columns))
+
+
+class Loss:
+    """The loss of one mini-batch, its time without that of passes over the weights that it waits for or makes.
+
+    A loss that is not finite (random weights in float16) counts as 1: no time depends on it.
+    """
+
+    def __init__(self, scorer: CandidateScorer, batch: Batch, params: ParamSpace):
+        self.scorer, self.batch, self.params = scorer, batch, params
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        """Returns the loss at the current θ."""
+        return self._timed(lambda: [self.scorer.loss(self.batch)])[0]
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        return self._timed(lambda: self.scorer.branches(self.batch, n))
+
+    def _timed(self, measure: Callable[[], list[float]]) -> list[float]:
+        start, moved = time.perf_counter(), self.params.seconds
+        losses = measure()
+        self.seconds += time.perf_counter() - start - (self.params.seconds - moved)
+        return [loss if math.isfinite(loss) else 1.0 for loss in losses]
+
+
+class Stepper:
+    """Makes steps of one case, as a run makes them."""
+
+    def __init__(self, case: Case, cfg: RunConfig):
+        self.case, self.cfg = case, cfg
+        self.assembly = Assembly.of(cfg)
+        loaded, pad_id = self.assembly.loaded, self.assembly.loaded.tokenizer.pad_token_id
+        self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss, cfg.model.kind)
+        self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.assembly.device
+
+    def workload(self) -> Workload:
+        """Returns what a forward pass and a pass over the weights have to do, the mean over the mini-batches."""
+        kind, model = self.cfg.model.kind, self.assembly.loaded.model
+        each = [Workload.of(model, kind, batch) for batch in self.batches]
+        operations = round(statistics.mean(work.operations for work in each))
+        return Workload(each[0].values, each[0].read, operations, each[0].low_rank)
+
+    def step(self) -> Times:
+        """Makes one step on every mini-batch, or one forward pass."""
+        params, moved, losses = self.assembly.params, self.assembly.params.seconds, []
+        wait(self.device)
+        start, busy = time.perf_counter(), time.process_time()
+        for examples in self.batches:
+            losses.append(Loss(self.scorer, self.scorer.collate(examples), params))
+            if self.case.method == FORWARD:
+                losses[-1]()
+            else:
+                self.assembly.optimizer.step(losses[-1])
+        wait(self.device)
+        n, seconds = len(self.batches), time.perf_counter() - start
+        forward, weights = sum(loss.seconds for loss in losses), params.seconds - moved
+        return Times(seconds / n, forward / n, weights / n, (time.process_time() - busy) / n)
+
+
+class ReleasedStepper:
+    """Makes the same method's steps as the released code does, on a model of its own."""
+
+    def __init__(self, case: Case, cfg: RunConfig):
+        self.device = torch.device(case.device)
+        loaded = load(cfg.model, DTYPES[cfg.precision.dtype], self.device)
+        self.released = ReleasedStep(
+            loaded.model, loaded.tokenizer.pad_token_id, cfg.optimizer, lr=LR
+        )
+        self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
+
+    def step(self) -> Times:
+        """Makes one step on every mini-batch."""
+        wait(self.device)
+        start, busy = time.perf_counter(), time.process_time()
+        for examples in self.batches:
+            self.released(examples)
+        wait(self.device)
+        n = len(self.batches)
+        seconds, busy = time.perf_counter() - start, time.process_time() - busy
+        return Times(seconds / n, processor=busy / n)
+
+
+def can_be_released(case: Case) -> bool:
+    """Whether the released code's way is rendered for a case: decoders, float32."""
+    masked = SHAPES[case.shape].masked
+    return not masked and case.dtype == "float32" and case.method != FORWARD
+
+
+def in_turns(
+    steppers: Sequence[Stepper | ReleasedStepper],
+    rounds: int,
+    done: Callable[[], None] = lambda: None,
+) -> list[Times]:
+    """Returns the median times of each, all measured once per round; a first round does not count.
+
+    Args:
+        steppers: What is timed.
+        rounds: Measurements of each, ≥ 1.
+        done: Called after every measurement.
+    """
+    found: list[list[Times]] = [[] for _ in steppers]
+    for r in range(rounds + 1):
+        for times, stepper in zip(found, steppers, strict=True):
+            measured = stepper.step()
+            if r:
+                times.append(measured)
+            done()
+    return [Times.median(times) for times in found]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Memory, GiB.
+
+    Attributes:
+        peak: The most that steps needed.
+        before: What was there before the model: on a CPU the libraries, on a GPU nothing.
+    """
+
+    peak: float
+    before: float
+
+
+def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
+    """Loads a case and makes its first steps; returns it with the memory that it needed.
+
+    On a GPU what PyTorch had allocated; on a CPU resident memory, which is true in a fresh process alone.
+    """
+    device = torch.device(case.device)
+    _prepare(case)
+    gc.collect()
+    memory.reset_peak(device)
+    before = memory.peak_gib(device)
+    stepper = Stepper(case, cfg)
+    memory.reset_peak(stepper.device)
+    for _ in range(STEPS_FOR_MEMORY):
+        stepper.step()
+    return stepper, Peak(memory.peak_gib(stepper.device), before)
+
+
+def space_of(noise: str) -> Callable[[list[Any]], ParamSpace]:
+    """Returns what makes a parameter space, of named tensors, whose directions come from `noise`."""
+    takes = "noise" in inspect.signature(ParamSpace).parameters
+    return lambda named: ParamSpace(named, **({"noise": noise} if takes else {}))
+
+
+def _prepare(case: Case) -> None:
+    """Moves a few values, so that compilers and libraries that noise needs are not counted as a step's memory."""
+    p = torch.zeros(8, dtype=DTYPES[case.dtype], device=case.device)
+    space, method = space_of(case.noise)([("p", p)]), OPTIMIZERS["bszo"]
+    method.optimizer(space, method.config(), lr=LR, seed=0).step(lambda: 1.0)
+
+
+def peak_of_child(case: Case) -> Peak:
+    """Returns the memory that a case needs in a process of its own.
+
+    Raises:
+        RuntimeError: If that process ends without an answer.
+    """
+    with _environment(
+        MALLOC_MMAP_THRESHOLD_=str(MAPPED)
+    ):  # of the server that children are forked from
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", __name__, *MODELLING])
+        with ProcessPoolExecutor(1, mp_context=context) as executor:
+            return executor.submit(_peak_alone, case).result()
+
+
+def _peak_alone(case: Case) -> Peak:
+    register()
+    return peak_here(case, case.config())[1]
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Sets environment variables for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

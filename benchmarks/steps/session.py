@@ -1,0 +1,177 @@
+"""One run of the command: measures what is still missing, group by group, and keeps every group's rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+import torch
+
+from benchmarks.steps import ceilings
+from benchmarks.steps.cases import FORWARD, Case
+from benchmarks.steps.floor import Ceilings, Floor, floor, forward_floor
+from benchmarks.steps.measure import (
+    Peak,
+    ReleasedStepper,
+    Stepper,
+    Times,
+    can_be_released,
+    in_turns,
+    peak_here,
+    peak_of_child,
+    space_of,
+)
+from benchmarks.steps.records import Records, Row, code_hash
+from zo.config import RunConfig
+from zo.identity import provenance
+from zo.precision import DTYPES
+
+TOGETHER = 6 * 2**30
+"""Bytes of weights and state that cases timed in turns may have together."""
+
+
+@dataclass
+class Session:
+    """What the cases of one invocation share.
+
+    Attributes:
+        device: Where steps are made.
+        rounds: Measurements of each.
+        plain: Methods whose steps are made in the released code's way, too.
+        records: Where rows go.
+        say: Takes what is being done, for people.
+        failed: Cases that could not be measured, with the reason.
+    """
+
+    device: torch.device
+    rounds: int
+    plain: Sequence[str]
+    records: Records
+    say: Callable[[str], None]
+    failed: dict[Case, str] = field(default_factory=dict)
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def measure(self, accepted: Mapping[Case, RunConfig], done: Callable[[Case], None]) -> None:
+        """Measures cases; those of one shape, dtype, examples and method in turns where memory allows.
+
+        Args:
+            accepted: Cases and their configurations.
+            done: Called for every case that is finished, one way or the other.
+        """
+        for _, group in groupby(accepted, key=lambda case: case.group):
+            for chunk in self._chunks(list(group), accepted):
+                self.records.add(self._timed(chunk))
+                for case in chunk:
+                    done(case)
+                chunk.clear()  # before the next ones are loaded
+            for case in self.failed:
+                done(case)
+
+    def _chunks(
+        self, group: Sequence[Case], accepted: Mapping[Case, RunConfig]
+    ) -> Iterator[dict[Case, tuple[Stepper, Peak]]]:
+        """Yields cases of a group, loaded, as many as may be in memory together: on a GPU one."""
+        chunk: dict[Case, tuple[Stepper, Peak]] = {}
+        used = 0
+        for case in group:
+            self.say(f"{case}: memory")
+            try:
+                chunk[case] = self._loaded(case, accepted[case])
+            except RuntimeError as error:  # out of memory among them
+                self.failed[case] = str(error).strip()
+                continue
+            used += _bytes(chunk[case][0])
+            if used >= TOGETHER or self.device.type == "cuda":
+                yield chunk
+                chunk, used = {}, 0
+        if chunk:
+            yield chunk
+
+    def _loaded(self, case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
+        if self.device.type == "cuda":
+            return peak_here(case, cfg)
+        peak = peak_of_child(case)
+        return Stepper(case, cfg), peak
+
+    def _timed(self, chunk: Mapping[Case, tuple[Stepper, Peak]]) -> list[Row]:
+        steppers: list[Stepper | ReleasedStepper] = [stepper for stepper, _ in chunk.values()]
+        first = next(iter(chunk))
+        plain = can_be_released(first) and first.method in self.plain
+        if plain:
+            steppers.append(ReleasedStepper(first, chunk[first][0].cfg))
+        names = ", ".join(f"{case.restore} {case.noise}" for case in chunk)
+        beside = " and the released code's way" if plain else ""
+        self.say(f"{' '.join(first.group)}: {names}{beside}, in turns")
+        times = in_turns(steppers, self.rounds)
+        released = times.pop() if plain else None
+        return [
+            self._row(case, stepper, peak, own, released)
+            for (case, (stepper, peak)), own in zip(chunk.items(), times, strict=True)
+        ]
+
+    def _row(
+        self, case: Case, stepper: Stepper, peak: Peak, times: Times, released: Times | None
+    ) -> Row:
+        made = provenance(self.device)
+        limits, least = self._least(case, stepper)
+        one = case.method == FORWARD
+        return Row(
+            machine=made["device"],
+            **asdict(case),
+            rounds=self.rounds,
+            forwards=1 if one else stepper.assembly.optimizer.forwards_per_step,
+            values=stepper.workload().values,
+            step_ms=1e3 * times.step,
+            forward_ms=1e3 * times.forward,
+            weights_ms=1e3 * times.weights,
+            processor_ms=1e3 * times.processor,
+            plain_ms=1e3 * released.step if released else None,
+            plain_processor_ms=1e3 * released.processor if released else None,
+            floor_forward_ms=1e3 * least.forward,
+            floor_weights_ms=1e3 * least.weights,
+            peak_gib=peak.peak,
+            before_gib=peak.before,
+            gb_per_s=limits.bandwidth / 1e9,
+            gflop_per_s=limits.matrix / 1e9,
+            normals_per_ns=limits.normals / 1e9,
+            code=code_hash(),
+            revision=made["git_revision"] + "+" * made["git_dirty"],
+            versions=", ".join(
+                f"{name} {made['versions'][name]}" for name in ("python", "torch", "transformers")
+            ),
+            date=made["started"],
+        )
+
+    def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Floor]:
+        """The device's ceilings, and the floor of a case."""
+        limits, work = self._limits(case.dtype, case.noise), stepper.workload()
+        size = DTYPES[case.dtype].itemsize
+        if case.method == FORWARD:
+            return limits, Floor(forward_floor(work, limits, size), 0.0)
+        optimizer = stepper.assembly.optimizer
+        kept = [t.element_size() for tensors in optimizer.state.values() for t in tensors]
+        state_size = max(kept, default=size)
+        forwards = optimizer.forwards_per_step
+        return limits, floor(stepper.cfg, work, limits, forwards, size, state_size)
+
+    def _limits(self, dtype: str, noise: str) -> Ceilings:
+        """The device's ceilings, each measured when it is first asked for."""
+        known, device = self._known, self.device
+        if "bandwidth" not in known:
+            self.say("what the device does at best: copies")
+            known["bandwidth"] = ceilings.bandwidth(device)
+        if dtype not in known:
+            self.say(f"what the device does at best: {dtype} products")
+            known[dtype] = ceilings.matrix_rate(device, DTYPES[dtype])
+        if noise not in known:
+            self.say(f"what the device does at best: {noise} normals")
+            known[noise] = ceilings.normal_rate(device, space_of(noise))
+        return Ceilings(known["bandwidth"], known[dtype], known[noise])
+
+
+def _bytes(stepper: Stepper) -> int:
+    params, optimizer = stepper.assembly.params, stepper.assembly.optimizer
+    weights = sum(t.numel() * t.element_size() for t in params.tensors)
+    copies = 2 if params.restore == "snapshot" else 1
+    return copies * weights + optimizer.state_bytes()

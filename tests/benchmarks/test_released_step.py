@@ -1,0 +1,79 @@
+"""The released code's step, as it is timed, makes the moves that the suite's own steps make."""
+
+import copy
+
+import pytest
+import torch
+
+from tests.support import tiny_models
+from tests.support.released_step import METHODS, ReleasedStep, Sequential
+from zo.optim import OPTIMIZERS
+from zo.params import ParamSpace
+from zo.scoring import CandidateScorer
+from zo.tasks import Encoded
+
+PAD, LR, EPS, STEPS = 1, 1e-2, 1e-2, 3
+EXAMPLES = [Encoded([2, 7, 8, 9], [[5], [6, 9]], 0), Encoded([2, 30], [[5], [6, 9]], 1)]
+
+
+def both(method, **settings):
+    model = tiny_models.opt()
+    config = OPTIMIZERS[method].config(eps=EPS, **settings)
+    released = ReleasedStep(copy.deepcopy(model), PAD, config, LR)
+    params = ParamSpace.of(model)
+    optimizer = OPTIMIZERS[method].optimizer(params, config, lr=LR, seed=3)
+    scorer = CandidateScorer(model, PAD)
+    return released, optimizer, lambda: scorer.loss(scorer.collate(EXAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("mezo", {}),
+        ("mezo_adam", {"adam_eps": 1.0}),
+        ("hizoo", {"hessian_smooth": 1e-3}),
+        ("bszo", {}),
+        ("bszo", {"k": 3}),
+        ("bszo_b", {}),
+    ],
+)
+def test_it_is_the_suite_s_step_with_the_suite_s_noise(method, settings):
+    """Losses differ by a float32 rounding, 1e-6, and slopes by that over ε; θ by η times as much."""
+    released, optimizer, loss = both(method, **settings)
+    start = [t.clone() for t in optimizer.params.tensors]
+    for _ in range(STEPS):
+        released(EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j]))
+        optimizer.step(loss)
+    tensors = optimizer.params.tensors
+    apart = max(float((a - b).abs().max()) for a, b in zip(tensors, released.theta, strict=True))
+    moved = max(float((a - b).abs().max()) for a, b in zip(tensors, start, strict=True))
+    assert apart < 2e-5
+    assert moved > 20 * apart
+    assert moved > 1e-4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_runs_with_its_own_noise(method):
+    released, _, _ = both(method)
+    start = [t.clone() for t in released.theta]
+    for step in range(STEPS):
+        assert released.made == step
+        released(EXAMPLES)
+    assert any(not torch.equal(a, b) for a, b in zip(released.theta, start, strict=True))
+
+
+def test_a_pass_draws_what_the_pass_before_drew():
+    draw = Sequential(torch.device("cpu"), step=4)
+    shapes = [torch.Size([3, 2]), torch.Size([5])]
+    first = [draw(0, j, shape) for j, shape in enumerate(shapes)]
+    other = [draw(1, j, shape) for j, shape in enumerate(shapes)]
+    again = [draw(0, j, shape) for j, shape in enumerate(shapes)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], Sequential(torch.device("cpu"), 5)(0, 0, shapes[0]))
+
+
+def test_half_precision_is_refused():
+    config = OPTIMIZERS["mezo"].config()
+    with pytest.raises(ValueError, match="float32"):
+        ReleasedStep(tiny_models.opt().to(torch.bfloat16), PAD, config, LR)
