@@ -34,8 +34,8 @@ from benchmarks.steps.session import Session
 from benchmarks.steps.shapes import EXAMPLES, SHAPES
 from zo import durable
 from zo.config import register
+from zo.excursions import RESTORE_POLICIES
 from zo.identity import device_name
-from zo.params import RESTORE_POLICIES
 
 ON_CPU = ("opt-125m",)
 ON_GPU = ("opt-1.3b", "mistral-7b", "opt-13b")

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.steps.shapes import SHAPES
 from zo import cells
 from zo.config import ConfigError, RunConfig
-from zo.params import RESTORE_POLICIES
+from zo.excursions import RESTORE_POLICIES
 from zo.precision import PrecisionConfig
 
 FORWARD = "forward"

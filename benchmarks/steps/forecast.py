@@ -17,8 +17,9 @@ from benchmarks.steps.floor import Ceilings, Workload, floor
 from benchmarks.steps.shapes import SHAPES, batches
 from benchmarks.steps.tables import TARGETS_MS, label
 from zo.config import RunConfig, register
+from zo.excursions import RESTORE_POLICIES
 from zo.optim import OPTIMIZERS
-from zo.params import RESTORE_POLICIES, ParamSpace
+from zo.params import ParamSpace
 from zo.precision import DTYPES
 
 

@@ -119,7 +119,7 @@ class ParamSpace:
 
     @property
     def seconds(self) -> float:
-        """Time spent in passes over the weights, displacing modules among them; of a GPU, in those that it is done with."""
+        """Time spent in passes over the weights, displacing modules included; of a GPU, what is done."""
         return self._stopwatch.seconds
 
     @property
