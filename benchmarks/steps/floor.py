@@ -207,12 +207,8 @@ def floor(
     """
     method, restore = cfg.optimizer, cfg.precision.restore
     drawn = method.rank * work.low_rank if method.name == "lozo" else work.values
-    together = (
-        forwards if restore == "factors" else 1
-    )  # branches that share one reading of the weights
-    forward = max(
-        work.read * value_bytes / ceilings.bandwidth, together * work.operations / ceilings.matrix
-    )
+    together = forwards if restore == "factors" else 1  # branches that share one reading of θ
+    forward = forward_floor(work, ceilings, value_bytes, together)
     weights = 0.0
     for p in passes(method, restore):
         values = work.read if p.of_read else work.values

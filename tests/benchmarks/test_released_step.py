@@ -42,8 +42,12 @@ def test_it_is_the_suite_s_step_with_the_suite_s_noise(method, settings):
     released, optimizer, loss = both(method, **settings)
     start = [t.clone() for t in optimizer.params.tensors]
     for _ in range(STEPS):
-        released(EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j]))
+        found = released(
+            EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j])
+        )
         optimizer.step(loss)
+        if method.startswith("bszo"):
+            assert found.forwards == optimizer.forwards_per_step
     tensors = optimizer.params.tensors
     apart = max(float((a - b).abs().max()) for a, b in zip(tensors, released.theta, strict=True))
     moved = max(float((a - b).abs().max()) for a, b in zip(tensors, start, strict=True))
@@ -70,6 +74,7 @@ def test_a_pass_draws_what_the_pass_before_drew():
     again = [draw(0, j, shape) for j, shape in enumerate(shapes)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0].flatten()[:5], first[1]), "a tensor's noise follows another's"
     assert not torch.equal(first[0], Sequential(torch.device("cpu"), 5)(0, 0, shapes[0]))
 
 
