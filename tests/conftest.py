@@ -6,10 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+if not torch.cuda.is_available():  # read when Triton is imported: its kernels then run by numpy
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 GOOD = (
     "a warm and funny film",

@@ -75,6 +75,34 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["lr_index=9"], ["lr_index=9: must be 0 to 2: bszo on reviews-tiny has 3 learning rates"]),
         (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
         (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
+        (["precision.noise=dice"], ["precision.noise=dice: must be one of torch, philox"]),
+        (
+            ["precision.noise=philox", "precision.rounding=stochastic"],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest for float32, in which updates are computed"
+            ],
+        ),
+        (
+            ["precision=bf16", "precision.rounding=stochastic"],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest, or noise must be philox, which draws the bits"
+            ],
+        ),
+        (
+            [
+                "precision=bf16",
+                "precision.noise=philox",
+                "precision.rounding=stochastic",
+                "optimizer=sgd",
+                "lr=1e-3",
+            ],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest: the weights of sgd are written by torch's own optimizer"
+            ],
+        ),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
         (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),
@@ -141,7 +169,15 @@ def test_id_does_not_depend_on_where_a_run_happens(override):
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=1", "lr=3e-6", "optimizer.k=4", "precision=bf16", "task.train_size=999", "steps=7"],
+    [
+        "seed=1",
+        "lr=3e-6",
+        "optimizer.k=4",
+        "precision=bf16",
+        "precision.noise=philox",
+        "task.train_size=999",
+        "steps=7",
+    ],
 )
 def test_id_depends_on_what_decides_the_numbers(override):
     assert id_of(override) != id_of()

@@ -24,6 +24,7 @@ FIRST_ORDER = ("adam", "sgd")
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot")))
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
 REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
+PHILOX = [("bszo", "subtract"), ("lozo", "snapshot"), ("mezo", "streamed")]
 STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
 STEPS = 8
 
@@ -89,8 +90,8 @@ def kills_of(optimizer: str) -> list[At]:
     return [in_step, At("zo.scoring:CandidateScorer.evaluate", 1), moving]
 
 
-def killed_again_and_again(frozen, optimizer, precision):
-    run, twin = frozen(*of(optimizer, precision))
+def killed_again_and_again(frozen, optimizer, precision, *more):
+    run, twin = frozen(*of(optimizer, precision, *more))
     assert here(twin) == 0
     for point in kills_of(optimizer):
         assert end_of(run, point) == KILLED, (run / "log.txt").read_text()
@@ -98,6 +99,12 @@ def killed_again_and_again(frozen, optimizer, precision):
     assert what_it_came_to(run) == what_it_came_to(twin)
     assert len(read_rows(run)) == STEPS
     assert "taken over from process" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("optimizer", "restore"), PHILOX)
+def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
+    more = ("precision.noise=philox", "precision.rounding=stochastic")
+    killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])

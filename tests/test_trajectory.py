@@ -195,7 +195,7 @@ REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not
 STREAMED = [("bszo", ("fp32", "streamed")), ("lozo", ("bf16", "streamed"))]
 
 
-def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision):
+def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision, *more):
     hashes = {}
     made = loop._step
 
@@ -206,7 +206,8 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
 
     dtype, restore = precision
     cfg = make_run(
-        f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}", "steps=6"
+        *(f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}"),
+        *("steps=6", *more),
     )
     with monkeypatch.context() as watched:
         watched.setattr(loop, "_step", noting)
@@ -227,6 +228,12 @@ def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
 
 
+@pytest.mark.parametrize(("optimizer", "restore"), [("bszo", "snapshot"), ("hizoo", "subtract")])
+def test_a_replay_draws_and_rounds_as_the_run_did(make_run, monkeypatch, optimizer, restore):
+    more = ("precision.noise=philox", "precision.rounding=stochastic")
+    replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, ("bf16", restore), *more)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "precision"), REST)
 def test_a_replay_has_the_weights_of_every_step_in_every_precision(
@@ -243,16 +250,25 @@ def made(make_run):
     return cfg, directory, Trajectory(directory / trajectory.NAME)
 
 
-def test_what_a_trajectory_does_not_fit_is_refused_in_a_sentence(made, monkeypatch):
+def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
     cfg, _, found = made
     assembly = Assembly.of(cfg)
     assembly.base = HASH
     with pytest.raises(TrajectoryError, match="it starts from other weights than reviews-tiny has"):
         rebuild(assembly, found, 3)
-    assembly = Assembly.of(cfg)
-    monkeypatch.setattr("zo.noise.backend", lambda device: "philox")
-    with pytest.raises(TrajectoryError, match="its noise is torch-cpu, and here it is philox"):
-        rebuild(assembly, found, 3)
+
+
+@pytest.mark.parametrize(("noise", "other"), [("torch", "philox"), ("philox", "torch")])
+def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run, noise, other):
+    cfg = make_run("optimizer=mezo", "steps=1", f"precision.noise={noise}")
+    run(cfg)
+    (directory,) = Path(cfg.out).iterdir()
+    found = Trajectory(directory / trajectory.NAME)
+    cfg.precision.noise = other
+    with pytest.raises(
+        TrajectoryError, match=f"its noise is {noise}-cpu, and here it is {other}-cpu"
+    ):
+        rebuild(Assembly.of(cfg), found, 1)
 
 
 def test_weights_that_come_out_otherwise_are_refused(made):

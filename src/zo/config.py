@@ -250,6 +250,12 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
         yield Problem("task.objective", "lm", "must be classification for a masked model")
+    if (
+        run.precision.rounding == "stochastic"
+        and not OPTIMIZERS[run.optimizer.name].optimizer.replays
+    ):
+        right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
+        yield Problem("precision.rounding", "stochastic", right)
     least = {
         "seed": 0,
         "steps": 0,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from zo.noise import NOISES
 from zo.optim import OPTIMIZERS, NonFiniteError
 from zo.params import ParamSpace
 
@@ -30,15 +31,29 @@ SMALL_PROBLEM = {
 LR = {"mezo_adam": 0.05, "adam": 0.05}  # the length of a step of Adam; others take 0.01
 
 
+@pytest.fixture(params=NOISES, autouse=True)
+def noise(request, monkeypatch) -> str:
+    """What draws the directions of every problem of a test."""
+    monkeypatch.setattr(Quadratic, "noise", request.param)
+    return request.param
+
+
 class Quadratic:
     """½ Σ (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32, restore: str = "subtract"):
+    noise = "torch"
+
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float32,
+        restore: str = "subtract",
+        rounding: str = "nearest",
+    ):
         generator = torch.Generator().manual_seed(9)
         shapes = {"v": (12,), "m": (4, 5)}
         self.named = [(n, torch.randn(s, generator=generator).to(dtype)) for n, s in shapes.items()]
         self.target = [torch.randn(t.shape, generator=generator).double() for _, t in self.named]
-        self.params = ParamSpace(self.named, restore)
+        self.params = ParamSpace(self.named, restore, noise=self.noise, rounding=rounding)
         self.calls = 0
         self.answers: dict[int, float | Exception] = {}
 
@@ -371,6 +386,24 @@ def test_losses_replay_the_run_bit_for_bit_without_a_forward_pass(name, restore,
     assert bit_equal(again.params.tensors, loss.params.tensors)
     assert same(replayed.state_dict(), opt.state_dict())
     assert replayed.step(again) == opt.step(loss)  # and goes on as the run itself
+
+
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize("restore", POLICIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("noise", ["philox"], indirect=True)
+def test_updates_that_are_rounded_at_random_replay_bit_for_bit(name, restore, dtype):
+    loss, nearest = Quadratic(dtype, restore, "stochastic"), Quadratic(dtype, restore)
+    opt = start(name, loss)
+    made = [opt.step(loss) for _ in range(20)]
+    again = Quadratic(dtype, restore, "stochastic")
+    replayed = start(name, again)
+    assert [replayed.replay(info.losses) for info in made] == made
+    assert bit_equal(again.params.tensors, loss.params.tensors)
+    other = start(name, nearest)
+    for info in made:
+        other.replay(info.losses)
+    assert not bit_equal(nearest.params.tensors, loss.params.tensors)
 
 
 @pytest.mark.parametrize("name", ZEROTH_ORDER)

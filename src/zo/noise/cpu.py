@@ -205,27 +205,29 @@ def draw_normals(out: Any, block: Any, blocks: Any, key: Any) -> None:
 
 
 @compiled
-def _write(out: Any, total: Any, i: Any, low: Any, high: Any, block: Any, rounding: Any) -> None:
-    """Rounds total[low:high] into out[i + low : i + high]."""
+def _write(out: Any, total: Any, low: Any, block: Any, rounding: Any) -> None:
+    """Rounds total into out: values from position 4 · block + low on."""
     if rounding is None:
-        for k in range(low, high):
-            out[i + k] = nearest(total[k], out[0])
+        for k in range(len(out)):
+            out[k] = nearest(total[k], out[0])
     else:
         words = np.empty(CHUNK, U)
-        draw_words(words, block, (high + 3) // 4, rounding)
-        for k in range(low, high):
-            out[i + k] = at_random(total[k], words[k], out[0])
+        draw_words(words, block, (low + len(out) + 3) // 4, rounding)
+        w = words[low:]
+        for k in range(len(out)):
+            out[k] = at_random(total[k], w[k], out[0])
 
 
 @compiled
 def _normal(out: Any, start: Any, key: Any) -> None:
     """Fills out, float32, with the normals from position `start` on."""
-    z = np.empty(CHUNK, F)
+    drawn = np.empty(CHUNK, F)
     for i in range(-(start % 4), len(out), CHUNK):
         low, high = max(0, -i), min(CHUNK, len(out) - i)
-        draw_normals(z, (start + i) // 4, (high + 3) // 4, key)
-        for k in range(low, high):
-            out[i + k] = z[k]
+        draw_normals(drawn, (start + i) // 4, (high + 3) // 4, key)
+        z, part = drawn[low:high], out[i + low : i + high]
+        for k in range(len(part)):
+            part[k] = z[k]
 
 
 @compiled
@@ -240,29 +242,23 @@ def _add(
     rounding: Any,
 ) -> None:
     """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out."""
-    z, total = np.empty(CHUNK, F), np.empty(CHUNK, F)
+    drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
     for i in range(-(start % 4), len(out), CHUNK):
         low, high, block = max(0, -i), min(CHUNK, len(out) - i), (start + i) // 4
-        for k in range(low, high):
-            total[k] = keep * load(theta[i + k])
+        z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
+        for k in range(len(total)):
+            total[k] = keep * load(part[k])
         for j in range(len(coefficients)):
             c = coefficients[j]
-            draw_normals(z, block, (high + 3) // 4, keys[j])
+            draw_normals(drawn, block, (high + 3) // 4, keys[j])
             if scale is None:
-                for k in range(low, high):
+                for k in range(len(total)):
                     total[k] += c * z[k]
             else:
-                for k in range(low, high):
-                    total[k] += c * (z[k] / np.sqrt(load(scale[i + k])))
-        _write(out, total, i, low, high, block, rounding)
-
-
-@compiled
-def _round(out: Any, total: Any, start: Any, rounding: Any) -> None:
-    """Rounds total, positions from `start` on, into out at random."""
-    for i in range(-(start % 4), len(out), CHUNK):
-        low, high = max(0, -i), min(CHUNK, len(out) - i)
-        _write(out, total[max(i, 0) - low :], i, low, high, (start + i) // 4, rounding)
+                h = scale[i + low : i + high]
+                for k in range(len(total)):
+                    total[k] += c * (z[k] / np.sqrt(load(h[k])))
+        _write(out[i + low : i + high], total, low, block, rounding)
 
 
 @compiled
@@ -343,12 +339,6 @@ class NumbaEngine(PhiloxEngine):
             lambda a, b: _add_rows(to[a * w : b * w], of, h, index[a:b], w, *more),
             each=w,
         )
-
-    def _round(
-        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
-    ) -> None:
-        to, of, words = flat_array(out), flat_array(total), key_words(rounding, tensor)
-        in_parts(len(to), lambda a, b: _round(to[a:b], of[a:b], start + a, words))
 
 
 def flat_array(tensor: Tensor) -> Any:

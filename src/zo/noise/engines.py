@@ -163,7 +163,7 @@ class PhiloxEngine(Engine):
         if out.numel() == 0:
             return out
         whole = out if out.is_contiguous() else out.contiguous()
-        self._round(whole, total.contiguous(), tensor, rounding, start)
+        self._add(whole, total.contiguous(), tensor, [], 1.0, start, None, rounding, None)
         return out if whole is out else out.copy_(whole)
 
     @abstractmethod
@@ -185,13 +185,7 @@ class PhiloxEngine(Engine):
         rounding: NoiseKey | None,
         rows: Tensor | None,
     ) -> None:
-        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay."""
-
-    @abstractmethod
-    def _round(
-        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
-    ) -> None:
-        """`round_` of contiguous tensors that are not empty."""
+        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
 
 
 @lru_cache

@@ -146,7 +146,8 @@ def log_uniform(w: Array) -> Array:
     x = ((bits & np.int32(0x7FFFFF)) + np.int32(ROOT_HALF_BITS)).view(np.float32) - _f(1.0)
     x2 = x * x
     tail = _polynomial(LOG, x) * x2 * x + e * LN2_LOW - HALF * x2
-    return x + tail + e * LN2_HIGH
+    logarithm: Array = x + tail + e * LN2_HIGH
+    return logarithm
 
 
 def rounded_bfloat16(x: Array, w: Array) -> Array:
@@ -164,7 +165,8 @@ def rounded_bfloat16(x: Array, w: Array) -> Array:
     up = ((bits + (w >> np.uint32(16))) >> np.uint32(16)).astype(np.uint16)
     magnitude = bits & np.uint32(0x7FFFFFFF)
     up = np.where(magnitude == 0x7F800000, (bits >> np.uint32(16)).astype(np.uint16), up)
-    return np.where(magnitude > 0x7F800000, np.uint16(0x7FC0), up)
+    out: Array = np.where(magnitude > 0x7F800000, np.uint16(0x7FC0), up)
+    return out
 
 
 def rounded_float16(x: Array, w: Array) -> Array:
@@ -184,7 +186,8 @@ def rounded_float16(x: Array, w: Array) -> Array:
     out = np.where(magnitude < 0x38800000, subnormal, np.minimum(normal, np.uint32(0x7C00)))
     out = np.where(magnitude >= 0x47800000, np.uint32(0x7C00), out)
     out = np.where(magnitude > 0x7F800000, np.uint32(0x7E00), out).astype(np.uint16)
-    return np.where(magnitude > 0x7F800000, out, out | sign)
+    signed: Array = np.where(magnitude > 0x7F800000, out, out | sign)
+    return signed
 
 
 def _blocks(start: int, count: int) -> range:

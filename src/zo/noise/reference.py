@@ -48,12 +48,6 @@ class NumpyEngine(PhiloxEngine):
             else:
                 _round(part, total, tensor, rounding, at)
 
-    def _round(
-        self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int
-    ) -> None:
-        for part, at, of in _parts(out, start, None):
-            _round(part, total.view(-1)[of].numpy(), tensor, rounding, at)
-
 
 def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tensor, int, slice]]:
     """Yields (flat part of out, its position in the tensor, where it is in what `start` or all rows begin)."""

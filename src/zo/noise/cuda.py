@@ -1,0 +1,227 @@
+"""Philox noise on a CUDA GPU: one Triton kernel that reads, draws in registers, adds, rounds and writes.
+
+The arithmetic is that of `zo.noise.philox`, with fused multiply-adds switched off. Coefficients and keys stand in a
+small table in the GPU's memory, which the tensors of a pass share: a launch per tensor, and one copy per pass.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from zo.noise import philox
+from zo.noise.engines import KeyedTerms, PhiloxEngine
+from zo.noise.keys import NoiseKey
+
+BLOCK = 512
+"""Blocks of four values that a program draws."""
+
+ROUNDS = tl.constexpr(philox.ROUNDS)
+TERM = tl.constexpr(5)
+LN2_HIGH, LN2_LOW = tl.constexpr(float(philox.LN2_HIGH)), tl.constexpr(float(philox.LN2_LOW))
+ROOT_HALF = tl.constexpr(philox.ROOT_HALF_BITS)
+QUARTER_TURN = tl.constexpr(float(philox.QUARTER_TURN))
+L0, L1, L2, L3, L4, L5, L6, L7, L8 = (tl.constexpr(float(c)) for c in philox.LOG)
+S0, S1, S2 = (tl.constexpr(float(c)) for c in philox.SIN)
+C0, C1, C2 = (tl.constexpr(float(c)) for c in philox.COS)
+INFINITY = tl.constexpr(0x7F800000)
+HALF_NORMAL = tl.constexpr(0x38800000)
+HALF_INFINITY = tl.constexpr(0x47800000)
+
+
+@triton.jit
+def _log_uniform(w):
+    bits = (w.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) - ROOT_HALF
+    e = ((bits >> 23) - 32).to(tl.float32)
+    x = ((bits & 0x7FFFFF) + ROOT_HALF).to(tl.float32, bitcast=True) - 1.0
+    x2 = x * x
+    p = ((((L0 * x + L1) * x + L2) * x + L3) * x + L4) * x + L5
+    p = ((p * x + L6) * x + L7) * x + L8
+    tail = p * x2 * x + e * LN2_LOW - 0.5 * x2
+    return x + tail + e * LN2_HIGH
+
+
+@triton.jit
+def _signed(x, sign):
+    return (x.to(tl.uint32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _box_muller(w0, w1):
+    r = tl.sqrt_rn(-2.0 * _log_uniform(w0))
+    x = (w1 << 2).to(tl.int32, bitcast=True).to(tl.float32) * QUARTER_TURN
+    x2 = x * x
+    sin = ((S0 * x2 + S1) * x2 + S2) * x2 * x + x
+    cos = ((C0 * x2 + C1) * x2 + C2) * x2 * x2 - 0.5 * x2 + 1.0
+    odd = (w1 >> 30) & 1 == 1
+    a = r * tl.where(odd, sin, cos)
+    b = r * tl.where(odd, cos, sin)
+    return _signed(a, (w1 ^ (w1 << 1)) & 0x80000000), _signed(b, w1 & 0x80000000)
+
+
+@triton.jit
+def _in_order(x0, x1, x2, x3):
+    """Four values of every counter, (BLOCK,) each, as (4 · BLOCK,) in the order of their positions."""
+    return tl.interleave(tl.interleave(x0, x2), tl.interleave(x1, x3))
+
+
+@triton.jit
+def _words(counter, term, tensor):
+    """The words of counters, (BLOCK,), under the key in the table's row `term`."""
+    seed, place = tl.load(term), tl.load(term + 1) + tensor
+    step, direction = tl.load(term + 2), tl.load(term + 3)
+    c0 = counter.to(tl.uint32)
+    c1 = tl.full(c0.shape, 0, tl.uint32) + place.to(tl.uint32)
+    c2 = tl.full(c0.shape, 0, tl.uint32) + step.to(tl.uint32)
+    c3 = tl.full(c0.shape, 0, tl.uint32) + direction.to(tl.uint32)
+    return tl.philox(seed, c0, c1, c2, c3, ROUNDS)
+
+
+@triton.jit
+def _normals(counter, term, tensor):
+    w0, w1, w2, w3 = _words(counter, term, tensor)
+    z0, z1 = _box_muller(w0, w1)
+    z2, z3 = _box_muller(w2, w3)
+    return _in_order(z0, z1, z2, z3)
+
+
+@triton.jit
+def _random_bfloat16(x, w):
+    bits = x.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    up = tl.where(magnitude == INFINITY, bits, bits + (w >> 16)) >> 16
+    up = tl.where(magnitude > INFINITY, 0x7FC0, up)
+    return up.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def _random_float16(x, w):
+    bits = x.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    tiny = magnitude < HALF_NORMAL
+    normal = tl.minimum((magnitude + (w >> 19) - (112 << 23)) >> 13, 0x7C00)
+    small = tl.where(tiny, magnitude, 0).to(tl.float32, bitcast=True) * 16777216.0
+    below = small.to(tl.int32)
+    above = (w >> 8).to(tl.float32) * (1.0 / 16777216.0) < small - below.to(tl.float32)
+    out = tl.where(tiny, (below + above.to(tl.int32)).to(tl.uint32), normal)
+    out = tl.where(magnitude >= HALF_INFINITY, 0x7C00, out) | ((bits >> 16) & 0x8000)
+    out = tl.where(magnitude > INFINITY, 0x7E00, out)
+    return out.to(tl.uint16).to(tl.float16, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["tensor", "count", "parts"])
+def _pass(
+    out,
+    theta,
+    scale,
+    rows,
+    table,
+    count,
+    tensor,
+    start,
+    width,
+    parts,
+    keep,
+    AT_RANDOM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Writes keep · theta + Σ c_j z_j / √scale; without theta, the first normals alone.
+
+    Program n makes part n mod parts of row n // parts: positions at to at + width. Rows, if any, are those of all that
+    theta and scale hold; without, theta, scale and out are one row, which begins at position `start`.
+    """
+    row = tl.program_id(0) // parts
+    at = tl.cast(start, tl.int64) if rows is None else tl.load(rows + row) * width
+    first = at // 4 + (tl.program_id(0) % parts) * BLOCK
+    counter = first + tl.arange(0, BLOCK)
+    position = 4 * first + tl.arange(0, 4 * BLOCK)
+    inside = (position >= at) & (position < at + width)
+    of = position - at if rows is None else position
+    if theta is None:
+        total = _normals(counter, table, tensor)
+    else:
+        total = keep * tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
+        if scale is not None:
+            root = tl.sqrt_rn(tl.load(scale + of, mask=inside, other=1.0).to(tl.float32))
+        for j in range(count):
+            z = _normals(counter, table + TERM * j, tensor)
+            if scale is not None:
+                z = tl.div_rn(z, root)
+            c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
+            total = total + c * z
+    to = out + row.to(tl.int64) * width + (position - at)
+    if AT_RANDOM:
+        w0, w1, w2, w3 = _words(counter, table + TERM * count, tensor)
+        w = _in_order(w0, w1, w2, w3)
+        if out.dtype.element_ty == tl.bfloat16:
+            tl.store(to, _random_bfloat16(total, w), mask=inside)
+        else:
+            tl.store(to, _random_float16(total, w), mask=inside)
+    else:
+        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+
+
+class TritonEngine(PhiloxEngine):
+    """Philox noise on a CUDA GPU, or through Triton's interpreter."""
+
+    backend = "philox-cuda"
+
+    def _normal(
+        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    ) -> None:
+        _launch(out, None, None, tensor, ((1.0, key),), 1.0, start, None, rows)
+
+    def _add(
+        self,
+        out: Tensor,
+        theta: Tensor,
+        tensor: int,
+        terms: KeyedTerms,
+        keep: float,
+        start: int,
+        scale: Tensor | None,
+        rounding: NoiseKey | None,
+        rows: Tensor | None,
+    ) -> None:
+        _launch(out, theta, scale, tensor, tuple(terms), keep, start, rounding, rows)
+
+
+def _launch(
+    out: Tensor,
+    theta: Tensor | None,
+    scale: Tensor | None,
+    tensor: int,
+    terms: tuple[tuple[float, NoiseKey], ...],
+    keep: float,
+    start: int,
+    rounding: NoiseKey | None,
+    rows: Tensor | None,
+) -> None:
+    """Runs the kernel over all of `out`, on its device."""
+    width = out.numel() if rows is None else out.shape[1]
+    parts = triton.cdiv(width + 3, 4 * BLOCK)  # + 3: a row may begin within a block of four
+    keys = terms if rounding is None else (*terms, (0.0, rounding))
+    table = _table(keys, out.device)
+    philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), tensor)
+    with torch.cuda.device_of(out):
+        _pass[(parts * (1 if rows is None else len(rows)),)](
+            *(out, theta, scale, rows, table, len(terms), tensor, start, width, parts, keep),
+            AT_RANDOM=rounding is not None,
+            BLOCK=BLOCK,
+            enable_fp_fusion=False,
+        )
+
+
+@lru_cache(maxsize=4)
+def _table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
+    """Returns (len(terms), 5), int64, on the device: seed, stream · 2²⁴, step, direction, bits of the coefficient."""
+    lines: list[list[Any]] = []
+    for c, key in terms:
+        low, high, place, step, direction = philox.counter(key, 0)
+        seed = int(np.array(high << 32 | low, np.uint64).view(np.int64))
+        lines.append([seed, place, step, direction, int(np.float32(c).view(np.int32))])
+    return torch.tensor(lines, dtype=torch.int64).reshape(-1, 5).to(device)
