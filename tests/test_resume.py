@@ -25,6 +25,12 @@ PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
 FACTORS = (("bf16", "factors"), "optimizer.interval=3")
 REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
+PHILOX = [
+    ("bszo", "subtract"),
+    ("lozo", "snapshot"),
+    ("mezo_adam", "merged"),
+    ("mezo", "streamed"),
+]
 STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
 STEPS = 8
 
@@ -104,10 +110,7 @@ def killed_again_and_again(frozen, optimizer, precision, *more):
     assert "taken over from process" in (run / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "restore"),
-    [("bszo", "subtract"), ("lozo", "snapshot"), ("mezo_adam", "merged")],
-)
+@pytest.mark.parametrize(("optimizer", "restore"), PHILOX)
 def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
     more = ("precision.noise=philox", "precision.rounding=stochastic")
     killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
