@@ -139,7 +139,7 @@ class ParamSpace:
         """
         owed, self._owed = self._owed, ()
         rounding = self._rounding(update)
-        with self._timed():
+        with self._pass():
             for i, p in enumerate(self.tensors):
                 place = Place(p, i, decay if self.decays[i] else 0.0, rounding)
                 if change.fuse(place, owed):
@@ -210,9 +210,15 @@ class ParamSpace:
         return Rounding(self.engine, update)
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _pass(self) -> Iterator[None]:
         """Counts a pass over the weights, and its time."""
         self.passes += 1
+        with self._timed():
+            yield
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Adds the time of a pass over the weights to `seconds`."""
         start = time.perf_counter()
         try:
             yield
@@ -308,16 +314,16 @@ class _Snapshot(Excursion):
 
     def __init__(self, space: ParamSpace):
         super().__init__(space)
-        with space._timed():
+        with space._pass():
             self.theta = space.take_snapshot()
 
     def to(self, terms: Terms) -> None:
-        with self.space._timed():
+        with self.space._pass():
             for i, (p, theta) in enumerate(zip(self.space.tensors, self.theta, strict=True)):
                 _add_(p, theta, i, terms)
 
     def back(self) -> None:
-        with self.space._timed():
+        with self.space._pass():
             torch._foreach_copy_(self.space.tensors, self.theta)
 
 
