@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zo.noise import NOISES
+from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS, NonFiniteError
 from zo.params import ParamSpace
 
@@ -309,6 +309,30 @@ def test_directions_are_new_each_step_and_fixed_within_it(name):
                 seen.add(tuple(z.flatten()[:12].tolist()))
         opt.step(loss)
     assert len(seen) == 3 * 4 * 2
+
+
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+def test_directions_are_drawn_by_the_engine_of_the_space(name, noise):
+    loss = Quadratic()
+    opt = start(name, loss)
+    bias = loss.params.tensors[0]  # plain noise for every method
+    key = NoiseKey(0, PERTURBATION, 0, 1)
+    expected = engine(noise).normal_(torch.empty(bias.shape), key, 0)
+    assert torch.equal(opt.direction(1).sample(0, bias), expected)
+    opt.step(loss)
+    assert not torch.equal(opt.direction(1).sample(0, bias), expected)
+
+
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize("noise", ["philox"], indirect=True)
+def test_the_bits_that_round_an_update_are_new_each_step(name):
+    loss = Quadratic(torch.bfloat16, rounding="stochastic")
+    opt, keys = start(name, loss, seed=7), []
+    carry_out = loss.params.carry_out
+    loss.params.carry_out = lambda *args: (keys.append(args[2]), carry_out(*args))
+    for _ in range(3):
+        opt.step(loss)
+    assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
 
 
 @pytest.mark.parametrize("name", TRAINING)

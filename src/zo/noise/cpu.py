@@ -378,11 +378,12 @@ def key_words(key: NoiseKey | None, tensor: int) -> Any:
 
 def in_parts(count: int, work: Callable[[int, int], None], each: int = 1) -> None:
     """Calls work(a, b) for parts of range(count), `each` values an entry, in torch's number of threads."""
-    threads = min(torch.get_num_threads(), count * each // ALONE)
-    if threads <= 1:
+    threads = torch.get_num_threads()
+    share = min(threads, count * each // ALONE)
+    if share <= 1:
         work(0, count)
         return
-    step = -(-count // threads)
+    step = -(-count // share)
     step += -step % (CHUNK if each == 1 else 1)
     parts = [(a, min(a + step, count)) for a in range(0, count, step)]
     others = [_pool(os.getpid(), threads).submit(work, *part) for part in parts[1:]]
