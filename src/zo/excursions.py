@@ -123,6 +123,7 @@ class Streamed(Excursion):
 
     def to(self, terms: Terms) -> None:
         """Tells the modules, which displace when they are called."""
+        self.space.passes += bool(terms)
         self.stream.to(functools.partial(self._displace, terms) if terms else None)
 
     def back(self) -> None:

@@ -254,7 +254,8 @@ class Factors:
         """
         if x.shape[0] % self._count:
             raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self._count} branches")
-        return x.unflatten(0, (self._count, -1))
+        parts: Tensor = x.unflatten(0, (self._count, -1))
+        return parts
 
 
 @dataclass(frozen=True, eq=False)

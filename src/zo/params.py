@@ -48,7 +48,7 @@ class ParamSpace:
         stream: What displaces the model's modules under `restore=streamed`, else None.
         factors: What θ is beside its tensors under `restore=factors`, else None.
         owed: By what the tensors have yet to move to be θ, under `restore=merged`.
-        passes: Number of passes over all weights; displacing modules is none.
+        passes: Number of passes over the weights; displacing all modules, one after another, is one.
 
     Raises:
         ValueError: On an unknown restore policy, noise or rounding, no tensor at all, a model that is missing or that
@@ -249,7 +249,7 @@ class ParamSpace:
         return Rounding(self.engine, update)
 
     def timed(self, passes: int = 1) -> AbstractContextManager[None]:
-        """Counts a pass over the weights, unless it is none over all of them, and its time."""
+        """Counts a pass over the weights, or none where it is only a part of one, and its time."""
         self.passes += passes
         return self._stopwatch.running()
 

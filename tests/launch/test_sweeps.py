@@ -95,7 +95,11 @@ def test_every_paper_sweep_follows_the_protocol():
             cfg = run.cfg
             assert (cfg.steps, cfg.batch_size, cfg.eval_every, cfg.patience) == (20_000, 16, 500, 8)
             assert cfg.optimizer.eps == 1e-4
-            assert cfg.precision.restore == "subtract"
+            assert cfg.precision.restore == "merged"  # the bits of subtract, the paper's
+
+
+def test_table_4_times_the_papers_passes_over_the_weights():
+    assert {run.cfg.precision.restore for run in planned("table4")[0]} == {"subtract"}
 
 
 def test_table_1_has_five_seeds_of_every_cell():
