@@ -110,9 +110,7 @@ class Stream:
         """Returns room for tensor i on top of what is taken."""
         like, begin = self._tensors[i], self._top
         self._top += self._sizes[i]
-        if (
-            self._top > self.bytes
-        ):  # modules call one another otherwise than they contain one another
+        if self._top > self.bytes:  # modules that call one another without containing one another
             return torch.empty_like(like)
         room = self._buffer[begin : begin + like.numel() * like.element_size()]
         return room.view(like.dtype).as_strided(like.shape, like.stride())
