@@ -219,7 +219,7 @@ def engine(noise: str, device: str = "cpu") -> Engine:
     from zo.noise.reference import NumpyEngine
 
     warnings.warn(
-        "noise=philox is drawn by numpy, the same numbers some fifty times slower than by numba: "
+        "noise=philox is drawn by numpy, the same numbers some thirty times slower than by numba: "
         "pip install -e '.[fast]'",
         stacklevel=2,
     )
