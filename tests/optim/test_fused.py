@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zo.changes import Change, Place, Rounding
-from zo.directions import Gaussian
+from zo.directions import Gaussian, Preconditioned
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
@@ -182,6 +182,7 @@ def test_what_cannot_be_fused_is_made_in_several_passes():
         assert not fuse(torch_z)
         assert not fuse(philox_z, p=torch.ones(8, 8).T[::2])
         assert not fuse(philox_z, back=other)
+        assert not hizoo(philox_z, back=[(c, Preconditioned(z, h)) for c, z in other])
         assert p.eq(1).all()
         assert fuse(philox_z)
         assert p.ne(1).any()
