@@ -12,10 +12,11 @@ from scipy import stats
 from torch import Tensor
 
 import zo.noise.engines
+from zo.changes import add_
 from zo.directions import Gaussian, LowRank, Preconditioned, fused
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
-from zo.params import ParamSpace, _add_
+from zo.params import ParamSpace
 
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
 KEYS = [KEY._replace(direction=i) for i in range(4)]
@@ -247,7 +248,7 @@ class Bare:
 
 def moved(theta: Tensor, terms) -> Tensor:
     out = torch.empty_like(theta)
-    _add_(out, theta, 5, terms)
+    add_(out, theta, 5, terms)
     return out
 
 

@@ -95,7 +95,7 @@ def kills_of(optimizer: str, restore: str) -> list[At]:
         moving = At("zo.factors:_fold", 10)
     else:
         in_step = At("zo.loop:BatchLoss.__call__", 10, "after")
-        moving = At("zo.params:_add_", 100)
+        moving = At("zo.changes:Change.make", 60)
     return [in_step, At("zo.scoring:CandidateScorer.evaluate", 1), moving]
 
 
