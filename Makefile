@@ -11,7 +11,7 @@ BENCH ?=
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/run ## make the environment: the suite and the review data
+setup: $(VENV)/run ## make the environment: the suite, fast noise and the review data
 
 quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
 	$(BIN)/python train.py -m sweep=quickstart
@@ -60,9 +60,9 @@ clean: ## remove the environment and caches; runs and results stay
 $(VENV)/run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[reviews]'
+	$(PIP) -e '.[reviews,fast]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run
-	$(PIP) -e '.[reviews,dev]'
+	$(PIP) -e '.[reviews,fast,dev]'
 	@touch $@
