@@ -128,13 +128,12 @@ class Records:
         return list(self._rows.values())
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Adds rows, each in the place of an older one of the same case, and writes the file."""
-        self._rows |= {row.key: row for row in rows}
+        """Adds rows, with the digits that the file holds, each in the place of an older one, and writes the file."""
+        self._rows |= {row.key: _parsed(_written(row)) for row in rows}
         text = io.StringIO()
-        names = [field.name for field in fields(Row)]
-        table = csv.DictWriter(text, names, lineterminator="\n")
+        table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
         table.writeheader()
-        table.writerows({name: _shown(getattr(row, name)) for name in names} for row in self.rows)
+        table.writerows(map(_written, self.rows))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(self.path, text.getvalue())
 
@@ -151,6 +150,10 @@ def code_hash() -> str:
         if path.parent.name != "steps" or path.name not in DRAWN:
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _written(row: Row) -> dict[str, str]:
+    return {field.name: _shown(getattr(row, field.name)) for field in fields(Row)}
 
 
 def _shown(value: Any) -> str:

@@ -163,6 +163,13 @@ def row(**changes) -> Row:
     return Row(**texts | counts | times | rates | changes)
 
 
+def test_what_is_shown_has_the_digits_of_the_csv(tmp_path):
+    records = Records(tmp_path / "steps.csv")
+    records.add([row(step_ms=1234.56789)])
+    assert [r.step_ms for r in records.rows] == [1234.57]
+    assert Records(tmp_path / "steps.csv").rows == records.rows
+
+
 def test_the_csv_keeps_one_row_per_case_and_the_newest(tmp_path):
     records = Records(tmp_path / "deep" / "steps.csv")
     records.add([row(), row(method="mezo", plain_ms=123.4)])
