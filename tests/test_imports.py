@@ -20,7 +20,7 @@ CORE = {
     "zo.streamed": (),
     "zo.factors": ("zo.noise", "zo.directions"),
     "zo.changes": ("zo.noise", "zo.directions"),
-    "zo.excursions": ("zo.directions", "zo.changes", "zo.params"),  # params for its type alone
+    "zo.excursions": ("zo.directions", "zo.changes", "zo.streamed", "zo.factors"),
     "zo.params": (
         "zo.noise",
         "zo.directions",

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-import zo.noise.engines
+import zo.noise.choice
 from zo.changes import add_
 from zo.directions import Gaussian, LowRank, Preconditioned, fused
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
@@ -363,7 +363,7 @@ def test_without_numba_numpy_draws_the_same_and_says_so(monkeypatch):
     expected = engine("philox").normal_(torch.empty(100), KEY, 0)
     engine.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(zo.noise.engines.importlib.util, "find_spec", lambda name: None)
+        patch.setattr(zo.noise.choice.importlib.util, "find_spec", lambda name: None)
         with pytest.warns(UserWarning, match="pip install"):
             drawer = engine("philox")
     engine.cache_clear()

@@ -1,20 +1,18 @@
 """Where θ is while it is probed, and how it comes back: one class per policy of `precision.restore`."""
 
-from __future__ import annotations
-
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from zo.changes import add_, add_rows_
 from zo.directions import Direction, Terms
-
-if TYPE_CHECKING:
-    from zo.params import ParamSpace
+from zo.factors import Factors
+from zo.streamed import Stream
 
 LossFn: TypeAlias = Callable[[], float]
 """Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
@@ -33,6 +31,27 @@ class BranchedLoss(Protocol):
         ...
 
 
+class Space(Protocol):
+    """What an excursion needs of θ: see `zo.params.ParamSpace`, which is one."""
+
+    tensors: list[Tensor]
+    owed: Terms
+    passes: int
+    stream: Stream | None
+    factors: Factors | None
+
+    def add_(self, terms: Terms) -> None:
+        """Moves θ."""
+
+    def take_snapshot(self) -> list[Tensor]:
+        """Copies θ."""
+        ...
+
+    def timed(self, passes: int = 1) -> AbstractContextManager[None]:
+        """Times a pass over the weights."""
+        ...
+
+
 class Excursion(ABC):
     """Where θ is during a probe. Only `ParamSpace.excursion` makes one.
 
@@ -40,7 +59,7 @@ class Excursion(ABC):
         space: θ.
     """
 
-    def __init__(self, space: ParamSpace):
+    def __init__(self, space: Space):
         self.space = space
 
     @abstractmethod
@@ -66,7 +85,7 @@ class Excursion(ABC):
 class Subtract(Excursion):
     """Moves by differences: +ε z, then −2ε z, then +ε z. Every move rounds."""
 
-    def __init__(self, space: ParamSpace):
+    def __init__(self, space: Space):
         super().__init__(space)
         self.at: dict[Direction, float] = {}
 
@@ -96,7 +115,7 @@ class Merged(Subtract):
 class Snapshot(Excursion):
     """Writes θ + Σ c_j z_j from a copy of θ, and the copy back at the end. θ never drifts."""
 
-    def __init__(self, space: ParamSpace):
+    def __init__(self, space: Space):
         super().__init__(space)
         with space.timed():
             self.theta = space.take_snapshot()
@@ -116,7 +135,7 @@ class Snapshot(Excursion):
 class Streamed(Excursion):
     """Leaves θ where it is and has the modules compute with θ + Σ c_j z_j, see `zo.streamed`."""
 
-    def __init__(self, space: ParamSpace):
+    def __init__(self, space: Space):
         super().__init__(space)
         assert space.stream is not None
         self.stream = space.stream
@@ -146,7 +165,7 @@ class Streamed(Excursion):
 class Beside(Excursion):
     """Lets the layers compute at one place, or at all places at once, see `zo.factors`."""
 
-    def __init__(self, space: ParamSpace):
+    def __init__(self, space: Space):
         super().__init__(space)
         assert space.factors is not None
         self.factors = space.factors

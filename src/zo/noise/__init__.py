@@ -6,11 +6,12 @@ read or written.
 
 There are two kinds, a run's `precision.noise`: `torch`, the generator's own (`generator.py`), and `philox`, counter
 based (`philox.py` defines it): a value depends on its key and its position alone, so any part of a tensor can be drawn,
-and a pass over the weights draws while it adds. `engines.py` picks what draws on a device: `cpu.py` (numba), `cuda.py`
+and a pass over the weights draws while it adds. `choice.py` picks what draws on a device: `cpu.py` (numba), `cuda.py`
 (Triton), or `reference.py` (numpy) where numba is missing.
 """
 
-from zo.noise.engines import NOISES, Engine, KeyedTerms, PhiloxEngine, engine
+from zo.noise.choice import NOISES, engine
+from zo.noise.engines import Engine, KeyedTerms, PhiloxEngine
 from zo.noise.generator import normal_
 from zo.noise.keys import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey
 

@@ -1,10 +1,7 @@
-"""Who draws: the engine of a kind of noise on a device, and what every engine can do."""
+"""What every engine can do that draws noise."""
 
-import importlib.util
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -13,8 +10,6 @@ from torch import Tensor
 from zo.noise import generator
 from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
-
-NOISES = ("torch", "philox")
 
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 """A sum of coefficient times standard normals."""
@@ -189,41 +184,6 @@ class PhiloxEngine(Engine):
         back: KeyedTerms = (),
     ) -> None:
         """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
-
-
-@lru_cache
-def engine(noise: str, device: str = "cpu") -> Engine:
-    """Returns what draws on a device.
-
-    Args:
-        noise: `torch` or `philox`.
-        device: Type of the device.
-
-    Raises:
-        ValueError: On an unknown noise, or a device that it cannot be had on.
-    """
-    if noise not in NOISES:
-        raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
-    if noise == "torch":
-        return TorchEngine(device)
-    if device == "cuda":
-        from zo.noise.cuda import TritonEngine
-
-        return TritonEngine()
-    if device != "cpu":
-        raise ValueError(f"noise='philox': there is none for {device}, only for cpu and cuda")
-    if importlib.util.find_spec("numba"):
-        from zo.noise.cpu import NumbaEngine
-
-        return NumbaEngine()
-    from zo.noise.reference import NumpyEngine
-
-    warnings.warn(
-        "noise=philox is drawn by numpy, the same numbers some thirty times slower than by numba: "
-        "pip install -e '.[fast]'",
-        stacklevel=2,
-    )
-    return NumpyEngine()
 
 
 def _check_positions(
