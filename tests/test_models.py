@@ -364,3 +364,10 @@ def check_scores(loaded, examples):
     expected = torch.tensor(plain_scores(loaded.model, examples))
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
     assert scorer.loss(batch) == pytest.approx(plain_loss(loaded.model, examples), abs=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "widened"), [(torch.float16, True), (torch.bfloat16, False)])
+def test_on_a_cpu_products_of_float16_are_widened(dtype, widened):
+    loaded = load(from_yaml("reviews-tiny"), dtype, "cpu")
+    linear = next(m for m in loaded.model.modules() if type(m) is torch.nn.Linear)
+    assert ("forward" in linear.__dict__) is widened

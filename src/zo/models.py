@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from zo import package_files
+from zo.widened import widen
 
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
@@ -109,6 +110,8 @@ def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device)
     for parameter in model.parameters():  # some architectures keep a few in float32
         parameter.data = parameter.data.to(dtype)
     loaded = Loaded(model.to(device).eval(), loaded.tokenizer)
+    if dtype == torch.float16 and torch.device(device).type == "cpu":
+        widen(model)
     model.config.use_cache = False
     check_head(model, model_cfg.kind)
     return loaded
