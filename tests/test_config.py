@@ -107,6 +107,30 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
                 "must be nearest: the weights of sgd are written by torch's own optimizer"
             ],
         ),
+        (
+            ["precision.rounding=compensated"],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest for float32, in which updates are computed"
+            ],
+        ),
+        (
+            ["precision=bf16", "precision.rounding=compensated", "optimizer=adam", "lr=1e-3"],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest: the weights of adam are written by torch's own optimizer"
+            ],
+        ),
+        (
+            [
+                *("precision=bf16", "precision.rounding=compensated", "optimizer=lozo"),
+                *("precision.restore=factors", "lr=1e-3"),
+            ],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest with precision.restore=factors, which adds updates up in float32"
+            ],
+        ),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
         (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),

@@ -32,6 +32,11 @@ PHILOX = [
     ("mezo", "streamed"),
 ]
 STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
+COMPENSATED = [
+    ("mezo", ("bf16", "snapshot"), "torch"),
+    ("hizoo", ("fp16", "merged"), "philox"),
+    ("bszo_b", ("bf16", "streamed"), "philox"),
+]
 STEPS = 8
 
 
@@ -114,6 +119,12 @@ def killed_again_and_again(frozen, optimizer, precision, *more):
 def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
     more = ("precision.noise=philox", "precision.rounding=stochastic")
     killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
+
+
+@pytest.mark.parametrize(("optimizer", "precision", "noise"), COMPENSATED)
+def test_what_rounding_has_lost_outlives_a_kill(frozen, optimizer, precision, noise):
+    more = (f"precision.noise={noise}", "precision.rounding=compensated")
+    killed_again_and_again(frozen, optimizer, precision, *more)
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])

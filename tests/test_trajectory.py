@@ -236,10 +236,19 @@ def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "restore"), [("bszo", "snapshot"), ("hizoo", "subtract"), ("hizoo", "merged")]
+    ("optimizer", "restore", "rounding"),
+    [
+        ("bszo", "snapshot", "stochastic"),
+        ("hizoo", "subtract", "stochastic"),
+        ("hizoo", "merged", "stochastic"),
+        ("bszo", "snapshot", "compensated"),
+        ("mezo_adam", "merged", "compensated"),
+    ],
 )
-def test_a_replay_draws_and_rounds_as_the_run_did(make_run, monkeypatch, optimizer, restore):
-    more = ("precision.noise=philox", "precision.rounding=stochastic")
+def test_a_replay_draws_and_rounds_as_the_run_did(
+    make_run, monkeypatch, optimizer, restore, rounding
+):
+    more = ("precision.noise=philox", f"precision.rounding={rounding}")
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, ("bf16", restore), *more)
 
 

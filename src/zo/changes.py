@@ -73,6 +73,25 @@ class Change(ABC):
         if terms or at.decay:
             add_(at.p, at.p, at.i, terms, at.decay, at.rounding)
 
+    def compensate(self, at: Place, back: Terms, residual: Tensor) -> None:
+        """Changes a tensor with all that rounding has lost of earlier changes, and keeps what it loses of this one.
+
+        The way back is no update: it is made first, rounded for itself, and what that loses is not kept. Then the
+        change is made of p + c in float32, p gets the nearest numbers of its dtype, and c the rest, which is exact:
+        p + c is the changed float32 tensor, bit for bit.
+
+        Args:
+            at: The tensor p, bfloat16 or float16, rounded to nearest.
+            back: By what it first comes back to θ; may be empty.
+            residual: c, of p's shape, float32, which this writes.
+        """
+        if back:
+            add_(at.p, at.p, at.i, back)
+        total = residual.add_(at.p)
+        self.make(at._replace(p=total), ())
+        at.p.copy_(total)
+        residual.sub_(at.p)
+
 
 @dataclass(frozen=True, eq=False)
 class Sum(Change):

@@ -252,11 +252,11 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.objective", "lm", "must be classification for a masked model")
     yield from _factors_problems(run)
     if (
-        run.precision.rounding == "stochastic"
+        run.precision.rounding in ("stochastic", "compensated")
         and not OPTIMIZERS[run.optimizer.name].optimizer.replays
     ):
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
-        yield Problem("precision.rounding", "stochastic", right)
+        yield Problem("precision.rounding", run.precision.rounding, right)
     least = {
         "seed": 0,
         "steps": 0,

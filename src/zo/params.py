@@ -15,7 +15,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.stopwatch import Stopwatch
 from zo.streamed import Stream
 
-ROUNDINGS = ("nearest", "stochastic")
+ROUNDINGS = ("nearest", "stochastic", "compensated")
 
 
 class ParamSpace:
@@ -33,8 +33,9 @@ class ParamSpace:
             beside it (see `zo.factors`), exact in every dtype.
         exempt: Names of the tensors that weight decay leaves alone.
         noise: What draws directions, `torch` or `philox`, see `zo.noise`.
-        rounding: How an update is rounded to the tensors' dtype: to `nearest`, or `stochastic`, up or down at random
-            such that the mean is right; probes are always rounded to nearest.
+        rounding: How an update is rounded to the tensors' dtype: to `nearest`; `stochastic`, up or down at random
+            such that the mean is right; or `compensated`, to nearest, but what that loses is kept, float32, and added
+            to the next update. Probes are always rounded to nearest.
         model: Holds the tensors and computes the loss; `streamed` and `factors` need it, and `factors` changes it.
 
     Attributes:
@@ -45,6 +46,8 @@ class ParamSpace:
         restore: As given.
         engine: What draws on the first tensor's device.
         rounding: As given.
+        residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
+            `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
         stream: What displaces the model's modules under `restore=streamed`, else None.
         factors: What θ is beside its tensors under `restore=factors`, else None.
         owed: By what the tensors have yet to move to be θ, under `restore=merged`.
@@ -52,8 +55,8 @@ class ParamSpace:
 
     Raises:
         ValueError: On an unknown restore policy, noise or rounding, no tensor at all, a model that is missing or that
-            `streamed` or `factors` cannot compute with, or stochastic rounding without Philox noise or of a float32
-            tensor.
+            `streamed` or `factors` cannot compute with, stochastic rounding without Philox noise, compensated rounding
+            under `factors`, or either of a float32 tensor.
     """
 
     def __init__(
@@ -84,8 +87,11 @@ class ParamSpace:
             raise ValueError(f"rounding={rounding!r}: must be one of {', '.join(ROUNDINGS)}")
         if rounding == "stochastic" and not isinstance(self.engine, PhiloxEngine):
             raise ValueError("rounding='stochastic': needs noise='philox'")
-        if rounding == "stochastic" and any(t.dtype == torch.float32 for t in self.tensors):
-            raise ValueError("rounding='stochastic': only bfloat16 and float16 are rounded so")
+        if rounding != "nearest" and any(t.dtype == torch.float32 for t in self.tensors):
+            raise ValueError(f"rounding={rounding!r}: only bfloat16 and float16 are rounded so")
+        if rounding == "compensated" and restore == "factors":
+            raise ValueError("rounding='compensated': restore=factors adds updates up in float32")
+        self.residuals = self.full(0.0, torch.float32) if rounding == "compensated" else None
         self._stopwatch = Stopwatch(self.tensors[0].device)
         self.passes = 0
         self.owed: Terms = ()
@@ -137,7 +143,7 @@ class ParamSpace:
             terms: (c_j, z_j) pairs; an empty sequence adds nothing.
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
             update: Of an update, the key of the bits that round it if the space rounds at random. A probe has none, and
-                is always rounded to nearest.
+                is always rounded to nearest and not compensated.
 
         Raises:
             ValueError: If θ is to decay under `restore=factors`.
@@ -145,7 +151,7 @@ class ParamSpace:
         if self.factors is not None:
             self._add_beside(terms, decay)
         elif terms or decay or self.owed:
-            self.carry_out(Sum(terms), decay, update)
+            self.carry_out(Sum(terms), decay, update if terms or decay else None)
 
     def carry_out(self, change: Change, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Changes θ and a method's own state in one pass, tensor by tensor, each once it is back at θ.
@@ -157,9 +163,14 @@ class ParamSpace:
         """
         owed, self.owed = self.owed, ()
         rounding = self._rounding(update)
+        residuals = None if update is None else self.residuals
         with self.timed():
             for i, p in enumerate(self.tensors):
-                change.make(Place(p, i, decay if self.decays[i] else 0.0, rounding), owed)
+                at = Place(p, i, decay if self.decays[i] else 0.0, rounding)
+                if residuals is None:
+                    change.make(at, owed)
+                else:
+                    change.compensate(at, owed, residuals[i])
 
     def settle(self) -> None:
         """Makes the move that `restore=merged` still owes, if there is one: the tensors are θ then.
@@ -243,7 +254,7 @@ class ParamSpace:
 
     def _rounding(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""
-        if update is None or self.rounding == "nearest":
+        if update is None or self.rounding != "stochastic":
             return None
         assert isinstance(self.engine, PhiloxEngine)
         return Rounding(self.engine, update)

@@ -28,8 +28,9 @@ class PrecisionConfig:
             OPT, or in `float32`.
         restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.params.ParamSpace`.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
-        rounding: How an update is rounded to `dtype`: to `nearest`, or `stochastic`, up or down at random such that the
-            mean is right (bfloat16 and float16, with `philox`); probes are always rounded to nearest.
+        rounding: How an update is rounded to `dtype`: to `nearest`; `stochastic`, up or down at random such that the
+            mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
+            next update. The latter two are for bfloat16 and float16; probes are always rounded to nearest.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
         graphs: Whether a GPU repeats recordings of a forward pass, one per shape of mini-batch, see `zo.graphs`.
     """
@@ -57,7 +58,7 @@ class PrecisionConfig:
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
-        if self.rounding == "stochastic" and self.dtype == "float32":
+        if self.rounding in ("stochastic", "compensated") and self.dtype == "float32":
             found.append(("rounding", "must be nearest for float32, in which updates are computed"))
         if self.rounding == "stochastic" and self.noise == "torch":
             found.append(

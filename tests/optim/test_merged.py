@@ -4,6 +4,7 @@ That every method makes progress, comes back and replays under it is in test_con
 """
 
 import importlib.util
+import itertools
 import os
 
 import pytest
@@ -194,7 +195,11 @@ def test_a_bszo_step_that_moves_nothing_still_comes_back():
 @pytest.mark.parametrize("name", ZEROTH_ORDER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    ("noise", "rounding"), [("torch", "nearest"), ("philox", "nearest"), ("philox", "stochastic")]
+    ("noise", "rounding"),
+    [
+        *itertools.product(("torch", "philox"), ("nearest", "compensated")),
+        ("philox", "stochastic"),
+    ],
 )
 def test_a_run_is_that_of_subtract_bit_for_bit(name, dtype, noise, rounding):
     """Losses, records, θ and state of thirty steps: the moves and their roundings are the same ones."""

@@ -9,14 +9,22 @@ from zo.params import ParamSpace
 class Toy:
     """A method on a bowl of 23 numbers, and its loss, with a gradient for those that want one."""
 
-    def __init__(self, name: str = "mezo_adam", dtype: torch.dtype = torch.float32, rows: int = 4):
+    def __init__(
+        self,
+        name: str = "mezo_adam",
+        dtype: torch.dtype = torch.float32,
+        rows: int = 4,
+        restore: str = "subtract",
+        rounding: str = "nearest",
+    ):
         generator = torch.Generator().manual_seed(0)
         self.theta = [
             torch.randn(shape, generator=generator).to(dtype).requires_grad_()
             for shape in ((rows, 5), (3,))
         ]
         method = OPTIMIZERS[name]
-        self.params = ParamSpace(zip(("w", "b"), self.theta, strict=True), "subtract")
+        named = zip(("w", "b"), self.theta, strict=True)
+        self.params = ParamSpace(named, restore, rounding=rounding)
         self.optimizer = method.optimizer(self.params, method.config(), lr=1e-2, seed=3)
 
     def __call__(self) -> float:

@@ -88,7 +88,8 @@ class ZOOptimizer(ABC):
     Attributes:
         step_index: The current step, from 0.
         decay: η times the configuration's `weight_decay`, where it has one.
-        state: Tensors kept between steps, by name, one for each of θ; saved, loaded and counted here.
+        state: Tensors kept between steps, by name, one for each of θ; saved, loaded and counted here. It starts with
+            the space's residuals under `rounding=compensated`, and methods add to it.
     """
 
     trains: ClassVar[bool] = True
@@ -105,6 +106,8 @@ class ZOOptimizer(ABC):
         self.step_index = 0
         self.decay = lr * float(getattr(config, "weight_decay", 0.0))
         self.state: dict[str, list[Tensor]] = {}
+        if params.residuals is not None:
+            self.state["residual"] = params.residuals
 
     @property
     @abstractmethod

@@ -136,7 +136,7 @@ class HiZOO(ZOOptimizer):
         super().__init__(params, config, lr=lr, seed=seed)
         self.eps = config.eps
         self.h = params.full(1.0, state_dtype(config.state_dtype))
-        self.state = {"h": self.h}
+        self.state["h"] = self.h
 
     @property
     def forwards_per_step(self) -> int:

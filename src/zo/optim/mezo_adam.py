@@ -150,7 +150,7 @@ class MeZOAdam(MeZO):
         self.betas = config.beta1, config.beta2
         self.adam_eps = config.adam_eps
         dtype = state_dtype(config.state_dtype)
-        self.state = {"m": params.full(0.0, dtype), "v": params.full(0.0, dtype)}
+        self.state |= {"m": params.full(0.0, dtype), "v": params.full(0.0, dtype)}
 
     def apply(self, record: Record) -> None:
         """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
