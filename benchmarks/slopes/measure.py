@@ -13,7 +13,7 @@ from zo.changes import add_
 from zo.config import RunConfig
 from zo.directions import Gaussian
 from zo.models import load
-from zo.noise import PERTURBATION, NoiseKey, engine
+from zo.noise import PERTURBATION, NoiseKey
 from zo.params import ParamSpace
 from zo.precision import DTYPES
 from zo.scoring import CandidateScorer

@@ -1,7 +1,7 @@
 """float16 products on a CPU as a GPU makes them: factors in float16, sums in float32, rounded to float16 once.
 
-Most CPUs have no float16 arithmetic, and there PyTorch's own product of float16 matrices takes some ten times as long as
-that of the same matrices in float32.
+Most CPUs have no float16 arithmetic, and there PyTorch's own product of float16 matrices takes some ten times as long
+as that of the same matrices in float32.
 """
 
 import functools
