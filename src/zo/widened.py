@@ -13,7 +13,7 @@ from torch import Tensor, nn
 def widen(model: nn.Module) -> None:
     """Has every linear layer of a model widen its factors to float32 for the time of a product, see the module."""
     for module in model.modules():
-        if type(module).forward is nn.Linear.forward:
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
             module.forward = functools.partial(_product, module)
 
 
