@@ -54,6 +54,9 @@ class Study:
     name: str
     filled: pd.DataFrame
     frames: Frames
+    _runs: dict[tuple[str, ...], dict[int, Run]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -103,9 +106,12 @@ class Study:
             ending: of the sweep.
             **variant: what the sweep varies, the last part of each key, as `k=2`.
         """
-        rows = self._of(self.chosen, method, precision, ending, variant)
-        rows = rows[rows["status"] == "finished"]
-        return {int(row["seed"]): row for row in _records(rows)}
+        key = (method, precision, ending, json.dumps(variant, sort_keys=True))
+        if key not in self._runs:
+            rows = self._of(self.chosen, method, precision, ending, variant)
+            rows = rows[rows["status"] == "finished"]
+            self._runs[key] = {int(row["seed"]): row for row in _records(rows)}
+        return self._runs[key]
 
     def cells(
         self, method: str, precision: str, ending: str = MAIN, **variant: Any
@@ -146,7 +152,8 @@ class Study:
             & (rows["precision"] == precision)
         )
         kept = rows[keep]
-        return kept[[matches(text, variant) for text in kept["variant"]]]
+        fitting = [matches(text, variant) for text in kept["variant"]]
+        return kept[np.array(fitting, dtype=bool)]
 
 
 def load(name: str, frames: Frames, cache: Path | None) -> Study:
