@@ -20,7 +20,7 @@ from analysis.figures.curves import (
 )
 from analysis.figures.drawing import Drawing, Panel
 from analysis.figures.thinning import note as thinning_note
-from analysis.figures.thinning import thin, width
+from analysis.figures.thinning import over_seeds, seeds_note, thin, width
 from analysis.figures.trials import FACET, Trials, facet_title
 from analysis.selection import ZERO_SHOT
 from analysis.style import MUTED, RAMP, look
@@ -62,11 +62,7 @@ def loss_by_rate(trials: Trials) -> Drawing | None:
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
         "the lines' ends, ← the chosen one. "
         "A collapse lies at the last finite loss, at the panel's edge if that is beyond it.",
-        *(
-            [f"Lines: mean over up to {seeds} seeds, as far as one of them goes."]
-            if seeds > 1
-            else []
-        ),
+        *seeds_note(seeds),
         *trials.notes,
     ]
     columns = len(facets) if 1 < len(facets) <= 4 else 3
@@ -134,7 +130,7 @@ def _draw_rates(axes: Axes, rows: pd.DataFrame, ranks: bool, view: tuple[float, 
     """Lines of runs: by rank of their learning rate, or each in its method's colour."""
     rates = sorted(rows["lr"].unique())
     axes.set_ylim(*view)
-    runs = [_over_seeds(same) for _, same in rows.groupby(["method", "lr"], sort=False)]
+    runs = [over_seeds(same) for _, same in rows.groupby(["method", "lr"], sort=False)]
     for run in sorted(runs, key=lambda run: bool(run["chosen"].iloc[0])):
         _draw_run(axes, run, rates if ranks else None, len(runs))
     axes.set(xlabel="step", ylabel="training loss (nats)")
@@ -142,21 +138,6 @@ def _draw_rates(axes: Axes, rows: pd.DataFrame, ranks: bool, view: tuple[float, 
     whole_numbers(axes)
     if ranks:
         _write_rates(axes, runs)
-
-
-def _over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs of one method and rate as one line: means, in the widest envelope; one collapse makes it collapsed."""
-    runs = rows["run_id"].nunique()
-    if runs == 1:
-        return rows
-    kinds = {"median": "mean", "low": "min", "high": "max"}
-    others = {key: "first" for key in rows.columns if key not in (*kinds, "step")}
-    line = rows.groupby("step", as_index=False).agg({**others, **kinds})
-    if (rows["status"] == "collapsed").any():
-        line["status"] = "collapsed"
-    line["run_id"] = f"mean of {runs} seeds"
-    line["chosen"] = bool(rows["chosen"].any())
-    return line
 
 
 def _draw_run(axes: Axes, run: pd.DataFrame, rates: list[float] | None, among: int) -> None:

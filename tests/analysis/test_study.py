@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from analysis import expected
+from analysis.figures.grids import loss_by_rate
+from analysis.figures.trials import of_sweep
 from analysis.render import markdown
 from analysis.sources import CACHE
 from analysis.study.ablation import ablation_frame, ablation_table
@@ -22,7 +25,7 @@ from analysis.study.roundings_page import roundings_markdown, summaries
 from analysis.wandb_files import LogError
 from tests.analysis.make_logs import config, history, write_run
 from tests.analysis.make_logs import summary as log_summary
-from tests.analysis.make_study import LABELS, LRS, Made, cells, made_study, main_cells
+from tests.analysis.make_study import LABELS, LRS, NAME, Made, cells, made_study, main_cells
 
 BSZO_ONLY = {"methods": ("bszo",)}
 
@@ -233,6 +236,22 @@ def test_losses_count_with_their_sign_turned(roundings):
         "bf16, final validation loss" in line and "update" in line for line in summaries(roundings)
     )
     assert "| bf16 | BSZO |" in roundings_markdown(roundings)
+
+
+def test_figure_1_has_a_column_per_precision_and_a_line_per_rate():
+    study = made_study(main_cells(), Made(status=broken))
+    there = of_sweep(NAME, study.filled, study.frames.runs, study.frames.history.one)
+    assert there is not None
+    drawing = loss_by_rate(there)
+    assert drawing is not None
+    assert [panel.title for panel in drawing.panels[:3]] == [
+        f"MeZO, every lr · {precision}" for precision in ("bf16", "fp16", "fp32")
+    ]
+    axes = Figure().subplots()
+    drawing.panels[2].draw(axes)
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    assert len(lines) == len(LRS)  # the three seeds of a rate are one line, their mean
+    assert lines[0].get_ydata()[-1] == pytest.approx(0.5 + 0.01)
 
 
 def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):

@@ -47,7 +47,7 @@ def test_true_zero_is_excluded_no_more_often_than_promised():
     excluded = 0
     for _ in range(200):
         bias = noise.normal(0, 2, (3, 1))
-        excluded += of_examples(noise.normal(0, 40, (3, 300)) + bias).verdict != "open"
+        excluded += of_examples(noise.normal(0, 10, (3, 300)) + bias).verdict != "open"
     assert excluded <= 16  # 5 % of 200 are 10
 
 
