@@ -21,6 +21,7 @@ tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/: the
 	$(BIN)/python -m analysis.paper_tables
 	$(BIN)/python -m analysis.manifest
 	$(BIN)/python -m analysis.tables quickstart --if-any
+	$(BIN)/python -m analysis.study --if-any
 	$(BIN)/python -m analysis.figures
 
 report: $(VENV)/run ## one page of every table and figure: results/report.html

@@ -4,6 +4,7 @@ Everything here is read from the runs, so that the same logs give the same bytes
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,36 +16,61 @@ PREFIX = "provenance."
 
 def provenance_json(selection: Selection) -> str:
     """The content of provenance.json: what all runs share once, what differs with each run."""
-    columns = [key for key in selection.runs.columns if key.startswith(PREFIX)]
-    shared = [key for key in columns if selection.runs[key].nunique(dropna=False) == 1]
-    first = selection.runs.iloc[0]
     chosen = {cell.run_id for cell in selection.chosen.values()}
-    rows = {row["run_id"]: row for row in selection.runs.to_dict("records")}
-    runs = [
+    cells = [
         {
             "run_id": cell.run_id,
             "method": cell.method,
             "lr": cell.lr,
             "status": cell.status,
             "chosen": cell.run_id in chosen,
+        }
+        for cell in selection.cells
+    ]
+    names = [path.name for path in selection.unidentified]
+    return runs_json(
+        {"sweep": selection.name, "where": list(selection.where)}, cells, selection.runs, names
+    )
+
+
+def runs_json(
+    about: Mapping[str, Any],
+    cells: Sequence[Mapping[str, Any]],
+    runs: pd.DataFrame,
+    unidentified: Sequence[str] = (),
+) -> str:
+    """Some runs with where they come from, as JSON: what all share once, what differs with each run.
+
+    Args:
+        about: what stands first.
+        cells: each with a `run_id` of `runs`, and what else is to be said of it.
+        runs: rows of the runs frame, at least one.
+        unidentified: names of run files that belong to no known sweep.
+    """
+    columns = [key for key in runs.columns if key.startswith(PREFIX)]
+    shared = [key for key in columns if runs[key].nunique(dropna=False) == 1]
+    first = runs.iloc[0]
+    rows = {row["run_id"]: row for row in runs.to_dict("records")}
+    written = [
+        {
+            **cell,
             **{
-                key: _plain(rows[cell.run_id][key])
+                key: _plain(rows[cell["run_id"]][key])
                 for key in ("started", "fragments", "torn", "git_revisions")
             },
             **{
-                key.removeprefix(PREFIX): _plain(rows[cell.run_id][key])
+                key.removeprefix(PREFIX): _plain(rows[cell["run_id"]][key])
                 for key in columns
                 if key not in shared and key.removeprefix(PREFIX) not in ("run_id", "started")
             },
         }
-        for cell in selection.cells
+        for cell in cells
     ]
     content = {
-        "sweep": selection.name,
-        "where": list(selection.where),
+        **about,
         "shared": {key.removeprefix(PREFIX): _plain(first[key]) for key in shared},
-        "runs": runs,
-        "unidentified_files": [path.name for path in selection.unidentified],
+        "runs": written,
+        "unidentified_files": list(unidentified),
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from analysis.figures.drawing import Drawing, Panel
 from analysis.figures.thinning import note as thinning_note
-from analysis.figures.thinning import thin, width
+from analysis.figures.thinning import over_seeds, seeds_note, thin, width
 from analysis.figures.trials import FACET, Trials, facet_title
 from analysis.selection import ZERO_SHOT
 from analysis.style import MUTED, look, plain
@@ -152,9 +152,10 @@ def _thinned_drawing(trials: Trials, name: str, title: str, keys: dict[str, str]
     ]
     methods = [method for method in trials.methods if method in set(data["method"])]
     most = int(data.groupby([*FACET, "key"])["run_id"].nunique().max())
+    seeds = int(data.groupby([*FACET, "method"])["run_id"].nunique().max())
     notes = (
         thinning_note(width(last), most <= ENVELOPES),
-        *([_seeds_note(data)] if _seeds_note(data) else []),
+        *seeds_note(seeds),
         *trials.notes,
     )
     facets = len({tuple(panel.facet.values()) for panel in panels})
@@ -282,7 +283,7 @@ def _mean(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _draw_thinned(axes: Axes, rows: pd.DataFrame, label: str, log: bool) -> None:
     """Medians over their envelopes; the view follows the medians."""
-    runs = [run for _, run in rows.groupby("run_id", sort=False)]
+    runs = [over_seeds(same) for _, same in rows.groupby(["method", "lr"], sort=False)]
     for run in runs:
         draw_envelope(axes, run, look(run["method"].iloc[0]).colour, opacity(len(runs)))
     for run in runs:

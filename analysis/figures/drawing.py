@@ -23,7 +23,9 @@ PANEL_HEIGHT = 2.05  # inches
 LEGEND_ROW, NOTE_ROW = 0.17, 0.125  # inches
 NOTE_CHARACTERS = 128  # that fit into the width
 STAMP = "Drawn from"  # the png's text field that holds the stamp
-SOURCES = [*sorted(Path(__file__).parent.glob("*.py")), Path(__file__).parent.parent / "style.py"]
+HERE = Path(__file__).parent
+SOURCES = [*sorted(HERE.glob("*.py")), HERE.parent / "style.py"]
+SOURCES += [HERE.parent / "study" / name for name in ("curves.py", "roundings_figure.py")]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Drawing:
         data: the numbers behind it, as the csv holds them.
         notes: sentences below the figure.
         columns: panels beside each other on a page.
+        height: of a panel, inches.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Drawing:
     data: pd.DataFrame
     notes: Sequence[str] = ()
     columns: int = 3
+    height: float = PANEL_HEIGHT
 
 
 def write(drawing: Drawing, directory: Path) -> list[Path]:
@@ -85,7 +89,7 @@ def page(drawing: Drawing) -> Figure:
     notes = [line for note in drawing.notes for line in wrap(note, NOTE_CHARACTERS)]
     legend_rows = -(-len(drawing.legend) // _legend_columns(drawing))
     below = legend_rows * LEGEND_ROW + len(notes) * NOTE_ROW + 0.1
-    height = rows * PANEL_HEIGHT + below + 0.2
+    height = rows * drawing.height + below + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
     figure.suptitle(drawing.title)

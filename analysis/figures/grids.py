@@ -20,7 +20,7 @@ from analysis.figures.curves import (
 )
 from analysis.figures.drawing import Drawing, Panel
 from analysis.figures.thinning import note as thinning_note
-from analysis.figures.thinning import thin, width
+from analysis.figures.thinning import over_seeds, seeds_note, thin, width
 from analysis.figures.trials import FACET, Trials, facet_title
 from analysis.selection import ZERO_SHOT
 from analysis.style import MUTED, RAMP, look
@@ -31,47 +31,43 @@ RATE_MARKS = ("o", "s", "^", "v", "D", "P")
 def loss_by_rate(trials: Trials) -> Drawing | None:
     """Figure 1: a panel per method with every learning rate, and one with each method's chosen rate.
 
-    None where the sweep has several facets, or trains nothing.
+    With several precisions a column each. None where the facets differ in something else, or nothing is trained.
     """
     table = trials.table[trials.table["method"] != ZERO_SHOT]
-    if table.empty or table[list(FACET)].drop_duplicates().shape[0] != 1:
+    facets = [f for f, rows in trials.facets() if (rows["method"] != ZERO_SHOT).any()]
+    if not facets or len({tuple(f[k] for k in FACET if k != "precision") for f in facets}) > 1:
         return None
-    data = _thinned(trials, table)
+    data = _thinned(trials, table, ("precision",) if len(facets) > 1 else ())
     if data.empty:
         return None
     steps_each = int(data.attrs["steps_each"])
-    facet = {key: str(table[key].iloc[0]) for key in FACET}
     view = _view(data)
-    panels = [
-        Panel(
-            f"{look(method).label}, every lr",
-            partial(_draw_rates, rows=data[data["method"] == method], ranks=True, view=view),
-            facet,
-        )
-        for method in trials.methods
-        if method in set(data["method"])
-    ]
-    best = data[data["chosen"]]
-    if not best.empty:
-        panels.append(
-            Panel(
-                "each method at its chosen lr",
-                partial(_draw_rates, rows=best, ranks=False, view=view),
-                facet,
-            )
-        )
     methods = [method for method in trials.methods if method in set(data["method"])]
+    panels = []
+    for method in (*methods, None):  # None: each at its chosen rate
+        for facet in facets:
+            mine = data[data["precision"] == facet["precision"]] if len(facets) > 1 else data
+            rows = mine[mine["method"] == method] if method else mine[mine["chosen"]]
+            title = f"{look(method).label}, every lr" if method else "each method at its chosen lr"
+            title += f" · {facet['precision']}" if len(facets) > 1 else ""
+            draw = partial(_draw_rates, rows=rows, ranks=method is not None, view=view)
+            if len(rows) or len(facets) > 1:
+                panels.append(Panel(title, draw, facet))
     handles = [*method_handles(methods), mark_handle("x", "collapsed", markeredgewidth=1.6)]
+    seeds = int(
+        data.groupby([*(["precision"] * (len(facets) > 1)), "method", "lr"])["seed"].nunique().max()
+    )
     notes = [
         thinning_note(steps_each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
         "the lines' ends, ← the chosen one. "
         "A collapse lies at the last finite loss, at the panel's edge if that is beyond it.",
+        *seeds_note(seeds),
         *trials.notes,
     ]
-    return Drawing(
-        "loss_by_rate", f"{trials.sweep}: training loss", panels, handles, data, notes, columns=3
-    )
+    columns = len(facets) if 1 < len(facets) <= 4 else 3
+    heading = f"{trials.sweep}: training loss"
+    return Drawing("loss_by_rate", heading, panels, handles, data, notes, columns)
 
 
 def rate_sensitivity(trials: Trials) -> Drawing | None:
@@ -104,13 +100,14 @@ def rate_sensitivity(trials: Trials) -> Drawing | None:
     return Drawing("lr", title, panels, handles, data, notes)
 
 
-def _thinned(trials: Trials, table: pd.DataFrame) -> pd.DataFrame:
+def _thinned(trials: Trials, table: pd.DataFrame, facet: Sequence[str]) -> pd.DataFrame:
+    """The thinned losses of all runs, with what each run is; `facet`: keys of its facet to be kept, too."""
     histories = {run_id: trials.history(run_id, ["train/loss"]) for run_id in table["run_id"]}
     last = max((int(rows["step"].max()) for rows in histories.values() if len(rows)), default=0)
     pieces = []
     for row in table.to_dict("records"):
         rows = thin(histories[row["run_id"]], "train/loss", width(last))
-        for key in ("collapse_step", "chosen", "status", "seed", "lr", "method", "run_id"):
+        for key in ("collapse_step", "chosen", "status", "seed", "lr", "method", "run_id", *facet):
             rows.insert(0, key, row[key])
         pieces.append(rows)
     filled = [piece for piece in pieces if len(piece)]
@@ -133,7 +130,7 @@ def _draw_rates(axes: Axes, rows: pd.DataFrame, ranks: bool, view: tuple[float, 
     """Lines of runs: by rank of their learning rate, or each in its method's colour."""
     rates = sorted(rows["lr"].unique())
     axes.set_ylim(*view)
-    runs = [run for _, run in rows.groupby("run_id", sort=False)]
+    runs = [over_seeds(same) for _, same in rows.groupby(["method", "lr"], sort=False)]
     for run in sorted(runs, key=lambda run: bool(run["chosen"].iloc[0])):
         _draw_run(axes, run, rates if ranks else None, len(runs))
     axes.set(xlabel="step", ylabel="training loss (nats)")

@@ -51,3 +51,30 @@ def thin(history: pd.DataFrame, key: str, steps_each: int) -> pd.DataFrame:
         }
     )
     return frame.reset_index(drop=True)
+
+
+def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The thinned runs of one method and rate as one line: the means of their medians, without envelopes.
+
+    One collapse makes the line collapsed, one chosen run chosen.
+    """
+    runs = rows["run_id"].nunique()
+    if runs == 1:
+        return rows
+    others = {key: "first" for key in rows.columns if key not in ("step", "median")}
+    line = rows.groupby("step", as_index=False).agg({**others, "median": "mean"})
+    line["low"] = line["high"] = line["median"]
+    line["n"] = 1
+    if (rows["status"] == "collapsed").any():
+        line["status"] = "collapsed"
+    line["run_id"] = f"mean of {runs} seeds"
+    return line[list(rows.columns)]
+
+
+def seeds_note(seeds: int) -> list[str]:
+    """What `over_seeds` did, where there are several."""
+    return (
+        [f"Lines: mean over up to {seeds} seeds, as far as one goes, not shaded."]
+        if seeds > 1
+        else []
+    )

@@ -17,7 +17,7 @@ from analysis.figures.ranks import rank_plot
 from analysis.figures.trials import NO_GROUP, Trials, of_group, of_sweep
 from analysis.frames import Frames
 from analysis.paper_tables import build
-from analysis.report import coverage, headline, paper_checks, runs
+from analysis.report import coverage, headline, paper_checks, runs, studies
 from analysis.report.content import Section, figure_markup, page
 from analysis.report.markup import Markup, element, join, text
 from analysis.report.measured import NO_TASK, paper_table
@@ -80,6 +80,7 @@ def report(material: Material) -> str:
             ],
             coverage.coverage_markup(by_sweep),
         ),
+        *studies.sections(material.filled, material.frames),
         Section("figures", "Figures", _figures_lead(), join(list(_figures(material)))),
         Section("runs", "Runs and machines", (), _runs(material.frames.runs)),
         *paper_checks.sections(material.results / "paper", figure_markup_of_ranks(material)),

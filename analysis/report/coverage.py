@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from analysis import expected
 from analysis.cells import command
 from analysis.report.markup import Markup, code_spans, element, text
 from analysis.report.tables import bar
+from analysis.study.material import PREFIX
 
 SHOWN = {
     "table1": "Table 1, 11",
@@ -21,6 +23,7 @@ SHOWN = {
     "table12_c": "Table 12 (c)",
     "figure1": "Figure 1",
     "quickstart": "ours, not the paper's",
+    **{name: "ours: a study" for name in expected.sweep_names() if name.startswith(PREFIX)},
 }
 
 
