@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import yaml
-
 from zo import cells, config
 from zo.config import ConfigError, RunConfig
 from zo.identity import run_id
@@ -36,8 +34,7 @@ def expected(sweep: str) -> list[dict[str, Any]]:
     if not path.exists():
         names = ", ".join(all_sweeps())
         raise ConfigError([config.Problem("sweep", sweep, f"must be one of {names}")])
-    settings = yaml.safe_load(path.read_text()).get("hydra", {}).get("sweeper", {})
-    swept = [key for key, given in settings.get("params", {}).items() if _several(given)]
+    swept = [key for key, given in cells.parameters(sweep).items() if _several(given)]
     runs = cells.runs([f"sweep={sweep}"])
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -70,9 +67,9 @@ def _cell(sweep: str, run: RunConfig, swept: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _several(given: Any) -> bool:
+def _several(given: str) -> bool:
     """Returns whether a sweep's parameter stands for more than one value: a list, a choice or a range."""
-    return isinstance(given, list) or any(sign in str(given) for sign in ",(")
+    return any(sign in given for sign in ",([")
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

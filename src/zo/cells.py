@@ -71,6 +71,18 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     return configs
 
 
+def parameters(sweep: str) -> dict[str, str]:
+    """Returns what a sweep's file, with the sweeps that it builds on, gives its parameters, as text: {"seed": "0,1,2"}.
+
+    Args:
+        sweep: Name of a file in conf/sweep.
+    """
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        base = loader.load_configuration(CONFIG_NAME, [f"sweep={sweep}"], RunMode.MULTIRUN).hydra
+    return {key: str(given) for key, given in (base.sweeper.params or {}).items()}
+
+
 def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
     """Returns the overrides of each run: Hydra's basic sweep, the sweep file's parameters first."""
     loader = GlobalHydra.instance().config_loader()

@@ -23,7 +23,8 @@ def test_cells_are_the_runs_of_the_sweep(sweep: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sweep", ["quickstart", "table3_mistral_7b", "table4", "table5_a", "table5_c"]
+    "sweep",
+    ["quickstart", "table3_mistral_7b", "table4", "table5_a", "table5_c", "study_tiny_5a"],
 )
 def test_command_runs_its_cell_alone(sweep: str) -> None:
     found = expected.expected(sweep)
@@ -39,6 +40,14 @@ def test_variants_are_what_else_is_swept() -> None:
     assert len(variants) == 8
     assert found[0]["variant"] == {"optimizer.k": 1, "optimizer.adaptive_noise": True}
     assert {json.dumps(cell["variant"]) for cell in expected.expected("table4")} == {"{}"}
+
+
+def test_parameters_of_the_sweep_that_one_builds_on_vary_too() -> None:
+    """study_tiny_5a names k and rates itself, and has its seeds from study_tiny."""
+    found = expected.expected("study_tiny_5a")
+    assert {cell["seed"] for cell in found} == {0, 1, 2}
+    assert all("seed=" in cell["command"] for cell in found)
+    assert "precision=" not in found[0]["command"]
 
 
 def test_a_rate_listed_twice_is_one_cell() -> None:
