@@ -18,6 +18,7 @@ from analysis.study.accuracy import accuracy_frame, accuracy_table, grid_frame, 
 from analysis.study.claims import CLAIMS, claims_frame
 from analysis.study.claims_page import claims_markdown, summary
 from analysis.study.curves import curves_drawing
+from analysis.study.larger_eps import eps_frame, eps_table
 from analysis.study.material import Study
 from analysis.study.roundings import Roundings
 from analysis.study.roundings_figure import roundings_drawing
@@ -77,6 +78,9 @@ def write_study(study: Study, directory: Path) -> list[Path]:
         "roundings.md": roundings_markdown(roundings),
         "provenance.json": provenance(study),
     }
+    eps = eps_frame(study)
+    if not eps.empty:
+        texts |= {"eps.csv": _csv(eps), "eps.md": markdown(eps_table(study, eps))}
     drawings = [curves_drawing(study), roundings_drawing(roundings)]
     if drawings[1] is None:
         texts["roundings.csv"] = _csv(roundings.frame)

@@ -20,6 +20,7 @@ from analysis.study.claims import claims_frame
 from analysis.study.claims_page import claims_markdown, summary
 from analysis.study.command_line import main, write_study
 from analysis.study.curves import curves_frame
+from analysis.study.larger_eps import eps_frame, eps_table
 from analysis.study.roundings import ALL, EXACT, OWN, Roundings
 from analysis.study.roundings_page import roundings_markdown, summaries
 from analysis.wandb_files import LogError
@@ -300,3 +301,21 @@ def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
     assert "864 of 864 runs of study_tiny_roundings lack" in page
     assert main(["study_smollm", *runs, *options]) == 2
     assert "there is no study study_smollm" in capsys.readouterr().err
+
+
+def test_a_larger_eps_stands_beside_the_studys_own_and_float32():
+    grid = {"methods": ("mezo", "bszo"), "precisions": ("bf16",)}
+    rows = main_cells(methods=("mezo", "bszo")) + cells("_eps", {"optimizer.eps": (1e-3,)}, **grid)
+    better = Made(accuracy=lambda cell: 76 if "eps" in cell["variant"] else 68)
+    frame = eps_frame(made_study(rows, better))
+    found = row(frame, method="bszo", precision="bf16", eps=1e-3)
+    assert found["gain"] == pytest.approx(8, abs=1)
+    assert 0 < found["low"] < found["gain"] < found["high"]
+    assert (found["n"], found["lr"]) == (3, max(LRS))
+    assert list(frame["precision"]) == ["fp32", "bf16", "bf16"] * 2
+    page = markdown(eps_table(made_study(rows, better), frame))
+    assert "| BSZO | bf16 | 0.001 | 0.001 | 75.92 ± 1.26 (3) |" in page
+    lacking = eps_frame(made_study(rows, Made(status=lambda c: "missing")))
+    assert lacking["n"].sum() == 0
+    assert "| MeZO | bf16 | 0.001 | – |" in markdown(eps_table(made_study(rows), lacking))
+    assert eps_frame(made_study(main_cells())).empty
