@@ -130,6 +130,24 @@ def test_a_directory_that_stays_held_is_a_failure(wanting, monkeypatch):
     assert not (run / "status.json").exists()  # it is the other process's
 
 
+def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
+    runs = [wanting("a", seconds=60), wanting("b")]
+    made = Pool(runs, [{}], deadline=time.monotonic() + 3)
+    made.run()
+    assert (runs[0] / "signal").read_text() == "SIGTERM"
+    assert not (runs[1] / "starts").exists()
+    assert (made.unfinished, made.failures) == (runs, [])
+    assert made.timed_out
+    assert made.signals == []
+
+
+def test_a_deadline_that_is_not_reached_changes_nothing(wanting):
+    run = wanting("a")
+    made = Pool([run], [{}], deadline=time.monotonic() + 60)
+    made.run()
+    assert (made.codes, made.timed_out) == ({run: 0}, False)
+
+
 JOB = """
 import signal, sys
 from launch import pool

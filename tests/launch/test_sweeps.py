@@ -28,6 +28,11 @@ SWEEPS = {
     "table5_d": (60, 60, "bf16", "model"),
     "table12_c": (40, 40, "fp32", "float32"),
     "figure1": (30, 30, "bf16", "model"),
+    "study_smollm2": (315, 279, None, "model"),  # zero-shot has one learning rate
+    "study_smollm2_roundings": (864, 864, None, None),
+    "study_smollm2_5a": (36, 36, "fp32", "model"),
+    "study_smollm2_5b": (36, 36, "fp32", "model"),
+    "study_smollm2_5c": (72, 72, "bf16", "model"),
 }
 
 TIMED = ("table4", "table4_fast", "table4_factors")
@@ -84,6 +89,8 @@ def test_a_sweep_is_its_table(sweep):
     cells, runs, precision, loss = SWEEPS[sweep]
     found, cell_count = planned(sweep)
     assert (cell_count, len(found)) == (cells, runs)
+    if precision is None and loss is not None:
+        assert {r.cfg.precision.loss for r in found} == {loss}
     if precision is not None:
         assert {(r.cfg.precision.name, r.cfg.precision.loss) for r in found} == {(precision, loss)}
 
@@ -140,6 +147,21 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep):
     }
     assert {r.cfg.model.weights for r in runs} == {"random"}
     assert {(r.cfg.task.name, r.cfg.task.path) for r in runs} == {("phrases", "csv")}  # no hub
+
+
+def test_the_study_of_smollm2_is_the_small_one_with_a_larger_model():
+    """Same sweeps but for the model, its learning rates and the number of steps."""
+    for path in sorted((CONF / "sweep").glob("study_smollm2*.yaml")):
+        other, given = (
+            yaml.safe_load(path.with_name(path.name.replace("smollm2", size)).read_text())
+            for size in ("tiny", "smollm2")
+        )
+        params = [cfg["hydra"]["sweeper"]["params"] for cfg in (other, given)]
+        models = [one.pop("model", None) for one in params]
+        assert models in (["reviews-tiny", "smollm2-135m"], [None, None])
+        assert params[0] == params[1]
+        for key in ("precision", "optimizer", "patience"):
+            assert other.get(key) == given.get(key)
 
 
 def test_measurements_are_m_equal_to_k_in_table_5_a():
