@@ -14,6 +14,8 @@ SHOWN = {
     "table3_mistral_7b": "Table 3, Mistral-7B",
     "table3_opt_13b": "Table 3, OPT-13B",
     "table4": "Table 4, Figure 2",
+    "table4_fast": "ours: Table 4 with streamed probes and philox noise",
+    "table4_factors": "ours: LOZO of Table 4 with factors",
     "table5_a": "Table 5 (a), 12 (a)",
     "table5_b": "Table 5 (b), 12 (b)",
     "table5_c": "Table 5 (c)",

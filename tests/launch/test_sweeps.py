@@ -20,6 +20,8 @@ SWEEPS = {
     "table3_mistral_7b": (150, 144, "fp16", "float32"),  # Table 9 lists one learning rate twice
     "table3_opt_13b": (180, 180, "bf16", "model"),
     "table4": (15, 15, None, None),
+    "table4_fast": (18, 18, None, None),
+    "table4_factors": (3, 3, None, None),
     "table5_a": (40, 40, "fp32", "float32"),
     "table5_b": (40, 40, "fp32", "float32"),
     "table5_c": (40, 40, "bf16", "model"),
@@ -27,6 +29,9 @@ SWEEPS = {
     "table12_c": (40, 40, "fp32", "float32"),
     "figure1": (30, 30, "bf16", "model"),
 }
+
+TIMED = ("table4", "table4_fast", "table4_factors")
+STUDY = tuple(sweep for sweep in SWEEPS if sweep.startswith("study_"))
 
 DECADES = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
 FROM_1E_4 = [1e-4, 5e-5, 1e-5, 5e-6, 1e-6]
@@ -90,7 +95,7 @@ def test_the_grids_are_those_of_tables_7_to_10(model):
 
 
 def test_every_paper_sweep_follows_the_protocol():
-    for sweep in set(SWEEPS) - {"quickstart", "table4"}:
+    for sweep in set(SWEEPS) - {"quickstart", *TIMED, *STUDY}:
         for run in planned(sweep)[0]:
             cfg = run.cfg
             assert (cfg.steps, cfg.batch_size, cfg.eval_every, cfg.patience) == (20_000, 16, 500, 8)
@@ -99,7 +104,15 @@ def test_every_paper_sweep_follows_the_protocol():
 
 
 def test_table_4_times_the_papers_passes_over_the_weights():
-    assert {run.cfg.precision.restore for run in planned("table4")[0]} == {"subtract"}
+    hows = {
+        sweep: {(r.cfg.precision.restore, r.cfg.precision.noise) for r in planned(sweep)[0]}
+        for sweep in TIMED
+    }
+    assert hows == {
+        "table4": {("subtract", "torch")},
+        "table4_fast": {("streamed", "philox")},
+        "table4_factors": {("factors", "philox")},
+    }
 
 
 def test_table_1_has_five_seeds_of_every_cell():
@@ -116,8 +129,9 @@ def test_cells_that_two_tables_share_are_one_run():
     assert not ids("table5_a") & ids("table5_b")
 
 
-def test_table_4_takes_each_model_in_the_precision_of_the_paper():
-    runs, _ = planned("table4")
+@pytest.mark.parametrize("sweep", TIMED)
+def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep):
+    runs, _ = planned(sweep)
     pairs = {(r.cfg.model.name, r.cfg.precision.name, r.cfg.precision.dtype) for r in runs}
     assert pairs == {
         ("opt-1.3b", "fp32", "float32"),
@@ -125,6 +139,7 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper():
         ("opt-13b", "bf16", "bfloat16"),
     }
     assert {r.cfg.model.weights for r in runs} == {"random"}
+    assert {(r.cfg.task.name, r.cfg.task.path) for r in runs} == {("phrases", "csv")}  # no hub
 
 
 def test_measurements_are_m_equal_to_k_in_table_5_a():
