@@ -20,6 +20,7 @@ ZEROTH_ORDER = [
 ]
 KEY = NoiseKey(seed=5, stream=ROUNDING, step=0, direction=0)
 SETTINGS = {"mezo_adam": {"state_dtype": "float32"}, "hizoo": {"state_dtype": "float32"}}
+STATE_IN_HALF = {name: {"state_dtype": "param"} for name in SETTINGS}
 DECAYING = [name for name in ZEROTH_ORDER if not name.startswith("bszo")]
 
 
@@ -197,6 +198,22 @@ def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
     for steps in (0, 15):
         assert again.steps(steps).bits() == whole.steps(steps).bits()
         assert all(map(same_bits, residuals(again), residuals(whole)))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot"])
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+def test_losses_replay_weights_and_residuals_bit_for_bit(name, restore, noise):
+    """With the methods' own state in half precision, as is their default."""
+    runs = []
+    for _ in range(2):
+        loss = Bowl(torch.bfloat16, restore, noise, "compensated")
+        runs.append((loss, optimizer(name, loss, **STATE_IN_HALF.get(name, {}))))
+    (loss, opt), (again, replayed) = runs
+    made = [opt.step(loss) for _ in range(20)]
+    assert [replayed.replay(info.losses) for info in made] == made
+    assert all(map(same_bits, again.params.tensors, loss.params.tensors))
+    assert all(map(same_bits, again.masters(), loss.masters()))
 
 
 @pytest.mark.parametrize("name", ZEROTH_ORDER)

@@ -33,7 +33,8 @@ def test_it_reads_the_weights_that_the_layer_holds_when_it_is_called():
     widen(model)
     before = model(X)
     model[0]._parameters["weight"] = torch.zeros_like(model[0].weight)
-    assert (model(X) == model[0].bias).all() and not (before == model[0].bias).all()
+    assert (model(X) == model[0].bias).all()
+    assert not (before == model[0].bias).all()
     model[0].weight.add_(1.0)
     assert not (model(X) == model[0].bias).all()
 

@@ -1,7 +1,7 @@
 """float16 products on a CPU as a GPU makes them: factors in float16, sums in float32, rounded to float16 once.
 
-Most CPUs have no float16 arithmetic, and there PyTorch's own product of float16 matrices takes some ten times as long as
-that of the same matrices in float32.
+Most CPUs have no float16 arithmetic, and there PyTorch's own product of float16 matrices takes some ten times as long
+as that of the same matrices in float32.
 """
 
 import functools
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 def widen(model: nn.Module) -> None:
     """Has every linear layer of a model widen its factors to float32 for the time of a product, see the module."""
     for module in model.modules():
-        if type(module).forward is nn.Linear.forward:
-            module.forward = functools.partial(_product, module)
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
+            module.__dict__["forward"] = functools.partial(_product, module)
 
 
 def _product(layer: nn.Linear, x: Tensor) -> Tensor:
