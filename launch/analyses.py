@@ -1,15 +1,45 @@
 """What is made of runs when they have ended: tables, figures, pages, the report; each a process of its own."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_S = 60.0
 """All of them together have at least this long, also where the time is up."""
+
+
+COMPOSE = """
+import os
+os.nice(10)
+from analysis import expected, sources
+expected.cells(expected.sweep_names(), sources.CACHE)
+"""
+"""Lists the cells of all sweeps, which is kept: two minutes of a core that the analysis at the end has no time for."""
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Lists the cells of all sweeps in a process of its own while the body runs."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMPOSE],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # what is wrong, the analysis says
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
 
 
 def analyses(sweeps: Sequence[str], out: Path, results: Path) -> list[list[str]]:

@@ -26,7 +26,8 @@ class Clock:
         self.end = self.begun + total
         self.least = min(LEAST_S, SHARES["least"] * total)
         analysis = min(ANALYSIS_S, SHARES["analysis"] * total)
-        self.runs_end = self.end - analysis - min(SAVING_S, SHARES["saving"] * total)
+        self.saving = min(SAVING_S, SHARES["saving"] * total)
+        self.runs_end = self.end - analysis - self.saving
 
     @property
     def left(self) -> float:

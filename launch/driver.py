@@ -179,6 +179,7 @@ class Driver:
                     Record("local", str(folder), 0, time.time()).write(directory)
             slots = self._machine.slots(stage, self._options.processes)
             pool = Pool(directories, slots, detached=True, deadline=clock.runs_end)
+            pool.saving_s = 2 * clock.saving
             ended = sum(outcome.counts[state] for state in ENDED)
             total = len(outcome.found)
             pool.changed = lambda: display.stage(stage.name, ended, total, pool)

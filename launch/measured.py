@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     _use_this_checkout()
-    from launch.driver import Driver, Options  # here: torch, Hydra and the suite come with it
+    from launch import analyses  # here: torch, Hydra and the suite come with these
+    from launch.driver import Driver, Options
     from launch.machine import Machine
 
     machine = Machine.this()
@@ -105,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     driver = Driver(ready, machine, options)
     if arguments.dry_run:
         return driver.predict()
-    return driver.run()
+    with analyses.composing():
+        return driver.run()
 
 
 def _use_this_checkout() -> None:

@@ -41,6 +41,8 @@ class Pool:
         detached: Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM.
         changed: Called after every start and end of a run.
         deadline: By `time.monotonic()`; then runs are told SIGTERM, as for preemption, and no other one is started.
+        saving_s: So long after the deadline, a run that is still there is killed. It goes on from what is on disk
+            all the same, and ends as if it had not been.
         codes: Exit status of every run that ended.
         signals: What this process was sent.
         timed_out: Whether the deadline has passed while runs went on or waited.
@@ -51,6 +53,7 @@ class Pool:
     detached: bool = False
     changed: Callable[[], None] = lambda: None
     deadline: float = math.inf
+    saving_s: float = math.inf
     codes: dict[Path, int] = field(default_factory=dict)
     signals: list[int] = field(default_factory=list)
     timed_out: bool = False
@@ -59,6 +62,7 @@ class Pool:
         self._waiting = deque((path, 0.0) for path in self.directories)
         self._free = deque(self.slots)
         self._running: dict[Path, tuple[subprocess.Popen[bytes], Mapping[str, str]]] = {}
+        self._killed: set[Path] = set()
         self._busy_since: dict[Path, float] = {}
 
     def run(self) -> None:
@@ -75,10 +79,13 @@ class Pool:
         return bool(self.signals) or self.timed_out
 
     def _watch_time(self) -> None:
-        """Tells the runs to stop, once, when the deadline passes."""
+        """Tells the runs to stop, once, when the deadline passes, and kills those that do not."""
         if not self.timed_out and time.monotonic() >= self.deadline:
             self.timed_out = True
             self._tell(signal.SIGTERM)
+        if not self._killed and time.monotonic() >= self.deadline + self.saving_s:
+            self._killed = set(self._running)
+            self._tell(signal.SIGKILL)
 
     @property
     def unfinished(self) -> list[Path]:
@@ -129,6 +136,7 @@ class Pool:
             if code == BUSY and time.monotonic() - since < BUSY_LIMIT_S:
                 self._waiting.append((path, time.monotonic() + BUSY_S))
             else:
+                code = INTERRUPTED if path in self._killed else code
                 self.codes[path] = code
                 if code not in (DONE, BUSY, *STOPPED):
                     _note_failure(path, code)

@@ -24,7 +24,7 @@ wants = json.loads((directory / "wants.json").read_text())
 def stop(number, frame):
     (directory / "signal").write_text(signal.Signals(number).name)
     sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if wants.get("deaf") else stop)
 signal.signal(signal.SIGUSR2, stop)
 with (directory / "starts").open("a") as file:
     file.write(f"{time.time()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
@@ -139,6 +139,15 @@ def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
     assert (made.unfinished, made.failures) == (runs, [])
     assert made.timed_out
     assert made.signals == []
+
+
+def test_a_run_that_does_not_heed_the_deadline_is_killed_and_counts_as_interrupted(wanting):
+    run = wanting("a", seconds=60, deaf=True)
+    made = Pool([run], [{}], deadline=time.monotonic() + 2, saving_s=2)
+    made.run()
+    assert (made.unfinished, made.failures) == ([run], [])
+    assert not (run / "status.json").exists()  # nothing says that it failed
+    assert not (run / "ends").exists()
 
 
 def test_a_deadline_that_is_not_reached_changes_nothing(wanting):
