@@ -61,8 +61,8 @@ def ratios(filled: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=COLUMNS)
     numbers = frame.set_index(["model", "device", "sweep", "method"])[list(QUANTITIES)]
     printed = paper.rows("table4").set_index(["model", "method", "quantity"])["value"]
-    for index, row in frame.iterrows():
-        model, device, sweep, method = row[["model", "device", "sweep", "method"]]
+    for index, row in enumerate(frame.to_dict("records")):
+        model, device, sweep, method = (row[key] for key in ("model", "device", "sweep", "method"))
         reference = sweep if sweep != "table4_factors" else "table4_fast"
         for name, quantity in (("time", "step_ms"), ("memory", "memory_gb")):
             base = _at(numbers[quantity], (model, device, reference, REFERENCE))
