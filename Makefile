@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 BENCH ?=
+MEASURED ?=
 
-.PHONY: help setup quickstart tables report audit bench test test-slurm test-slow lint format clean
+.PHONY: help setup quickstart tables report audit bench measured test test-slurm test-slow lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +34,9 @@ audit: $(VENV)/run ## check the paper's printed numbers against each other; what
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
+
+measured: $(VENV)/run ## fill results/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
+	$(BIN)/python -m launch.measured $(MEASURED)
 
 test: $(VENV)/dev ## unit tests
 	$(BIN)/python -m pytest -n logical --maxprocesses 4

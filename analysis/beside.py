@@ -102,7 +102,7 @@ def _key(row: dict[Any, Any]) -> Key:
     if row["table"] == 3:
         return (BY_MODEL[row["model"]], row["model"], row["task"], row["method"], "", "")
     if row["table"] == 4:
-        return ("table4", row["model"], "sst2", row["method"], "", "")
+        return ("table4", row["model"], "phrases", row["method"], "", "")
     sweep = "table12_c" if row["table"] == 12 and part == "c" else f"table5_{part}"
     if sweep in ("table5_c", "table5_d"):
         noise = row["adaptive_noise"]

@@ -45,6 +45,7 @@ TASKS = {
     "copa": "COPA",
     "boolq": "BoolQ",
     "rotten_tomatoes": "Rotten Tomatoes",
+    "phrases": "film phrases",
 }
 MODELS = {
     "roberta-large": "RoBERTa-large",

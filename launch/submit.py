@@ -80,7 +80,7 @@ class Submission:
             SubmitError, QueueError, StartError: If SLURM does not answer or refuses, or a process does not start.
             DirectoryError: If a run's directory cannot be written or is of another run.
         """
-        with _alone(Path(self.sweep.runs[0].cfg.out).absolute()):
+        with alone(Path(self.sweep.runs[0].cfg.out).absolute()):
             chosen, before = self.choose(retry_failed, limit)
             if chosen:
                 self._give(chosen, detach)
@@ -159,7 +159,7 @@ def _told(sweep: Sweep, chosen: list[Run], before: dict[str, Standing]) -> str:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> Iterator[None]:
     """Keeps other submitters to an output directory waiting while the body runs."""
     directory = out / ".submit"
     directory.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ wants = json.loads((directory / "wants.json").read_text())
 def stop(number, frame):
     (directory / "signal").write_text(signal.Signals(number).name)
     sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if wants.get("deaf") else stop)
 signal.signal(signal.SIGUSR2, stop)
 with (directory / "starts").open("a") as file:
     file.write(f"{time.time()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
@@ -128,6 +128,33 @@ def test_a_directory_that_stays_held_is_a_failure(wanting, monkeypatch):
     made.run()
     assert "another process has held" in made.failures[0]
     assert not (run / "status.json").exists()  # it is the other process's
+
+
+def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
+    runs = [wanting("a", seconds=60), wanting("b")]
+    made = Pool(runs, [{}], deadline=time.monotonic() + 3)
+    made.run()
+    assert (runs[0] / "signal").read_text() == "SIGTERM"
+    assert not (runs[1] / "starts").exists()
+    assert (made.unfinished, made.failures) == (runs, [])
+    assert made.timed_out
+    assert made.signals == []
+
+
+def test_a_run_that_does_not_heed_the_deadline_is_killed_and_counts_as_interrupted(wanting):
+    run = wanting("a", seconds=60, deaf=True)
+    made = Pool([run], [{}], deadline=time.monotonic() + 2, saving_s=2)
+    made.run()
+    assert (made.unfinished, made.failures) == ([run], [])
+    assert not (run / "status.json").exists()  # nothing says that it failed
+    assert not (run / "ends").exists()
+
+
+def test_a_deadline_that_is_not_reached_changes_nothing(wanting):
+    run = wanting("a")
+    made = Pool([run], [{}], deadline=time.monotonic() + 60)
+    made.run()
+    assert (made.codes, made.timed_out) == ({run: 0}, False)
 
 
 JOB = """

