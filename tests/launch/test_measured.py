@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launch import measured, stages
-from launch.driver import Driver, Options
-from launch.machine import Machine
-from launch.stages import STAGES, Stage, for_machine, lacking
+from launch.measured import __main__ as measured
+from launch.measured import stages
+from launch.measured.driver import Driver, Options
+from launch.measured.machine import Machine
+from launch.measured.stages import STAGES, Stage, for_machine, lacking
 from launch.sweep import Sweep, standings
 from zo.lock import held
 
@@ -118,9 +119,9 @@ def test_weights_that_cannot_be_had_leave_the_stage_out_and_the_others_run(small
 PROGRAM = """
 import sys
 from pathlib import Path
-from launch.driver import Driver, Options
-from launch.machine import Machine
-from launch.stages import Stage
+from launch.measured.driver import Driver, Options
+from launch.measured.machine import Machine
+from launch.measured.stages import Stage
 out = Path(sys.argv[1])
 chosen = [Stage(n, tuple(sys.argv[2:]) + (o,), gpu=False) for n, o in (("a", "seed=0"), ("b", "seed=1"))]
 def analyse(sweeps, *rest):

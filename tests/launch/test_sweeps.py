@@ -28,12 +28,19 @@ SWEEPS = {
     "table5_d": (60, 60, "bf16", "model"),
     "table12_c": (40, 40, "fp32", "float32"),
     "figure1": (30, 30, "bf16", "model"),
-    "study_smollm2": (315, 279, None, "model"),  # zero-shot has one learning rate
+    "study_tiny": (315, 279, None, "model"),  # zero-shot has one learning rate
+    "study_tiny_roundings": (864, 864, None, None),
+    "study_tiny_5a": (36, 36, "fp32", "model"),
+    "study_tiny_5b": (36, 36, "fp32", "model"),
+    "study_tiny_5c": (72, 72, "bf16", "model"),
+    "study_tiny_eps": (60, 60, "bf16", "model"),
+    "study_smollm2": (315, 279, None, "model"),
     "study_smollm2_cpu": (6, 5, "fp32", "float32"),  # zero-shot twice
     "study_smollm2_roundings": (864, 864, None, None),
     "study_smollm2_5a": (36, 36, "fp32", "model"),
     "study_smollm2_5b": (36, 36, "fp32", "model"),
     "study_smollm2_5c": (72, 72, "bf16", "model"),
+    "study_smollm2_eps": (60, 60, "bf16", "model"),
 }
 
 TIMED = ("table4", "table4_fast", "table4_factors")

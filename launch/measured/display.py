@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from launch.clock import Clock
+from launch.measured.clock import Clock
 from launch.pool import DONE, Pool
 
 if TYPE_CHECKING:
-    from launch.driver import Outcome
+    from launch.measured.driver import Outcome
 
 PIPE_WIDTH = 120  # characters, where there is no terminal to ask
 QUIET_S = 15.0

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from launch import analyses, plan
-from launch.clock import Clock, Stop
-from launch.display import Display, show_prediction, show_summary
-from launch.machine import Machine
+from launch import plan
+from launch.measured import analyses
+from launch.measured.clock import Clock, Stop
+from launch.measured.display import Display, show_prediction, show_summary
+from launch.measured.machine import Machine
 from launch.pool import Pool
 from launch.records import QueueError, Record
-from launch.stages import Stage
+from launch.measured.stages import Stage
 from launch.submit import alone
 from launch.sweep import ENDED, Run, Standing, Sweep, standings
 from zo import config, models
@@ -89,7 +90,7 @@ class Driver:
         chosen: Stages that this machine can make, in order.
         machine: This one.
         options: What was asked for.
-        analyse: Makes tables and figures, see `launch.analyses.make`.
+        analyse: Makes tables and figures, see `launch.measured.analyses.make`.
     """
 
     def __init__(

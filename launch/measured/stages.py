@@ -92,6 +92,7 @@ STAGES = (
     _smollm2("study_smollm2_5a", "0,1,2", "study_smollm2_5a"),
     _smollm2("study_smollm2_5b", "0,1,2", "study_smollm2_5b"),
     _smollm2("study_smollm2_5c", "0,1,2", "study_smollm2_5c"),
+    _smollm2("study_smollm2_eps", "0,1,2", "study_smollm2_eps"),
     _smollm2("study_smollm2_roundings", "1,2", "roundings_seeds"),
     # Without a GPU: the small model's study.
     _tiny("study_tiny"),
@@ -99,6 +100,7 @@ STAGES = (
     _tiny("study_tiny_5a"),
     _tiny("study_tiny_5b"),
     _tiny("study_tiny_5c"),
+    _tiny("study_tiny_eps"),
 )
 
 

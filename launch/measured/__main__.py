@@ -20,9 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.stages import STAGES, for_machine, lacking, lacking_essential
+from launch.measured.stages import STAGES, for_machine, lacking, lacking_essential
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _positive(text: str) -> float:
@@ -78,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     _use_this_checkout()
-    from launch import analyses  # here: torch, Hydra and the suite come with these
-    from launch.driver import Driver, Options
-    from launch.machine import Machine
+    from launch.measured import analyses  # here: torch, Hydra and the suite come with these
+    from launch.measured.driver import Driver, Options
+    from launch.measured.machine import Machine
 
     machine = Machine.this()
     chosen = [s for s in STAGES if arguments.only is None or s.name in arguments.only]

@@ -9,7 +9,7 @@ import torch
 
 from launch.local import visible_gpus
 from launch.pool import cpu_slots, gpu_slots
-from launch.stages import Stage
+from launch.measured.stages import Stage
 
 MIB_PER_GIB = 1024
 
