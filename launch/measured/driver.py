@@ -15,9 +15,9 @@ from launch.measured import analyses
 from launch.measured.clock import Clock, Stop
 from launch.measured.display import Display, show_prediction, show_summary
 from launch.measured.machine import Machine
+from launch.measured.stages import Stage
 from launch.pool import Pool
 from launch.records import QueueError, Record
-from launch.measured.stages import Stage
 from launch.submit import alone
 from launch.sweep import ENDED, Run, Standing, Sweep, standings
 from zo import config, models

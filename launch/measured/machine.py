@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from launch.local import visible_gpus
-from launch.pool import cpu_slots, gpu_slots
 from launch.measured.stages import Stage
+from launch.pool import cpu_slots, gpu_slots
 
 MIB_PER_GIB = 1024
 

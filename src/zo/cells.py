@@ -112,7 +112,7 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
 
 
 class _Composer:
-    """Composes cells. Those that differ in top-level values alone, such as seed and lr, share one composition."""
+    """Composes cells; those that differ in values alone (seed, optimizer.k), not in choices, share one composition."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, ...], DictConfig] = {}
@@ -124,7 +124,7 @@ class _Composer:
         Raises:
             ConfigError: Naming every override that cannot be composed.
         """
-        values = [o for o in overrides if o.partition("=")[0] in TOP_LEVEL]
+        values = [o for o in overrides if _is_value(o.partition("=")[0])]
         rest = tuple(o for o in overrides if o not in values)
         try:
             if rest not in self._shared:
@@ -136,6 +136,12 @@ class _Composer:
             problems = _override_problems(overrides)
             raise ConfigError(problems or [Problem("conf", CONFIG_NAME, _explain(error))]) from None
         return cfg
+
+
+def _is_value(key: str) -> bool:
+    """Returns whether an override's key is a value of the run or of one of its groups."""
+    group, dot, _ = key.partition(".")
+    return key in TOP_LEVEL or (bool(dot) and group in GROUPS)
 
 
 def _override_problems(overrides: list[str]) -> list[Problem]:
