@@ -14,6 +14,7 @@ from analysis.figures.drawing import Drawing, write
 from analysis.figures.ranks import rank_plot
 from analysis.figures.trials import NO_GROUP, History, Trials, of_group, of_sweep
 from analysis.frames import Frames
+from analysis.study.parts import part_of
 from analysis.wandb_files import LogError
 
 
@@ -73,9 +74,10 @@ def write_ranks(results: Path) -> list[Path]:
 
 
 def _all(frames: Frames) -> list[str]:
-    """Every sweep of conf/sweep, and every other W&B group that there is."""
+    """Every sweep of conf/sweep, and every other W&B group that there is; a study's own page draws its parts."""
     groups = set(frames.runs["group"].replace("", NO_GROUP))
-    return [*expected.sweep_names(), *sorted(groups - set(expected.sweep_names()))]
+    names = [*expected.sweep_names(), *sorted(groups - set(expected.sweep_names()))]
+    return [name for name in names if not part_of(name)]
 
 
 def trials_of(name: str, frames: Frames, cache: Path) -> Trials | None:
@@ -118,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         "sweeps",
         nargs="*",
         metavar="SWEEP",
-        help="names of files in conf/sweep, or of W&B groups (default: all that there are)",
+        help="names of files in conf/sweep, or of W&B groups (default: all that there are but parts of studies)",
     )
     command.add_sources(parser)
     command.add_results(parser, "the files go to DIR/<sweep>/")

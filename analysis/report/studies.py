@@ -7,7 +7,7 @@ from analysis.frames import Frames
 from analysis.report.content import Section, figure_markup
 from analysis.report.markup import Markup, code_spans, element, join, text
 from analysis.report.tables import from_text_table, table_markup
-from analysis.study import material
+from analysis.study import material, parts
 from analysis.study.ablation import ablation_frame, ablation_table
 from analysis.study.accuracy import accuracy_frame, accuracy_table
 from analysis.study.claims import CLAIMS, claims_frame
@@ -27,7 +27,7 @@ LEAD = [
 
 def sections(filled: pd.DataFrame, frames: Frames) -> list[Section]:
     """One section, if a run of a study has ended; else none."""
-    found = [material.of_filled(name, filled, frames) for name in material.names()]
+    found = [material.of_filled(name, filled, frames) for name in parts.names()]
     there = [study for study in found if study.any]
     blocks = [_block(study, FIRST + 10 * i) for i, study in enumerate(there)]
     return [Section("studies", "Studies", LEAD, join(blocks))] if blocks else []

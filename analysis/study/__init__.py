@@ -3,5 +3,5 @@
     python -m analysis.study study_tiny --runs out --results results
 
 A study is a sweep `<study>` (methods, precisions, learning rates, seeds) and those beside it that have its name
-and one of the endings of `analysis.study.material.PARTS`. What is written is listed in docs/analysis.md.
+and one of the endings of `analysis.study.parts.PARTS`. What is written is listed in docs/analysis.md.
 """

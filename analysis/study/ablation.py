@@ -9,7 +9,8 @@ from analysis.best import BEST_ONE, better
 from analysis.cells import over_seeds
 from analysis.render import ABSENT, COLLAPSED, TextTable, bold
 from analysis.study.accuracy import LACK
-from analysis.study.material import M_IS_K, M_IS_K_PLUS_1, NOISE, Study
+from analysis.study.material import Study
+from analysis.study.parts import M_IS_K, M_IS_K_PLUS_1, NOISE
 
 SETTINGS = {
     (M_IS_K, None): ("a", "m = k"),

@@ -9,7 +9,8 @@ from analysis.cells import over_seeds
 from analysis.render import ABSENT, COLLAPSED, TextTable, bold
 from analysis.selection import ZERO_SHOT
 from analysis.statistics import student_interval
-from analysis.study.material import MAIN, Study
+from analysis.study.material import Study
+from analysis.study.parts import MAIN
 from analysis.style import look, model_label, task_label
 
 AVERAGE = "average"

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.statistics import holm
-from analysis.study.material import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE, Study, check_examples
+from analysis.study.material import Study, check_examples
+from analysis.study.parts import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
 from analysis.study.rows import (
     ACCURACY,
     AREA,

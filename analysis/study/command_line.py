@@ -12,7 +12,7 @@ from analysis import command
 from analysis.figures.drawing import write
 from analysis.provenance import runs_json
 from analysis.render import TextTable, latex, markdown, show
-from analysis.study import material
+from analysis.study import material, parts
 from analysis.study.ablation import ablation_frame, ablation_table
 from analysis.study.accuracy import accuracy_frame, accuracy_table, grid_frame, grid_table
 from analysis.study.claims import CLAIMS, claims_frame
@@ -45,7 +45,7 @@ def _write_all(arguments: argparse.Namespace) -> Iterator[Path]:
         LogError: a study does not exist, or none of its runs has ended.
     """
     frames = command.load(arguments, may_lack=arguments.if_any)
-    for name in arguments.studies or material.names():
+    for name in arguments.studies or parts.names():
         study = material.load(name, frames, arguments.cache)
         if study.any:
             yield from write_study(study, arguments.results / name)

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 
 from analysis.figures.curves import method_handles, name_line, whole_numbers
 from analysis.figures.drawing import Drawing, Panel
-from analysis.study.material import MAIN, Study
+from analysis.study.material import Study
+from analysis.study.parts import MAIN
 from analysis.style import look
 
 AXES = {"step": "step", "forwards": "forward passes (training)"}

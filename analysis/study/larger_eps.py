@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.render import ABSENT, TextTable
-from analysis.study.material import EPS, MAIN, Study, right
+from analysis.study.material import Study, right
+from analysis.study.parts import EPS, MAIN
 from analysis.study.rows import Term, accuracy_row
 from analysis.style import look
 

@@ -15,30 +15,13 @@ from analysis.cells import STATUSES, choose, fill, shortfall
 from analysis.figures.curves import EVALUATED, evaluations
 from analysis.frames import Frames
 from analysis.statistics import accuracy
+from analysis.study.parts import EPS, MAIN, PARTS, names
 from analysis.style import look, method_order
 from analysis.wandb_files import LogError
 
-PREFIX = "study_"
-MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE = "", "_roundings", "_5a", "_5b", "_5c"
-EPS = "_eps"
-PARTS = (MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
-"""Endings of the names of the sweeps that make up a study."""
 PRECISIONS = ("fp32", "bf16", "fp16")
 LOSS = "eval/val_loss"
 Run = dict[str, Any]
-
-
-def names() -> list[str]:
-    """The studies that conf/sweep has."""
-    sweeps = [name for name in expected.sweep_names() if name.startswith(PREFIX)]
-    return [name for name in sweeps if not part_of(name)]
-
-
-def part_of(sweep: str) -> str:
-    """The ending by which a sweep belongs to a study beside its main sweep; empty if it does not."""
-    if not sweep.startswith(PREFIX):
-        return MAIN
-    return next((part for part in PARTS[1:] if sweep.endswith(part)), MAIN)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ import pandas as pd
 from analysis.cells import chosen_lr
 from analysis.study.claims import OURS, REFERENCE, RIVAL
 from analysis.study.estimates import Estimate, contrast, of_examples, of_values
-from analysis.study.material import MAIN, ROUNDINGS, Study, check_examples, right
+from analysis.study.material import Study, check_examples, right
+from analysis.study.parts import MAIN, ROUNDINGS
 from analysis.study.rows import NATS, POINTS
 from analysis.style import method_order
 
@@ -42,8 +43,8 @@ NOTHING, EVERYTHING = (False, False, False), (True, True, True)
 FLOAT32 = "fp32"
 TEST, LOSS = "test accuracy", "final validation loss"
 QUANTITIES = {TEST: POINTS, LOSS: NATS}
-LEVEL, MAIN_EFFECT, INTERACTION, GAP, EXPLAINED, LEAD = (
-    *("level", "main effect", "interaction"),
+LEVEL, GAIN, MAIN_EFFECT, INTERACTION, GAP, EXPLAINED, LEAD = (
+    *("level", "gain over all rounded", "main effect", "interaction"),
     *("loss from fp32", "share of it", "lead over MeZO"),
 )
 ALL = "mean over methods"
@@ -166,8 +167,10 @@ def _rows(roundings: Roundings) -> Iterator[dict[str, Any]]:
         for quantity in QUANTITIES:
             for cells in all_cells:
                 yield from _levels(cells, quantity)
+                yield from _gains([cells], quantity, cells.method)
                 yield from _effects([cells], quantity, cells.method)
                 yield from _explained(cells, quantity)
+            yield from _gains(all_cells, quantity, ALL)
             yield from _effects(all_cells, quantity, ALL)
             yield from _leads(roundings, precision, quantity, rates)
 
@@ -209,6 +212,24 @@ def _effects(some: list[Cells], quantity: str, method: str) -> Iterator[dict[str
             yield _row(kind, some[0], quantity, what, _estimate(terms)) | {"method": method}
 
 
+def alone() -> dict[str, str]:
+    """What is made exact by itself, or all of it -> the name of that combination."""
+    single = {FACTORS[c.index(True)]: name(c) for c in COMBINATIONS if sum(c) == 1}
+    return {factor: single[factor] for factor in FACTORS} | {"everything": name(EVERYTHING)}
+
+
+def _gains(some: list[Cells], quantity: str, method: str) -> Iterator[dict[str, Any]]:
+    """What one thing exact, or everything, gains over all rounded, averaged over the given cells that have both."""
+    rounded = name(NOTHING)
+    for words, said in alone().items():
+        values = [cells.values[quantity] for cells in some]
+        both = [v for v in values if v.get(said) and v.get(rounded)]
+        terms = [
+            (sign / len(both), v[which]) for v in both for sign, which in ((1, said), (-1, rounded))
+        ]
+        yield _row(GAIN, some[0], quantity, words, _estimate(terms)) | {"method": method}
+
+
 def _explained(cells: Cells, quantity: str) -> Iterator[dict[str, Any]]:
     """The loss from fp32 to all rounded, and the share of it that exactness brings back.
 
@@ -218,8 +239,7 @@ def _explained(cells: Cells, quantity: str) -> Iterator[dict[str, Any]]:
     full, rounded = values.get(FLOAT32, {}), values.get(name(NOTHING), {})
     gap = _estimate([(1, full), (-1, rounded)])
     yield _row(GAP, cells, quantity, "fp32 against all rounded", gap)
-    alone = {FACTORS[i]: name(c) for c in COMBINATIONS if sum(c) == 1 for i in range(3) if c[i]}
-    for words, said in (*alone.items(), ("everything", name(EVERYTHING))):
+    for words, said in alone().items():
         gain = _estimate([(1, values.get(said, {})), (-1, rounded)])
         share = gain.estimate / gap.estimate if gap.low > 0 else float("nan")
         estimate = Estimate(estimate=100 * share, n=min(gain.n, gap.n))
@@ -261,6 +281,6 @@ def _row(kind: str, cells: Cells, quantity: str, what: str, estimate: Estimate) 
         "rates": cells.rates,
         "lr": cells.lrs.get(what, float("nan")),
         **asdict(estimate),
-        "verdict": estimate.verdict if kind in (MAIN_EFFECT, INTERACTION, GAP, LEAD) else "–",
+        "verdict": estimate.verdict if kind not in (LEVEL, EXPLAINED) else "–",
         "status": "",
     }

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.drawing import Drawing, Panel
-from analysis.study.material import MAIN, ROUNDINGS
+from analysis.study.parts import MAIN, ROUNDINGS
 from analysis.study.roundings import (
     EVERYTHING,
     FACTORS,

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.render import ABSENT, COLLAPSED, TextTable, markdown
 from analysis.study.estimates import CONTRADICTED, HOLDS
-from analysis.study.material import ROUNDINGS
+from analysis.study.parts import ROUNDINGS
 from analysis.study.roundings import (
     ALL,
     COMBINATIONS,
@@ -16,6 +16,7 @@ from analysis.study.roundings import (
     EXPLAINED,
     FACTORS,
     FLOAT32,
+    GAIN,
     GAP,
     INTERACTION,
     LEAD,
@@ -57,22 +58,27 @@ def roundings_markdown(roundings: Roundings) -> str:
 
 
 def summaries(roundings: Roundings) -> list[str]:
-    """One sentence per precision and quantity: which rounding matters, over the methods."""
+    """One sentence per precision and quantity: which rounding matters, over the methods.
+
+    Main effects where a method has all eight combinations, else what each thing exact alone gains.
+    """
     frame = roundings.frame
     if frame.empty:
         return ["Nothing of this has been run."]
     said = []
-    kept = (frame["kind"] == MAIN_EFFECT) & (frame["method"] == ALL) & (frame["rates"] == OWN)
-    rows = frame[kept]
-    for (precision, quantity), effects in rows.groupby(["precision", "quantity"], sort=False):
-        known = effects[effects["estimate"].notna()].sort_values("estimate", ascending=False)
+    over_methods = frame[(frame["method"] == ALL) & (frame["rates"] == OWN)]
+    for (precision, quantity), rows in over_methods.groupby(["precision", "quantity"], sort=False):
+        known = rows[(rows["kind"] == MAIN_EFFECT) & rows["estimate"].notna()]
         if known.empty:
-            said.append(f"{precision}, {quantity}: no method has all eight combinations yet.")
+            known = rows[(rows["kind"] == GAIN) & rows["estimate"].notna()]
+        if known.empty:
+            said.append(f"{precision}, {quantity}: nothing has been made exact yet.")
             continue
+        known = known.sort_values("estimate", ascending=False)
         parts = [f"the {row['what']} {_with_interval(row)}" for row in known.to_dict("records")]
         unit = known["unit"].iloc[0]
         said.append(
-            f"{precision}, {quantity}: making one thing exact gains, on average over the methods, in {unit}: "
+            f"{precision}, {quantity}: exactness gains, on average over the methods that have it, in {unit}: "
             f"{', '.join(parts)}."
         )
     return said
@@ -83,7 +89,8 @@ def roundings_tables(frame: pd.DataFrame) -> list[TextTable]:
     tables = []
     for rates, quantity in product((OWN, COMMON), QUANTITIES):
         rows = frame[(frame["quantity"] == quantity) & (frame["rates"] == rates)]
-        tables += [_levels(rows, quantity), _effects(rows, quantity), _shares(rows, quantity)]
+        tables += [_levels(rows, quantity), _gains(rows, quantity)]
+        tables += [_effects(rows, quantity), _shares(rows, quantity)]
         tables.append(_leads(rows, quantity))
     return [table for table in tables if table.rows]
 
@@ -118,10 +125,17 @@ def _rates(rows: pd.DataFrame) -> str:
     return f", {RATES[rows['rates'].iloc[0]]}" if len(rows) else ""
 
 
+def _gains(rows: pd.DataFrame, quantity: str) -> TextTable:
+    kept = rows[rows["kind"] == GAIN]
+    whats = list(dict.fromkeys(kept["what"]))
+    title = f"gain in {quantity} ({QUANTITIES[quantity]}) over all rounded by what alone is made exact{_rates(rows)}"
+    return _filled(TextTable(title, ["precision", "method", *whats], names=2), kept, whats)
+
+
 def _effects(rows: pd.DataFrame, quantity: str) -> TextTable:
     kept = rows[rows["kind"].isin([MAIN_EFFECT, INTERACTION])]
     whats = list(dict.fromkeys(kept["what"]))
-    title = f"gain in {quantity} ({QUANTITIES[quantity]}) by what is made exact{_rates(rows)}"
+    title = f"gain in {quantity} ({QUANTITIES[quantity]}), all eight combinations{_rates(rows)}"
     table = TextTable(title, ["precision", "method", *whats], names=2)
     return _filled(table, kept, whats)
 
@@ -145,6 +159,8 @@ def _leads(rows: pd.DataFrame, quantity: str) -> TextTable:
 def _filled(table: TextTable, rows: pd.DataFrame, whats: list[str]) -> TextTable:
     """A row per precision and method that has a number."""
     for names, of_method in rows.groupby(["precision", "method"], sort=False):
+        if of_method["estimate"].isna().all():
+            continue
         by_what = {row["what"]: row for row in of_method.to_dict("records")}
         label = names[1] if names[1] == ALL else look(names[1]).label
         table.rows.append([names[0], label, *(_with_interval(by_what[what]) for what in whats)])

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.study.estimates import NONE, Estimate, contrast, of_examples, of_values
-from analysis.study.material import MAIN, Run, Study, mean_height, right
+from analysis.study.material import Run, Study, mean_height, right
+from analysis.study.parts import MAIN
 from analysis.style import look
 
 ACCURACY, CHANGE = "test accuracy", "change of test accuracy from fp32"

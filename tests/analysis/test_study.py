@@ -21,7 +21,8 @@ from analysis.study.claims_page import claims_markdown, summary
 from analysis.study.command_line import main, write_study
 from analysis.study.curves import curves_frame
 from analysis.study.larger_eps import eps_frame, eps_table
-from analysis.study.roundings import ALL, EXACT, OWN, Roundings
+from analysis.study.material import of_filled
+from analysis.study.roundings import ALL, EXACT, GAIN, OWN, Roundings
 from analysis.study.roundings_page import roundings_markdown, summaries
 from analysis.wandb_files import LogError
 from tests.analysis.make_logs import config, history, write_run
@@ -223,6 +224,26 @@ def test_factorial_finds_the_rounding_that_matters(roundings):
         frame[frame["what"] == "update"], **bszo | {"precision": "fp16"}, kind="share of it"
     )
     assert np.isnan(in_fp16["estimate"])  # nothing is lost, so there is nothing to explain
+
+
+def test_what_one_thing_exact_gains_needs_no_factorial(roundings):
+    """As `rounded` makes it in bf16: update 8 points alone; the loss and the restore share 4."""
+    part = roundings.study.filled
+    alone = part["variant"].map(lambda v: sum(v.count(exact) for exact in EXACT.values()) in (0, 1))
+    study = of_filled(NAME, part[alone], roundings.study.frames)
+    found = Roundings(study)
+    frame = found.frame[(found.frame["rates"] == OWN) & (found.frame["kind"] == GAIN)]
+    bf16 = {"precision": "bf16", "quantity": "test accuracy"}
+    whole = roundings.frame[(roundings.frame["rates"] == OWN) & (roundings.frame["kind"] == GAIN)]
+    for method in ("bszo", ALL):
+        update = row(frame[frame["what"] == "update"], method=method, **bf16)
+        assert update["estimate"] == pytest.approx(8, abs=1)
+        assert update["verdict"] == "holds"
+        same = row(whole[whole["what"] == "update"], method=method, **bf16)
+        assert same["estimate"] == update["estimate"]
+    everything = row(whole[whole["what"] == "everything"], method="bszo", **bf16)
+    assert everything["estimate"] == pytest.approx(12, abs=1)
+    assert any(line.startswith("bf16, test accuracy: exactness") for line in summaries(found))
 
 
 def test_losses_count_with_their_sign_turned(roundings):
