@@ -8,7 +8,7 @@ from analysis import expected
 from analysis.cells import command
 from analysis.report.markup import Markup, code_spans, element, text
 from analysis.report.tables import bar
-from analysis.study.material import PREFIX
+from analysis.study.parts import PREFIX
 
 SHOWN = {
     "table1": "Table 1, 11",

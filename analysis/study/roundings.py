@@ -38,7 +38,10 @@ EXACT = {
 }
 FACTORS = ("loss", "restore", "update")
 Combination = tuple[bool, bool, bool]
-COMBINATIONS: list[Combination] = list(product((False, True), repeat=3))
+COMBINATIONS: list[Combination] = [
+    (loss, restore, update)
+    for loss, restore, update in product((False, True), (False, True), (False, True))
+]
 NOTHING, EVERYTHING = (False, False, False), (True, True, True)
 FLOAT32 = "fp32"
 TEST, LOSS = "test accuracy", "final validation loss"
@@ -255,8 +258,8 @@ def _leads(
     ours, rival = (roundings.cells(method, precision, rates) for method in (OURS, RIVAL))
     for said in (FLOAT32, *map(name, COMBINATIONS)):
         pair = [
-            (1, ours.values[quantity].get(said, {})),
-            (-1, rival.values[quantity].get(said, {})),
+            (1.0, ours.values[quantity].get(said, {})),
+            (-1.0, rival.values[quantity].get(said, {})),
         ]
         yield _row(LEAD, ours, quantity, said, _estimate(pair))
 

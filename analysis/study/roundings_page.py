@@ -104,12 +104,12 @@ def _levels(rows: pd.DataFrame, quantity: str) -> TextTable:
         "Means over the seeds; the learning rate in brackets. "
         f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
     )
-    for names, of_method in rows[rows["kind"] == LEVEL].groupby(
-        ["precision", "method"], sort=False
-    ):
+    levels = rows[rows["kind"] == LEVEL]
+    for names, of_method in levels.groupby(["precision", "method"], sort=False):
+        precision, method = map(str, names)
         by_what = {row["what"]: row for row in of_method.to_dict("records")}
         cells = [_level(by_what[what], table) for what in SHOWN]
-        table.rows.append([names[0], look(names[1]).label, *cells])
+        table.rows.append([precision, look(method).label, *cells])
     return table
 
 
@@ -161,9 +161,10 @@ def _filled(table: TextTable, rows: pd.DataFrame, whats: list[str]) -> TextTable
     for names, of_method in rows.groupby(["precision", "method"], sort=False):
         if of_method["estimate"].isna().all():
             continue
+        precision, method = map(str, names)
         by_what = {row["what"]: row for row in of_method.to_dict("records")}
-        label = names[1] if names[1] == ALL else look(names[1]).label
-        table.rows.append([names[0], label, *(_with_interval(by_what[what]) for what in whats)])
+        label = method if method == ALL else look(method).label
+        table.rows.append([precision, label, *(_with_interval(by_what[what]) for what in whats)])
     return table
 
 
