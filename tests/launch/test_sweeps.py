@@ -32,14 +32,14 @@ SWEEPS = {
     "study_tiny_roundings": (864, 864, None, None),
     "study_tiny_5a": (36, 36, "fp32", "model"),
     "study_tiny_5b": (36, 36, "fp32", "model"),
-    "study_tiny_5c": (72, 72, "bf16", "model"),
+    "study_tiny_5c": (144, 144, "bf16", "model"),
     "study_tiny_eps": (60, 60, "bf16", "model"),
     "study_smollm2": (315, 279, None, "model"),
     "study_smollm2_cpu": (12, 9, "fp32", "float32"),
     "study_smollm2_roundings": (864, 864, None, None),
     "study_smollm2_5a": (36, 36, "fp32", "model"),
     "study_smollm2_5b": (36, 36, "fp32", "model"),
-    "study_smollm2_5c": (72, 72, "bf16", "model"),
+    "study_smollm2_5c": (120, 120, "bf16", "model"),
     "study_smollm2_eps": (60, 60, "bf16", "model"),
 }
 
