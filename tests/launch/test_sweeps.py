@@ -39,7 +39,7 @@ SWEEPS = {
     "study_smollm2_roundings": (864, 864, None, None),
     "study_smollm2_5a": (36, 36, "fp32", "model"),
     "study_smollm2_5b": (36, 36, "fp32", "model"),
-    "study_smollm2_5c": (120, 120, "bf16", "model"),
+    "study_smollm2_5c": (144, 144, "bf16", "model"),
     "study_smollm2_eps": (60, 60, "bf16", "model"),
 }
 
