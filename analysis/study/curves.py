@@ -79,8 +79,9 @@ def curves_drawing(study: Study) -> Drawing | None:
                 panels.append(Panel(precision, draw, facet | {"precision": precision}))
     methods = [method for method in study.methods if method in set(data["method"])]
     seeds = data.groupby(["precision", "method"])["n"].first()
+    counted = " to ".join(map(str, sorted({seeds.min(), seeds.max()})))
     notes = [
-        f"Each method at its chosen learning rate. Lines: mean over {seeds.min()} to {seeds.max()} seeds; "
+        f"Each method at its chosen learning rate. Lines: mean over {counted} seeds; "
         "shades: from the smallest to the largest. Panels of a quantity share their vertical axis.",
         *(f"{line}." for line in study.lacks(MAIN)),
     ]
