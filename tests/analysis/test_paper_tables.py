@@ -248,3 +248,19 @@ def test_numbers_of_tables(made: Path) -> None:
     assert {path.name for path in made.glob("table*.md")} == {
         f"table{n}.md" for n in (2, 4, 6, 7, 9)
     }
+
+
+def test_residuals_of_compensated_rounding_are_no_methods_memory():
+    runs = pd.DataFrame(
+        {
+            "status": "finished",
+            "optimizer.name": "mezo",
+            "model.name": "opt-1.3b",
+            "precision.name": "bf16",
+            "precision.rounding": ["nearest", "compensated", "compensated"],
+            "mem/state_mib": [0.0, 5_000.0, 5_000.0],
+            "provenance.parameters": 1.3e9,
+        }
+    )
+    (mezo,) = paper_settings.state(load(), runs).query("method == 'mezo'").to_dict("records")
+    assert (mezo["state_mib"], mezo["runs"]) == (0.0, 1)
