@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -11,10 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.measured.clock import Clock
+from launch.measured.outcome import Outcome
 from launch.pool import DONE, Pool
-
-if TYPE_CHECKING:
-    from launch.measured.driver import Outcome
 
 PIPE_WIDTH = 120  # characters, where there is no terminal to ask
 QUIET_S = 15.0
@@ -94,7 +91,7 @@ class Display:
             self._console.print(f"{time.strftime('%H:%M:%S')}  {text}  ({left} left)")
 
 
-def show_summary(outcomes: Sequence["Outcome"], problems: Sequence[str], command: str) -> None:
+def show_summary(outcomes: Sequence[Outcome], problems: Sequence[str], command: str) -> None:
     """Prints a row per stage, what went wrong, and the command to go on with."""
     table = Table(box=None, header_style="bold")
     table.add_column("stage")

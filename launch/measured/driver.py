@@ -3,10 +3,9 @@
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from launch.measured import analyses
 from launch.measured.clock import Clock, Stop
 from launch.measured.display import Display, show_prediction, show_summary
 from launch.measured.machine import Machine
+from launch.measured.outcome import FAILED, Outcome
 from launch.measured.stages import Stage
 from launch.pool import Pool
 from launch.records import QueueError, Record
@@ -25,7 +25,7 @@ from zo.config import ConfigError
 from zo.frozen import DirectoryError, freeze
 from zo.lock import LockedError, held
 
-INTERRUPTED, MISSING, FAILED = "interrupted", "missing", "failed"
+INTERRUPTED, MISSING = "interrupted", "missing"
 START_S = 10.0
 """Of a run, before its first step: Python's imports, weights, data. For estimates alone."""
 
@@ -49,38 +49,6 @@ class Options:
     retry_failed: bool
     out: Path
     results: Path
-
-
-@dataclass
-class Outcome:
-    """How a stage went.
-
-    Attributes:
-        stage: The stage.
-        runs: Its runs; None if it was not looked at.
-        found: Where each stands at the end.
-        seconds: That its pool took.
-        note: Why it was not made, if so.
-    """
-
-    stage: Stage
-    runs: list[Run] | None = None
-    found: Mapping[str, Standing] = field(default_factory=dict)
-    seconds: float = 0.0
-    note: str = ""
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of runs in each state."""
-        return Counter(standing.state for standing in self.found.values())
-
-    @property
-    def left(self) -> int | None:
-        """Runs that have neither ended nor failed; None if it was not looked at."""
-        if self.runs is None:
-            return None
-        counts = self.counts
-        return len(self.runs) - sum(counts[state] for state in (*ENDED, FAILED))
 
 
 class Driver:
