@@ -21,6 +21,7 @@ quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw t
 tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/: the quickstart, and the paper's tables
 	$(BIN)/python -m analysis.paper_tables
 	$(BIN)/python -m analysis.manifest
+	$(BIN)/python -m analysis.efficiency
 	$(BIN)/python -m analysis.tables quickstart --if-any
 	$(BIN)/python -m analysis.study --if-any
 	$(BIN)/python -m analysis.figures

@@ -5,10 +5,13 @@ longer than reading a cached frame, a png and pdf that were drawn from these ver
 """
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -25,7 +28,7 @@ NOTE_CHARACTERS = 128  # that fit into the width
 STAMP = "Drawn from"  # the png's text field that holds the stamp
 HERE = Path(__file__).parent
 SOURCES = [*sorted(HERE.glob("*.py")), HERE.parent / "style.py"]
-SOURCES += [HERE.parent / "study" / name for name in ("curves.py", "roundings_figure.py")]
+"""What any drawing depends on; the module that draws a panel counts, too."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,17 @@ def _stamp(drawing: Drawing, text: str) -> str:
     """What the drawing depends on: the numbers, the words, this code and matplotlib's version."""
     parts = [text, drawing.title, *drawing.notes, *(panel.title for panel in drawing.panels)]
     parts += [str(handle.get_label()) for handle in drawing.legend]
-    parts += [mpl.__version__, *(source.read_text(encoding="utf-8") for source in SOURCES)]
+    sources = dict.fromkeys([*SOURCES, *(_source(panel) for panel in drawing.panels)])
+    parts += [mpl.__version__, *(source.read_text(encoding="utf-8") for source in sources)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _source(panel: Panel) -> Path:
+    """The file of the function that draws a panel."""
+    draw: Any = panel.draw
+    while isinstance(draw, partial):
+        draw = draw.func
+    return Path(inspect.getfile(draw))
 
 
 def _stamp_of(png: Path) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render import ABSENT, TextTable
+from analysis.render import ABSENT, TextTable, markdown
 from analysis.study.claims import AREA, CLAIMS, OURS, VARIANT
 from analysis.study.estimates import CONTRADICTED, HOLDS, NONE, OPEN
 from analysis.study.material import Study
@@ -35,13 +35,7 @@ def claims_markdown(study: Study, frame: pd.DataFrame) -> str:
         f"- **({claim}) {words}.** {summary(frame, claim)}" for claim, words in CLAIMS.items()
     ]
     lines += ["", *(f"{rule}\n" for rule in RULE), *(f"{line}.\n" for line in study.lacks())]
-    return "\n".join(lines) + "\n" + "\n".join(map(_markdown, claims_tables(frame)))
-
-
-def _markdown(table: TextTable) -> str:
-    from analysis.render import markdown
-
-    return markdown(table)
+    return "\n".join(lines) + "\n" + "\n".join(map(markdown, claims_tables(frame)))
 
 
 def summary(frame: pd.DataFrame, claim: str) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.render import ABSENT, TextTable
+from analysis.study.claims import REFERENCE
 from analysis.study.material import Study, right
 from analysis.study.parts import EPS, MAIN
 from analysis.study.rows import Term, accuracy_row
 from analysis.style import look
-
-REFERENCE = "fp32"
 
 
 def eps_frame(study: Study) -> pd.DataFrame:

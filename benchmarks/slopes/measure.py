@@ -172,7 +172,7 @@ class _Bench:
         exact = self._of(self._exact, batch)
         for wide, narrow in zip(self._full.tensors, self._half.tensors, strict=True):
             wide.copy_(narrow.copy_(wide))
-        probe = self._of(self._exact, batch)
+        probe = self._of(self._exact, batch) if c else exact  # θ itself is rounded already
         return [exact, probe, self._of(self._forward, batch), self._of(self._loss, batch)]
 
     @staticmethod

@@ -1,6 +1,5 @@
 """What is made of runs when they have ended: tables, figures, pages, the report; each a process of its own."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -53,10 +52,10 @@ def analyses(sweeps: Sequence[str], out: Path, results: Path) -> list[list[str]]
     places = ["--runs", str(out), "--results", str(results)]
     studies = [sweep for sweep in sweeps if sweep in ("study_tiny", "study_smollm2")]
     found = [["analysis.efficiency", *places], ["analysis.paper_tables", *places]]
-    if _exists("analysis.study"):
-        found += [["analysis.study", sweep, *places] for sweep in studies]
-    if sweeps:
-        found.append(["analysis.figures", *sweeps, *places])
+    found += [["analysis.study", sweep, *places] for sweep in studies]
+    drawn = [sweep for sweep in sweeps if sweep in studies or not sweep.startswith("study_")]
+    if drawn:  # what belongs to a study is on its own page
+        found.append(["analysis.figures", *drawn, *places])
     found.append(["analysis.manifest", *places])
     found.append(["analysis.report", *places])
     return found
@@ -95,7 +94,3 @@ def make(sweeps: Sequence[str], out: Path, results: Path, until: float) -> list[
             said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             problems.append(f"{name}: {said[-1]}")
     return problems
-
-
-def _exists(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None

@@ -236,3 +236,15 @@ def test_command(quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_sweep_without_runs_or_printed_numbers_has_no_figure(printed: paper.Paper) -> None:
     assert sweep_drawings("table1", None, printed) == []
+
+
+def test_a_figure_depends_on_the_module_that_draws_its_panels():
+    from functools import partial
+
+    from analysis.figures import drawing
+
+    def draw(axes, colour):
+        raise AssertionError("not drawn here")
+
+    panel = drawing.Panel("", partial(partial(draw), colour="red"))
+    assert drawing._source(panel) == Path(__file__)

@@ -72,7 +72,8 @@ def test_the_command_keeps_what_was_measured_before(tmp_path, capsys):
     frame = pd.read_csv(tmp_path / "slopes.csv")
     assert sorted(set(frame["eps"])) == [1e-3, 1e-2]
     assert len(frame) == 4
-    assert "SmolLM2" not in (tmp_path / "slopes.md").read_text()
+    page = (tmp_path / "slopes.md").read_text()
+    assert [page.count(f"| bf16 | {eps} |") for eps in ("0.001", "0.01")] == [2, 2]
     assert (tmp_path / "slope_errors.png").stat().st_size > 0
 
 
