@@ -3,7 +3,9 @@
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +56,31 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
     executor = SlurmExecutor(folder=profile.folder, max_num_timeout=profile.max_num_timeout)
     executor.update_parameters(**_parameters(profile), job_name=name)
     try:
-        jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
+        with ctrl_c_waits():  # Submitit names the jobs' files after sbatch has taken the jobs
+            jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
     except FailedJobError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
         raise SubmitError("\n".join(reasons) or str(error)) from None
     return jobs[0].job_id.partition("_")[0]
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Lets Ctrl-C wait until the body has ended, in this process and in those that the body starts.
+
+    Raises:
+        KeyboardInterrupt: At the end of the body, if Ctrl-C was pressed meanwhile.
+    """
+    pressed: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _parameters(profile: SlurmProfile) -> dict[str, Any]:

@@ -11,6 +11,7 @@ alone. Without hydra/launcher=... it is slurm where there is an sbatch, else loc
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
@@ -33,6 +34,7 @@ from zo.lock import LockedError, held
 
 UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
 SUBMITTABLE = ("missing", "interrupted")
+CTRL_C = 128 + signal.SIGINT
 
 
 class Submission:
@@ -141,17 +143,28 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
     """
     try:
         submission = Submission(overrides)
-        chosen, before = submission.give(retry_failed=True, detach=False)
-        print(_told(submission.sweep, chosen, before))
-        with Board(submission.sweep, jobs_go_on=submission.on_slurm) as board:
-            if chosen and not submission.on_slurm:
-                os.environ.update(submission.profile.environment)
-                if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
-                    return board.interrupted(local.INTERRUPTED)
-            return board.until_done()
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
+    board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
+    try:
+        return _give_and_watch(submission, board)
+    except KeyboardInterrupt:  # at any moment: between sbatch and the first look, too
+        return board.interrupted(CTRL_C)
+    except UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _give_and_watch(submission: Submission, board: Board) -> int:
+    chosen, before = submission.give(retry_failed=True, detach=False)
+    print(_told(submission.sweep, chosen, before))
+    with board:
+        if chosen and not submission.on_slurm:
+            os.environ.update(submission.profile.environment)
+            if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
+                return board.interrupted(local.INTERRUPTED)
+        return board.until_done()
 
 
 def _told(sweep: Sweep, chosen: list[Run], before: dict[str, Standing]) -> str:
@@ -205,6 +218,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Jobs that were submitted go on; the same command submits the rest", file=sys.stderr)
+        return CTRL_C
     print(_told(submission.sweep, chosen, before))
     failed = sum(standing.state == "failed" for standing in before.values())
     if failed and not args.retry_failed:

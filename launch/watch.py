@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections import Counter
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -79,28 +80,28 @@ class Board:
         """Waits until no run waits or goes on; then prints the summary.
 
         Returns:
-            0 if all finished, 1 if not, 130 after Ctrl-C.
+            0 if all finished, 1 if not.
         """
-        try:
-            quiet = 0
-            while quiet < 2:  # seen twice: a job is between queue and lock for an instant
-                self.refresh()
-                going = any(standing.state in GOING for standing in self._found.values())
-                quiet = 0 if going or not self._found else quiet + 1
-                if quiet < 2:
-                    time.sleep(REFRESH_S if going else 1.0)
-        except KeyboardInterrupt:
-            return self.interrupted(130)
+        quiet = 0
+        while quiet < 2:  # seen twice: a job is between queue and lock for an instant
+            self.refresh()
+            going = any(standing.state in GOING for standing in self._found.values())
+            quiet = 0 if going or not self._found else quiet + 1
+            if quiet < 2:
+                time.sleep(REFRESH_S if going else 1.0)
         return self._summary()
 
     def interrupted(self, code: int) -> int:
         """Says how things stand when this process is told to stop; returns its exit status."""
         self._bar.stop()
-        self.refresh()
+        with suppress(KeyboardInterrupt):  # a second one does not wait for a queue that is slow
+            self.refresh()
         self._console.print(counted(self._found))
         typed = shlex.join(self._sweep.overrides)
         if self._jobs_go_on:
-            self._console.print(f"The jobs go on. How: python -m launch.status {typed}")
+            self._console.print(
+                f"Jobs that were submitted go on. How: python -m launch.status {typed}"
+            )
         else:
             self._console.print(
                 f"The runs are saved. The same command continues them, or: python -m launch.submit {typed}"

@@ -1,6 +1,10 @@
 """What is submitted and what is left alone, how it is packed, and what is refused in one sentence."""
 
 import json
+import pkgutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +23,38 @@ def sbatch(monkeypatch):
     monkeypatch.setattr("launch.records.queue", lambda names: set())
     monkeypatch.setattr(slurm, "submit", lambda *given: taken.append(given) or "7")
     return taken
+
+
+@pytest.fixture
+def queue(sbatch, monkeypatch):
+    """All that was submitted waits in the queue."""
+
+    def waiting(names):
+        return {(name, index) for groups, _, name in sbatch for index in range(len(groups))}
+
+    monkeypatch.setattr("launch.records.queue", waiting)
+
+
+def once(monkeypatch, name, error):
+    """Makes the first call of a function raise an error; returns the list of such calls."""
+    original, calls = pkgutil.resolve_name(name), []
+
+    def first_raises(*arguments):
+        if calls:
+            return original(*arguments)
+        calls.append(name)
+        raise error
+
+    monkeypatch.setattr(name, first_raises)
+    return calls
+
+
+def ends(command):
+    """Returns a command's exit status; what Ctrl-C does to it does not reach pytest."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C got through")
 
 
 def given(sbatch):
@@ -80,6 +116,62 @@ def test_a_refusal_of_slurm_is_one_sentence(grid, sbatch, monkeypatch, capsys):
     monkeypatch.setattr(slurm, "submit", refuse)
     assert submit.main([*grid, SLURM]) == 2
     assert capsys.readouterr().err == "sbatch: error: invalid partition specified: gpu\n"
+
+
+AFTER_SUBMITTING = ["launch.records.queue", "time.sleep"]
+
+
+@pytest.mark.parametrize(
+    "moment", ["launch.submit.freeze", "launch.slurm.submit", *AFTER_SUBMITTING]
+)
+def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(
+    grid, queue, monkeypatch, capsys, moment
+):
+    pressed = once(monkeypatch, moment, KeyboardInterrupt)
+    assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
+    assert pressed == [moment]
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
+    assert out[-2] == ("4 queued" if moment in AFTER_SUBMITTING else "4 missing")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_queue(grid, queue, monkeypatch, capsys):
+    def slow(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.records.queue", slow)
+    assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Jobs that were submitted go on")
+
+
+def test_ctrl_c_waits_until_sbatch_has_answered():
+    """Python's handler must not see it earlier, nor sbatch, which a terminal sends it, too."""
+    asked = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('answered')"
+    heard = []
+
+    def submit_it():
+        with slurm.ctrl_c_waits():
+            signal.raise_signal(signal.SIGINT)
+            done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+            heard.append(done.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        submit_it()
+    assert heard == ["answered\n"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_while_submitting_leaves_the_rest_to_the_same_command(
+    grid, queue, monkeypatch, capsys
+):
+    once(monkeypatch, "launch.submit.freeze", KeyboardInterrupt)
+    assert ends(lambda: submit.main([*grid, SLURM])) == 130
+    assert capsys.readouterr().err == (
+        "Jobs that were submitted go on; the same command submits the rest\n"
+    )
+    assert submit.main([*grid, SLURM]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 runs: 4 missing; 4 submitted"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_jobs_go_on_when_the_submitter_is_killed(sandbox, number):
     output, _ = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert "The jobs go on. How: python -m launch.status" in output
+        assert "Jobs that were submitted go on. How: python -m launch.status" in output
     sandbox.wait(sandbox.runs(*grid), "finished")
 
 
