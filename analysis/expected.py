@@ -1,19 +1,22 @@
 """Which cells the sweeps in conf/sweep consist of, asked of the suite itself in a process of its own.
 
-The answer takes half a minute for all sweeps (the suite composes and checks 1,500 configurations), so it is
-kept, under a name made from everything that can change it.
+The answer takes half a minute of two cores for all sweeps (the suite composes and checks 4,400 configurations), so it
+is kept, under a name made from everything that can change it.
 """
 
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from analysis.wandb_files import LogError
 
@@ -78,18 +81,29 @@ def _frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _ask(sweeps: Sequence[str]) -> list[dict[str, Any]]:
-    """What `launch.expected` prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.expected", *sweeps],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    """What `launch.expected` prints, with a bar that counts sweeps."""
+    command = [sys.executable, "-m", "launch.expected", *sweeps]
+    paths = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    with TemporaryFile("w+") as errors, _bar(len(sweeps)) as bar:
+        with Popen(command, cwd=ROOT, env=paths, stdout=PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            for cell in map(json.loads, process.stdout):
+                found.setdefault(cell["sweep"], []).append(cell)
+                bar.update(bar.task_ids[0], completed=len(found))
+        if process.returncode != 0:
+            errors.seek(0)
+            said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
+            raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
+    return [cell for cells_ in found.values() for cell in cells_]
+
+
+def _bar(total: int) -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar.add_task("composing what the sweeps ask for", total=total)
+    return bar
 
 
 def _state() -> str:

@@ -1,7 +1,7 @@
 """A command line's cells: every run that it asks for, composed and checked before the first one starts."""
 
-import copy
 import difflib
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -115,7 +115,7 @@ class _Composer:
     """Composes cells; those that differ in values alone (seed, optimizer.k), not in choices, share one composition."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[str, ...], DictConfig] = {}
+        self._shared: dict[tuple[str, ...], bytes] = {}  # pickled: copied in half the time
         self._parser = OverridesParser.create()
 
     def compose(self, overrides: list[str]) -> DictConfig:
@@ -128,8 +128,8 @@ class _Composer:
         rest = tuple(o for o in overrides if o not in values)
         try:
             if rest not in self._shared:
-                self._shared[rest] = compose(CONFIG_NAME, overrides=list(rest))
-            cfg = copy.deepcopy(self._shared[rest])
+                self._shared[rest] = pickle.dumps(compose(CONFIG_NAME, overrides=list(rest)))
+            cfg: DictConfig = pickle.loads(self._shared[rest])
             for override in self._parser.parse_overrides(values):
                 OmegaConf.update(cfg, override.key_or_group, override.value())
         except (HydraException, OmegaConfBaseException) as error:

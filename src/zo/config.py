@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.models import ModelConfig
 from zo.optim import OPTIMIZERS
@@ -121,8 +121,11 @@ class ConfigError(ValueError):
     """A configuration with problems; its text has one line for each."""
 
     def __init__(self, problems: list[Problem]):
-        super().__init__("\n".join(str(p) for p in problems))
+        super().__init__(problems)  # what another process, to which it is sent, makes it from again
         self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.problems)
 
 
 def register() -> None:
@@ -142,11 +145,11 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     Raises:
         ConfigError: Naming every key that is missing, of the wrong type or out of range.
     """
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError([Problem(key, "???", "must be given") for key in missing])
     try:
         run = OmegaConf.to_object(cfg)
+    except MissingMandatoryValue:
+        missing = sorted(OmegaConf.missing_keys(cfg))
+        raise ConfigError([Problem(key, "???", "must be given") for key in missing]) from None
     except OmegaConfBaseException as error:
         text = str(error).splitlines()[0]
         raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
