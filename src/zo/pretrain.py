@@ -285,7 +285,7 @@ def train(
     )
     batches = Excerpts(corpus, tokenizer, recipe, rng).batches()
     columns = TextColumn("{task.completed}/{task.total} steps, {task.fields[text]}, time left")
-    model.train()
+    model.eval()  # there is no dropout, and in training mode some transformers draw from the global state
     with Progress(columns, TimeRemainingColumn()) as bar:
         task = bar.add_task("train", total=recipe.steps, text="starting")
         begin, average = time.monotonic(), math.nan

@@ -15,6 +15,7 @@ from analysis.report.markup import code_spans, element, text
 from analysis.report.tables import Cell, PageTable, Row, from_text_table, table_markup
 from tests.analysis.report_page import empty_material, material
 
+pytestmark = pytest.mark.xdist_group("page")  # one process makes the page
 XHTML = "{http://www.w3.org/1999/xhtml}"
 
 

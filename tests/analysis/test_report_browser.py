@@ -20,6 +20,7 @@ FLAGS = (
 WIDTHS = (400, 1600)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt install chromium"),
+    pytest.mark.xdist_group("page"),  # one process starts the browser
 ]
 
 
