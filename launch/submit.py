@@ -146,6 +146,9 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Nothing was submitted", file=sys.stderr)
+        return CTRL_C
     board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
     try:
         return _give_and_watch(submission, board)

@@ -96,7 +96,8 @@ class Board:
         self._bar.stop()
         with suppress(KeyboardInterrupt):  # a second one does not wait for a queue that is slow
             self.refresh()
-        self._console.print(counted(self._found))
+        if self._found:
+            self._console.print(counted(self._found))
         typed = shlex.join(self._sweep.overrides)
         if self._jobs_go_on:
             self._console.print(

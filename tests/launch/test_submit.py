@@ -135,13 +135,22 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(
     assert out[-2] == ("4 queued" if moment in AFTER_SUBMITTING else "4 missing")
 
 
+def test_ctrl_c_before_anything_is_submitted_says_so(grid, sbatch, monkeypatch, capsys):
+    once(monkeypatch, "launch.slurm.check", KeyboardInterrupt)
+    assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
+    assert capsys.readouterr() == ("", "Nothing was submitted\n")
+    assert not sbatch
+
+
 def test_a_second_ctrl_c_does_not_wait_for_the_queue(grid, queue, monkeypatch, capsys):
     def slow(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("launch.records.queue", slow)
     assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
-    assert capsys.readouterr().out.splitlines()[-1].startswith("Jobs that were submitted go on")
+    _, told, how = capsys.readouterr().out.splitlines()
+    assert told == "4 runs: 4 missing; 4 submitted"
+    assert how.startswith("Jobs that were submitted go on")
 
 
 def test_ctrl_c_waits_until_sbatch_has_answered():
