@@ -207,11 +207,8 @@ def _variants(runs: pd.DataFrame) -> list[str]:
         for key in keys
         if rows[key].astype(str).nunique() > 1
     }
-    rows = runs[sorted(varying)].to_dict("records")
-    return [
-        json.dumps({key: _plain(value) for key, value in row.items()}, sort_keys=True)
-        for row in rows
-    ]
+    rows = runs[["run_id", *varying]].to_dict("records")  # of no column pandas 2 makes no rows
+    return [json.dumps({key: _plain(row[key]) for key in varying}, sort_keys=True) for row in rows]
 
 
 def _words(variant: dict[str, Any]) -> str:
