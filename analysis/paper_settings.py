@@ -173,9 +173,8 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
     logged = runs.reindex(columns=["status", *names]).rename(columns=names)
     logged = logged[(logged["status"] == "finished") & logged["state_mib"].notna()]
     logged = logged[logged["parameters"].notna()]
-    logged = logged[
-        logged["rounding"] != "compensated"
-    ]  # holds residuals, which no method asks for
+    residuals = logged["rounding"] == "compensated"  # state that no method asks for
+    logged = logged[~residuals]
     rows = []
     for method in [m for m in METHODS if paper.find(2, method=m, quantity="memory") is not None]:
         claims = {

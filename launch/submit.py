@@ -141,22 +141,19 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
     Returns:
         Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if told to stop.
     """
+    board = None
     try:
         submission = Submission(overrides)
+        board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
+        return _give_and_watch(submission, board)
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # at any moment: between sbatch and the first look, too
+        if board is not None:
+            return board.interrupted(CTRL_C)
         print("Nothing was submitted", file=sys.stderr)
         return CTRL_C
-    board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
-    try:
-        return _give_and_watch(submission, board)
-    except KeyboardInterrupt:  # at any moment: between sbatch and the first look, too
-        return board.interrupted(CTRL_C)
-    except UNUSABLE as error:
-        print(error, file=sys.stderr)
-        return 2
 
 
 def _give_and_watch(submission: Submission, board: Board) -> int:
