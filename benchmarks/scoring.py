@@ -29,10 +29,10 @@ from transformers import OPTConfig, OPTForCausalLM
 from benchmarks.steps.shapes import sst2_like, trec_like
 from tests.support.plain_methods import mezo_step
 from tests.support.plain_scoring import plain_scores, released_loss
+from zo.lm.scoring import CandidateScorer
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import ParamSpace
-from zo.scoring import CandidateScorer
 from zo.tasks import Encoded
+from zo.weights.space import ParameterSpace
 
 PAD = 1
 LR, EPS = 1e-7, 1e-3
@@ -81,7 +81,7 @@ def measure(
 ) -> Iterator[tuple[str, float, float]]:
     """Yields what was measured, a loss, a step or an evaluation, with its median seconds, plain and ours."""
     scorer = CandidateScorer(model, PAD)
-    optimizer = MeZO(ParamSpace.of(model), MeZOConfig(name="mezo", eps=EPS), lr=LR, seed=0)
+    optimizer = MeZO(ParameterSpace.of(model), MeZOConfig(name="mezo", eps=EPS), lr=LR, seed=0)
     batches = [make(args.batch_size, seed) for seed in range(args.batches)]
     split = make(args.examples, 1000)
 

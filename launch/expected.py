@@ -19,9 +19,9 @@ from dataclasses import asdict
 from multiprocessing import get_context
 from typing import Any
 
-from zo import cells, config
-from zo.config import ConfigError, RunConfig
-from zo.identity import run_id
+from zo import config
+from zo.config import ConfigError, RunConfig, command_line
+from zo.config.identity import run_id
 
 COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr", "lr_index")
 """Keys of a sweep that have a column of their own; every other one that varies is a variant."""
@@ -33,12 +33,12 @@ def expected(sweep: str) -> list[dict[str, Any]]:
     Raises:
         ConfigError: If there is no such sweep, or one of its runs could not be made.
     """
-    path = cells.CONFIG_DIR / "sweep" / f"{sweep}.yaml"
+    path = command_line.CONFIG_DIR / "sweep" / f"{sweep}.yaml"
     if not path.exists():
         names = ", ".join(all_sweeps())
         raise ConfigError([config.Problem("sweep", sweep, f"must be one of {names}")])
-    swept = [key for key, given in cells.parameters(sweep).items() if _several(given)]
-    runs = cells.runs([f"sweep={sweep}"])
+    swept = [key for key, given in command_line.parameters(sweep).items() if _several(given)]
+    runs = command_line.runs([f"sweep={sweep}"])
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         flat = _flat(asdict(run))
@@ -67,7 +67,7 @@ def expected_of(sweeps: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
 
 def all_sweeps() -> list[str]:
     """Returns the names of the files in conf/sweep."""
-    return sorted(path.stem for path in (cells.CONFIG_DIR / "sweep").glob("*.yaml"))
+    return sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
 
 
 def _cell(sweep: str, run: RunConfig, swept: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.pool import INTERRUPTED, Pool, cpu_slots, gpu_slots
-from zo.lock import held, holder
+from zo.run.lock import held, holder
 
 STARTS_WITHIN_S = 60.0
 

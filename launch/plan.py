@@ -24,7 +24,7 @@ from rich.table import Table
 from launch.sweep import ENDED, Run, Sweep
 from zo import config
 from zo.config import ConfigError
-from zo.tracking import read_status
+from zo.run.tracking import read_status
 
 MS_PER_HOUR = 3.6e6
 PIPE_WIDTH = 120  # characters, where there is no terminal to ask

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from zo.durable import replace_json
-from zo.lock import holder
+from zo.run.atomic import replace_json
+from zo.run.lock import holder
 
 RUN = (sys.executable, "-m", "zo.run")
 """The command that makes or continues the run in a directory, which follows."""

@@ -14,8 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from zo.cells import CONFIG_DIR, CONFIG_NAME
 from zo.config import ConfigError, Problem
+from zo.config.command_line import CONFIG_DIR, CONFIG_NAME
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -127,7 +127,7 @@ def read(overrides: Sequence[str]) -> Profile | None:
     """Returns the profile that the overrides choose; None for Hydra's own launcher, which runs in its own process.
 
     Args:
-        overrides: As typed, and accepted by `zo.cells.runs`.
+        overrides: As typed, and accepted by `zo.config.command_line.runs`.
 
     Raises:
         ConfigError: If a value of it is out of range, or it is not one of this suite's.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from zo.lock import holder
+from zo.run.lock import holder
 
 NAME = "job.json"
 

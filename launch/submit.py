@@ -29,8 +29,8 @@ from launch.sweep import Run, Standing, Sweep, counted, standings
 from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem
-from zo.frozen import DirectoryError, freeze
-from zo.lock import LockedError, held
+from zo.run.directory import DirectoryError, freeze
+from zo.run.lock import LockedError, held
 
 UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
 SUBMITTABLE = ("missing", "interrupted")

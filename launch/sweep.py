@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.records import Record
-from zo import cells, config
-from zo.config import RunConfig
-from zo.identity import run_id
-from zo.lock import holder
-from zo.tracking import read_status
+from zo import config
+from zo.config import RunConfig, command_line
+from zo.config.identity import run_id
+from zo.run.lock import holder
+from zo.run.tracking import read_status
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
 STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
@@ -62,7 +62,7 @@ class Sweep:
         Raises:
             ConfigError: If one of them could not be run.
         """
-        configs = cells.runs(overrides, multirun=True)
+        configs = command_line.runs(overrides, multirun=True)
         group = sweep_name(overrides)
         runs: dict[str, Run] = {}
         for cfg in configs:

@@ -48,7 +48,8 @@ def reviews_csv(tmp_path_factory) -> Path:
 @pytest.fixture
 def make_run(reviews_csv, tmp_path):
     """Returns a function from overrides to the checked configuration of a run on the made-up reviews."""
-    from zo import cells, config
+    from zo import config
+    from zo.config import command_line
 
     config.register()
 
@@ -67,7 +68,7 @@ def make_run(reviews_csv, tmp_path):
             f"out={tmp_path / 'out'}",
             "tracking.mode=disabled",
         ]
-        (run,) = cells.runs([*base, *overrides])
+        (run,) = command_line.runs([*base, *overrides])
         return run
 
     return make

@@ -24,8 +24,8 @@ from rich.progress import Progress
 from benchmarks.slopes.measure import Row, measure
 from benchmarks.slopes.page import draw, page
 from zo.config import register
-from zo.identity import provenance
-from zo.models import ModelError
+from zo.lm.models import ModelError
+from zo.run.provenance import provenance
 from zo.tasks import TaskError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from zo import cells
-from zo.changes import add_
-from zo.config import RunConfig
-from zo.directions import Gaussian
-from zo.models import load
+from zo.config import RunConfig, command_line
+from zo.config.precision import DTYPES
+from zo.lm.models import load
+from zo.lm.scoring import CandidateScorer
 from zo.noise import PERTURBATION, NoiseKey
-from zo.params import ParamSpace
-from zo.precision import DTYPES
-from zo.scoring import CandidateScorer
 from zo.tasks import Encoded, encode, load_splits
 from zo.tasks.batches import BatchOrder
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import add_
 
 LEVELS = ("exact", "probe", "forward", "loss")
 """What is rounded, each level with all before it: nothing; θ + εz; the activations; logits' softmax and the loss."""
@@ -89,7 +88,7 @@ def measure(
         ModelError, TaskError: If weights or data cannot be had.
     """
     overrides = [f"model={model}", f"task={task}", "optimizer=mezo", "lr=1e-6"]
-    (cfg,) = cells.runs(overrides)
+    (cfg,) = command_line.runs(overrides)
     bench = _Bench(cfg, DTYPES[dtype], seed, batch_size)
     found: dict[float, list[np.ndarray]] = {e: [] for e in eps}
     for j in range(directions):
@@ -140,7 +139,7 @@ class _Bench:
     def __init__(self, cfg: RunConfig, dtype: torch.dtype, seed: int, batch_size: int):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         half, full = (load(cfg.model, d, device) for d in (dtype, torch.float32))
-        self._half, self._full = (ParamSpace.of(m.model, noise="philox") for m in (half, full))
+        self._half, self._full = (ParameterSpace.of(m.model, noise="philox") for m in (half, full))
         for wide, narrow in zip(self._full.tensors, self._half.tensors, strict=True):
             wide.copy_(narrow)
         self._theta = [p.clone() for p in self._full.tensors]

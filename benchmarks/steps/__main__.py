@@ -32,10 +32,10 @@ from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, noise_choic
 from benchmarks.steps.records import Records, code_hash
 from benchmarks.steps.session import Session
 from benchmarks.steps.shapes import EXAMPLES, SHAPES
-from zo import durable
 from zo.config import register
-from zo.excursions import RESTORE_POLICIES
-from zo.identity import device_name
+from zo.run import atomic
+from zo.run.provenance import device_name
+from zo.weights.restore import RESTORE_POLICIES
 
 ON_CPU = ("opt-125m",)
 ON_GPU = ("opt-1.3b", "mistral-7b", "opt-13b")
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _say(console, refused | failed)
     if records.rows:
         text = tables.markdown(records.rows)
-        durable.replace(args.out / "steps.md", text)
+        atomic.replace(args.out / "steps.md", text)
         figure.draw(records.rows, args.out)
         if args.docs is not None:
             tables.insert(args.docs, text)

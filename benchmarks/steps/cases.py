@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from benchmarks.steps.shapes import SHAPES
-from zo import cells
-from zo.config import ConfigError, RunConfig
-from zo.excursions import RESTORE_POLICIES
-from zo.precision import PrecisionConfig
+from zo.config import ConfigError, RunConfig, command_line
+from zo.config.precision import PrecisionConfig
+from zo.weights.restore import RESTORE_POLICIES
 
 FORWARD = "forward"
 """In place of a method: one forward pass at θ, what steps are compared with."""
@@ -76,7 +75,7 @@ class Case:
             f"batch_size={self.batch_size}",
             f"lr={LR}",
         ]
-        return cells.runs(overrides)[0]
+        return command_line.runs(overrides)[0]
 
     def __str__(self) -> str:
         where = f"{self.shape} {self.dtype} {self.examples}"
@@ -97,7 +96,7 @@ def noise_choices() -> tuple[str, ...]:
     """Returns the registered noise backends."""
     if not _has_noise():
         return ("torch",)
-    from zo.precision import NOISES
+    from zo.config.precision import NOISES
 
     return tuple(NOISES)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
+from zo.weights.space import ParameterSpace
 
 REPEATS = 50
 
@@ -32,7 +32,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * n**3 / best(lambda: a @ b, device)
 
 
-def normal_rate(device: torch.device, space: Callable[[list[Any]], ParamSpace]) -> float:
+def normal_rate(device: torch.device, space: Callable[[list[Any]], ParameterSpace]) -> float:
     """Returns float32 normals per second, drawn where a cache holds them on a CPU.
 
     Args:

@@ -17,10 +17,10 @@ from benchmarks.steps.floor import Ceilings, Workload, floor
 from benchmarks.steps.shapes import SHAPES, batches
 from benchmarks.steps.tables import TARGETS_MS, label
 from zo.config import RunConfig, register
-from zo.excursions import RESTORE_POLICIES
+from zo.config.precision import DTYPES
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
-from zo.precision import DTYPES
+from zo.weights.restore import RESTORE_POLICIES
+from zo.weights.space import ParameterSpace
 
 
 def without_weights(cfg: RunConfig) -> Any:
@@ -51,7 +51,7 @@ def _least(case: Case, restore: str, cfg: RunConfig, work: Workload, ceilings: C
         return ""
     cfg.precision.restore = restore
     size = DTYPES[case.dtype].itemsize
-    tiny = ParamSpace([("p", torch.zeros(2))])
+    tiny = ParameterSpace([("p", torch.zeros(2))])
     optimizer = OPTIMIZERS[case.method].optimizer(tiny, cfg.optimizer, lr=1.0, seed=0)
     found = floor(cfg, work, ceilings, optimizer.forwards_per_step, size, size)
     return f"{1e3 * found.forward:.0f} + {1e3 * found.weights:.0f} = {1e3 * found.step:.0f}"

@@ -22,14 +22,14 @@ from benchmarks.steps.ceilings import wait
 from benchmarks.steps.floor import Workload
 from benchmarks.steps.shapes import SHAPES, batches
 from tests.support.released_step import ReleasedStep
-from zo import memory
-from zo.assembly import Assembly
 from zo.config import RunConfig, register
-from zo.models import load
+from zo.config.precision import DTYPES
+from zo.lm.models import load
+from zo.lm.scoring import Batch, CandidateScorer
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
-from zo.precision import DTYPES
-from zo.scoring import Batch, CandidateScorer
+from zo.run import memory
+from zo.run.assembly import Assembly
+from zo.weights.space import ParameterSpace
 
 MODELLING = ("transformers.models.auto.modeling_auto", "transformers.models.opt.modeling_opt")
 """What every child needs, imported once."""
@@ -68,7 +68,7 @@ class Loss:
     A loss that is not finite (random weights in float16) counts as 1: no time depends on it.
     """
 
-    def __init__(self, scorer: CandidateScorer, batch: Batch, params: ParamSpace):
+    def __init__(self, scorer: CandidateScorer, batch: Batch, params: ParameterSpace):
         self.scorer, self.batch, self.params = scorer, batch, params
         self.seconds = 0.0
 
@@ -207,10 +207,10 @@ def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
     return stepper, Peak(memory.peak_gib(stepper.device), before)
 
 
-def space_of(noise: str) -> Callable[[list[Any]], ParamSpace]:
+def space_of(noise: str) -> Callable[[list[Any]], ParameterSpace]:
     """Returns what makes a parameter space, of named tensors, whose directions come from `noise`."""
-    takes = "noise" in inspect.signature(ParamSpace).parameters
-    return lambda named: ParamSpace(named, **({"noise": noise} if takes else {}))
+    takes = "noise" in inspect.signature(ParameterSpace).parameters
+    return lambda named: ParameterSpace(named, **({"noise": noise} if takes else {}))
 
 
 def _prepare(case: Case) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps.cases import Case
-from zo import durable
+from zo.run import atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "tests/support/*.py", "benchmarks/steps/*.py")
@@ -135,7 +135,7 @@ class Records:
         table.writeheader()
         table.writerows(map(_written, self.rows))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        durable.replace(self.path, text.getvalue())
+        atomic.replace(self.path, text.getvalue())
 
     def has(self, machine: str, case: Case, rounds: int, code: str) -> bool:
         """Whether a case was measured on this machine with this code, at least as often."""

@@ -24,8 +24,8 @@ from benchmarks.steps.measure import (
 )
 from benchmarks.steps.records import Records, Row, code_hash
 from zo.config import RunConfig
-from zo.identity import provenance
-from zo.precision import DTYPES
+from zo.config.precision import DTYPES
+from zo.run.provenance import provenance
 
 TOGETHER = 6 * 2**30
 """Bytes of weights and state that cases timed in turns may have together."""

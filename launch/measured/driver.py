@@ -20,10 +20,11 @@ from launch.pool import Pool
 from launch.records import QueueError, Record
 from launch.submit import alone
 from launch.sweep import ENDED, Run, Standing, Sweep, standings
-from zo import config, models
+from zo import config
 from zo.config import ConfigError
-from zo.frozen import DirectoryError, freeze
-from zo.lock import LockedError, held
+from zo.lm import models
+from zo.run.directory import DirectoryError, freeze
+from zo.run.lock import LockedError, held
 
 INTERRUPTED, MISSING = "interrupted", "missing"
 START_S = 10.0

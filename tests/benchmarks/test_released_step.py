@@ -7,10 +7,10 @@ import torch
 
 from tests.support import tiny_models
 from tests.support.released_step import METHODS, ReleasedStep, Sequential
+from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
-from zo.scoring import CandidateScorer
 from zo.tasks import Encoded
+from zo.weights.space import ParameterSpace
 
 PAD, LR, EPS, STEPS = 1, 1e-2, 1e-2, 3
 EXAMPLES = [Encoded([2, 7, 8, 9], [[5], [6, 9]], 0), Encoded([2, 30], [[5], [6, 9]], 1)]
@@ -20,7 +20,7 @@ def both(method, **settings):
     model = tiny_models.opt()
     config = OPTIMIZERS[method].config(eps=EPS, **settings)
     released = ReleasedStep(copy.deepcopy(model), PAD, config, LR)
-    params = ParamSpace.of(model)
+    params = ParameterSpace.of(model)
     optimizer = OPTIMIZERS[method].optimizer(params, config, lr=LR, seed=3)
     scorer = CandidateScorer(model, PAD)
     return released, optimizer, lambda: scorer.loss(scorer.collate(EXAMPLES))

@@ -9,10 +9,10 @@ from benchmarks.slopes import measure as slopes_module
 from benchmarks.slopes.__main__ import main
 from benchmarks.slopes.measure import measure, slopes
 from zo.config import register
-from zo.directions import Gaussian
-from zo.models import load
+from zo.lm.models import load
 from zo.noise import PERTURBATION, NoiseKey
 from zo.tasks import encode, load_splits
+from zo.weights.directions import Gaussian
 
 register()
 

@@ -7,7 +7,7 @@ import pytest
 from launch.profile import register
 from launch.sweep import Sweep
 from zo import config
-from zo.frozen import freeze
+from zo.run.directory import freeze
 
 config.register()
 register()

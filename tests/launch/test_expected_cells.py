@@ -6,14 +6,15 @@ import shlex
 import pytest
 
 from launch import expected
-from zo import cells, config
-from zo.identity import run_id
+from zo import config
+from zo.config import command_line
+from zo.config.identity import run_id
 
 config.register()
 
 
 def ids(overrides: list[str]) -> list[str]:
-    return [run_id(r.optimizer.name, config.scientific(r)) for r in cells.runs(overrides)]
+    return [run_id(r.optimizer.name, config.scientific(r)) for r in command_line.runs(overrides)]
 
 
 @pytest.mark.parametrize("sweep", ["quickstart", "table4", "table5_a", "table5_c"])

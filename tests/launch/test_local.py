@@ -11,7 +11,7 @@ import pytest
 
 from launch import local, status, submit
 from launch.sweep import Sweep, standings
-from zo.lock import holder
+from zo.run.lock import holder
 
 ROOT = Path(__file__).parents[2]
 LOCAL = ["hydra/launcher=local", "hydra.launcher.processes=2"]

@@ -15,7 +15,7 @@ from launch.measured.driver import Driver, Options
 from launch.measured.machine import Machine
 from launch.measured.stages import STAGES, Stage, for_machine, lacking
 from launch.sweep import Sweep, standings
-from zo.lock import held
+from zo.run.lock import held
 
 ROOT = Path(__file__).parents[2]
 TWO_CORES = Machine((), 0.0, 2)

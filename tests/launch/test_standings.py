@@ -8,7 +8,7 @@ import pytest
 from launch import records, status
 from launch.records import QueueError, Record
 from launch.sweep import STATES, Sweep, counted, standings
-from zo.lock import held
+from zo.run.lock import held
 
 
 def states(runs, **options):

@@ -10,7 +10,7 @@ import pytest
 
 from launch import profile, slurm, submit
 from launch.profile import LocalProfile, SlurmProfile
-from zo.lock import held
+from zo.run.lock import held
 
 SLURM = "hydra/launcher=slurm"
 

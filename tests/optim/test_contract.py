@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS, NonFiniteError
-from zo.params import ParamSpace
+from zo.weights.space import ParameterSpace
 
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
 ZEROTH_ORDER = [name for name in TRAINING if OPTIMIZERS[name].optimizer.replays]
@@ -53,7 +53,7 @@ class Quadratic:
         shapes = {"v": (12,), "m": (4, 5)}
         self.named = [(n, torch.randn(s, generator=generator).to(dtype)) for n, s in shapes.items()]
         self.target = [torch.randn(t.shape, generator=generator).double() for _, t in self.named]
-        self.params = ParamSpace(self.named, restore, noise=self.noise, rounding=rounding)
+        self.params = ParameterSpace(self.named, restore, noise=self.noise, rounding=rounding)
         self.calls = 0
         self.answers: dict[int, float | BaseException] = {}
 

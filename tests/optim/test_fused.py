@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from zo.changes import Change, Place, Rounding
-from zo.directions import Gaussian, Preconditioned
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
-from zo.optim.fused import AdamScalars, HiZOOScalars, reference
-from zo.params import ParamSpace
+from zo.optim.kernels import AdamScalars, HiZOOScalars, reference
+from zo.weights.directions import Gaussian, Preconditioned
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZE = 2600  # three chunks of a compiled pass, the last one not full
@@ -43,9 +43,9 @@ def values(seed: int, dtype: torch.dtype, positive: bool = False) -> Tensor:
     return ((made.abs() + 0.1) if positive else made).to(dtype)
 
 
-def place(dtype: torch.dtype, decay: float, at_random: bool, device: str) -> Place:
+def place(dtype: torch.dtype, decay: float, at_random: bool, device: str) -> UpdateTarget:
     rounding = Rounding(NumpyEngine(), BITS) if at_random and dtype != torch.float32 else None
-    return Place(values(1, dtype).to(device), 3, decay, rounding)
+    return UpdateTarget(values(1, dtype).to(device), 3, decay, rounding)
 
 
 def hizoo_by(passes, dtype, state, in_float32, back, decay, at_random, on="cpu") -> list[Tensor]:
@@ -70,7 +70,7 @@ def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
 @needs_numba
 @pytest.mark.parametrize(("dtype", "state"), KINDS, ids=str)
 def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
-    from zo.optim.fused import cpu
+    from zo.optim.kernels import cpu
 
     kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
     for move in MOVES:
@@ -85,7 +85,7 @@ def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
 @pytest.mark.parametrize(("dtype", "state"), KINDS, ids=str)
 def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
     """Through Triton's interpreter, or on a GPU where there is one."""
-    from zo.optim.fused import cuda
+    from zo.optim.kernels import cuda
 
     on = "cuda" if torch.cuda.is_available() else "cpu"
     kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
@@ -99,7 +99,7 @@ def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
 
 def small_step(name: str, dtype: torch.dtype, state_dtype: str, **settings):
     """An optimizer over one tensor with state that is no longer what it began with, and a record to apply."""
-    params = ParamSpace([("w", values(1, dtype))], noise="philox")
+    params = ParameterSpace([("w", values(1, dtype))], noise="philox")
     config = OPTIMIZERS[name].config(state_dtype=state_dtype, eps=1e-2, **settings)
     opt = OPTIMIZERS[name].optimizer(params, config, lr=1e-2, seed=5)
     for seed, (which, (tensor,)) in enumerate(opt.state.items()):
@@ -107,10 +107,10 @@ def small_step(name: str, dtype: torch.dtype, state_dtype: str, **settings):
     return opt
 
 
-class Unfused(Change):
+class Unfused(ParameterUpdate):
     """The separate operations of a change."""
 
-    def __init__(self, change: Change):
+    def __init__(self, change: ParameterUpdate):
         self.change = change
 
     def terms(self, i: int, p: Tensor):
@@ -171,12 +171,14 @@ def test_what_cannot_be_fused_is_made_in_several_passes():
     p = torch.ones(8, 8)
 
     def hizoo(z, p=p, back=()):
-        return HiZOOChange(z, h, 0.1, 0.1, 0.1, 0.1, False).fuse(Place(p, 0, 0.0, None), back)
+        return HiZOOChange(z, h, 0.1, 0.1, 0.1, 0.1, False).fuse(
+            UpdateTarget(p, 0, 0.0, None), back
+        )
 
     def adam(z, p=p, back=()):
         step = AdamStep([torch.ones(8, 8)], [torch.ones(8, 8)], 0.5, 0.5, 0.1)
         change = AdamChange([(1.0, z)], step, 0.1, 0.9, 0.9)
-        return change.fuse(Place(p, 0, 0.0, None), back)
+        return change.fuse(UpdateTarget(p, 0, 0.0, None), back)
 
     other = [(0.1, Gaussian(KEYS[1], engine("philox")))]
     for fuse in (hizoo, adam):
@@ -197,7 +199,7 @@ def test_the_kernels_compile_for_a_gpu_without_a_fused_multiply_add():
 import re, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from zo.optim.fused import cuda
+from zo.optim.kernels import cuda
 for kernel in (cuda._hizoo, cuda._adam):
     for dtype, switch in (("bf16", True), ("fp16", True), ("fp32", False)):
         names = kernel.arg_names

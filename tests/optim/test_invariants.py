@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zo.directions import Gaussian
 from zo.noise import NoiseKey
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
 
 
 class Quadratic:
@@ -22,7 +22,7 @@ class Quadratic:
         named = [(n, torch.randn(s, generator=generator)) for n, s in shapes.items()]
         self.h = [torch.rand(t.shape, generator=generator).double() + 0.5 for _, t in named]
         self.t = [torch.randn(t.shape, generator=generator).double() for _, t in named]
-        self.params = ParamSpace(named, restore)
+        self.params = ParameterSpace(named, restore)
 
     def __call__(self) -> float:
         parts = zip(self.params.tensors, self.h, self.t, strict=True)
@@ -316,7 +316,7 @@ class Narrow(Quadratic):
     def __init__(self, dtype: torch.dtype):
         super().__init__("snapshot")
         named = zip(self.params.names, self.params.tensors, strict=True)
-        self.params = ParamSpace([(name, t.to(dtype)) for name, t in named], "snapshot")
+        self.params = ParameterSpace([(name, t.to(dtype)) for name, t in named], "snapshot")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -12,30 +12,30 @@ import torch
 from torch import Tensor
 
 from tests.optim.test_contract import ZEROTH_ORDER, Interrupted, Quadratic, same, start
-from zo.changes import Change
-from zo.directions import Gaussian, Preconditioned
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.noise.reference import NumpyEngine
-from zo.params import ParamSpace
+from zo.weights.directions import Gaussian, Preconditioned
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import ParameterUpdate
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 
 
-def spaces(dtype: torch.dtype) -> list[ParamSpace]:
+def spaces(dtype: torch.dtype) -> list[ParameterSpace]:
     """Two of the same tensors: subtract, merged."""
     generator = torch.Generator().manual_seed(5)
     named = [(name, torch.randn(64, generator=generator).to(dtype)) for name in ("w", "b")]
     return [
-        ParamSpace([(name, t.clone()) for name, t in named], restore, exempt=["b"])
+        ParameterSpace([(name, t.clone()) for name, t in named], restore, exempt=["b"])
         for restore in ("subtract", "merged")
     ]
 
 
-def equal(a: ParamSpace, b: ParamSpace) -> bool:
+def equal(a: ParameterSpace, b: ParameterSpace) -> bool:
     return all(torch.equal(p, q) for p, q in zip(a.tensors, b.tensors, strict=True))
 
 
-class Fill(Change):
+class Fill(ParameterUpdate):
     """H becomes 16, and θ moves along z/√H."""
 
     def __init__(self, h: list[Tensor]):
@@ -47,7 +47,7 @@ class Fill(Change):
         return [(1.0, self.direction)]
 
 
-class Nothing(Change):
+class Nothing(ParameterUpdate):
     """Neither state nor θ moves."""
 
     def terms(self, i: int, p: Tensor):
@@ -70,7 +70,7 @@ ENGINES = engines()
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
-def twins(request) -> list[ParamSpace]:
+def twins(request) -> list[ParameterSpace]:
     return spaces(request.param)
 
 
@@ -207,7 +207,7 @@ def test_a_run_is_that_of_subtract_bit_for_bit(name, dtype, noise, rounding):
     rounding = "nearest" if dtype == torch.float32 else rounding
     for restore in ("subtract", "merged"):
         loss = Quadratic(dtype)
-        loss.params = ParamSpace(loss.named, restore, noise=noise, rounding=rounding)
+        loss.params = ParameterSpace(loss.named, restore, noise=noise, rounding=rounding)
         opt = start(name, loss)
         made = [opt.step(loss) for _ in range(30)]
         runs[restore] = made, loss.weights(), opt.state_dict()

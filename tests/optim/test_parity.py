@@ -20,8 +20,8 @@ from transformers import OPTConfig, OPTForCausalLM
 from tests.support import plain_methods as plain
 from zo.noise import SUBSPACE, NoiseKey, normal_
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
-from zo.posterior import Posterior
+from zo.optim.posterior import Posterior
+from zo.weights.space import ParameterSpace
 
 STEPS = 50
 PRIOR = {"prior_std": 1.5, "noise_std": 0.8}  # apart, so that mixing them up shows
@@ -90,13 +90,13 @@ class Problem:
     def __init__(self, kind: str, dtype: torch.dtype = torch.float32):
         if kind == "quadratic":
             named, quadratic_loss = quadratic(dtype)
-            self.params = ParamSpace(named, exempt=["v"])
+            self.params = ParameterSpace(named, exempt=["v"])
             self.twin = [t.clone() for t in self.params.tensors]
             self.loss_at, self.gradient_at = quadratic_loss, quadratic_loss.gradient
             self.mine, self.other = self.params.tensors, self.twin
         else:
             tiny = TinyOPT()
-            self.params = ParamSpace.of(tiny.model)
+            self.params = ParameterSpace.of(tiny.model)
             self.mine, self.other = tiny.model, copy.deepcopy(tiny.model)
             # parameters() gives a tied one once
             self.twin = [p.detach() for p in self.other.parameters()]

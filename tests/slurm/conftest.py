@@ -48,12 +48,13 @@ def sandbox(tmp_path, small):
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory, small):
     """The history of the run that the tests interrupt, made in one go."""
-    from zo import cells, config
-    from zo.run import run
+    from zo import config
+    from zo.config import command_line
+    from zo.run.runner import run
 
     config.register()
     out = tmp_path_factory.mktemp("uninterrupted")
-    (cfg,) = cells.runs([*small, *INTERRUPTED, f"out={out}", "tracking.mode=disabled"])
+    (cfg,) = command_line.runs([*small, *INTERRUPTED, f"out={out}", "tracking.mode=disabled"])
     run(cfg)
     (directory,) = out.glob("bszo-*")
     return slurm.rows(directory)

@@ -7,8 +7,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import datasets  # noqa: F401
 import torch
 
-import zo.run  # noqa: F401
-from zo.models import STAND_IN, ModelConfig, load
+import zo.run.runner  # noqa: F401
+from zo.lm.models import STAND_IN, ModelConfig, load
 
 torch.set_num_threads(1)
 load(ModelConfig(name="reviews-tiny", path=STAND_IN), torch.float32, "cpu")

@@ -3,7 +3,7 @@
 import torch
 
 from zo.optim import OPTIMIZERS
-from zo.params import ParamSpace
+from zo.weights.space import ParameterSpace
 
 
 class Toy:
@@ -24,7 +24,7 @@ class Toy:
         ]
         method = OPTIMIZERS[name]
         named = zip(("w", "b"), self.theta, strict=True)
-        self.params = ParamSpace(named, restore, rounding=rounding)
+        self.params = ParameterSpace(named, restore, rounding=rounding)
         self.optimizer = method.optimizer(self.params, method.config(), lr=1e-2, seed=3)
 
     def __call__(self) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zo.tracking import read_rows, read_status
+from zo.run.tracking import read_rows, read_status
 
 TIMED = ("time/", "mem/")
 FINAL = "final.json"
@@ -20,7 +20,7 @@ class At(NamedTuple):
     """Where in its work a process sends itself a signal.
 
     Attributes:
-        target: Function of zo or of the standard library, as `zo.loop:BatchLoss.backward`.
+        target: Function of zo or of the standard library, as `zo.run.loop:BatchLoss.backward`.
         call: Which call of it, from 1.
         when: before, after, or when half of the bytes that it is to write are written.
         number: The signal.
@@ -46,20 +46,20 @@ def attempt(directory: str, log: str, points: tuple[At, ...]) -> None:
 
 def here(directory: Path) -> int:
     """Continues a run in this process; returns its exit status, and notes the hash of θ at the run's end."""
-    from zo import run
+    from zo.run import runner
 
-    train = run.train
+    train = runner.train
 
     def noting(cfg: Any, session: Any, *rest: Any) -> Any:
         summary = train(cfg, session, *rest)
         (directory / FINAL).write_text(session.assembly.weights_hash())
         return summary
 
-    run.train = noting
+    runner.train = noting
     try:
-        return run.main([str(directory)])
+        return runner.main([str(directory)])
     finally:
-        run.train = train
+        runner.train = train
 
 
 def _arm(point: At) -> None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from zo.noise import generator
+from zo.noise import torch_generator
 from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
 
@@ -31,7 +31,7 @@ class Engine(ABC):
         Args:
             out: A contiguous float32 tensor.
             key: See `NoiseKey`.
-            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            tensor: Position of the tensor in its `ParameterSpace`, from 0.
 
         Returns:
             `out`.
@@ -39,7 +39,7 @@ class Engine(ABC):
 
 
 class TorchEngine(Engine):
-    """Noise of torch's generator, see `zo.noise.generator`; only whole tensors.
+    """Noise of torch's generator, see `zo.noise.torch_generator`; only whole tensors.
 
     Args:
         device: Type of the device.
@@ -50,7 +50,7 @@ class TorchEngine(Engine):
 
     def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
         """As `Engine.normal_`."""
-        return generator.normal_(out, key, tensor)
+        return torch_generator.normal_(out, key, tensor)
 
 
 class PhiloxEngine(Engine):
@@ -69,7 +69,7 @@ class PhiloxEngine(Engine):
         Args:
             out: A contiguous float32 tensor.
             key: See `NoiseKey`.
-            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            tensor: Position of the tensor in its `ParameterSpace`, from 0.
             start: Flat position of the first value.
             rows: (r,), int64, on out's device: `out`, (r, w), gets the values of these rows of a matrix of width w.
 
@@ -105,7 +105,7 @@ class PhiloxEngine(Engine):
         Args:
             out: Of theta's dtype, and its number of values; `theta` itself, or apart from it.
             theta: float32, bfloat16 or float16.
-            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            tensor: Position of the tensor in its `ParameterSpace`, from 0.
             terms: (c_j, key of z_j), any number.
             decay: Share of θ that is taken away.
             start: Flat position of the first value of `theta` in the tensor that it is a part of.
@@ -141,7 +141,7 @@ class PhiloxEngine(Engine):
         Args:
             out: bfloat16 or float16.
             total: float32, of out's shape.
-            tensor: Position of the tensor in its `ParamSpace`, from 0.
+            tensor: Position of the tensor in its `ParameterSpace`, from 0.
             rounding: Key of the bits.
             start: Flat position of the first value.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zo.optim.base import DifferentiableLoss, Estimate, LossFn, Record, ZOOptimizer
-from zo.params import ParamSpace
+from zo.weights.space import ParameterSpace
 
 
 class Backprop(ZOOptimizer):
@@ -20,7 +20,7 @@ class Backprop(ZOOptimizer):
 
     replays = False
 
-    def __init__(self, params: ParamSpace, config: Any, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         pairs = list(zip(params.parameters, params.decays, strict=True))
         groups: list[dict[str, Any]] = [

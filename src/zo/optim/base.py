@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_check
 import torch
 from torch import Tensor
 
-from zo.changes import Change
-from zo.directions import Direction, Gaussian, Terms
-from zo.excursions import BranchedLoss, LossFn
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.params import ParamSpace
+from zo.weights.directions import Direction, Gaussian, Terms
+from zo.weights.restore import BranchedLoss, LossFn
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import ParameterUpdate
 
 STATE_DTYPES = ("param", "float32")
 
@@ -98,7 +98,7 @@ class ZOOptimizer(ABC):
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
-    def __init__(self, params: ParamSpace, config: Any, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         self.params = params
         self.config = config
         self.lr = lr
@@ -180,7 +180,7 @@ class ZOOptimizer(ABC):
         """Moves θ by the update Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
         self.params.add_(terms, self.decay, self._update_key())
 
-    def carry_out(self, change: Change) -> None:
+    def carry_out(self, change: ParameterUpdate) -> None:
         """Makes the update `change` and, in the same pass, moves θ by −η · weight_decay · θ where decay applies."""
         self.params.carry_out(change, self.decay, self._update_key())
 

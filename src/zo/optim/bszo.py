@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from zo.directions import Terms
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.params import ParamSpace
-from zo.posterior import Posterior, Vector
+from zo.optim.posterior import Posterior, Vector
+from zo.weights.directions import Terms
+from zo.weights.space import ParameterSpace
 
 NEGLIGIBLE = 1e-10
 """Coefficients at most this large, in absolute value, are not worth a pass over the weights."""
@@ -100,7 +100,7 @@ class BSZO(ZOOptimizer):
 
     config: BSZOConfig
 
-    def __init__(self, params: ParamSpace, config: BSZOConfig, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: BSZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         self.k = config.k
         self.m = config.k + 1 if config.m is None else config.m

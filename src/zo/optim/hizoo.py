@@ -26,11 +26,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.changes import Change, Place
-from zo.directions import Direction, Preconditioned, Terms, fused
 from zo.optim.base import STATE_DTYPES, Estimate, LossFn, Record, ZOOptimizer, state_dtype
-from zo.optim.fused import HiZOOScalars, passes
-from zo.params import ParamSpace
+from zo.optim.kernels import HiZOOScalars, passes
+from zo.weights.directions import Direction, Preconditioned, Terms, fused
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import ParameterUpdate, UpdateTarget
 
 SMOOTH_SCHEDULES = ("constant", "cosine")
 
@@ -78,7 +78,7 @@ class HiZOOConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class HiZOOChange(Change):
+class HiZOOChange(ParameterUpdate):
     """H moves, then θ by a multiple of z/√H.
 
     Attributes:
@@ -111,7 +111,7 @@ class HiZOOChange(Change):
             h.mul_(1 - s).add_(new)
         return [(self.step, Preconditioned(self.z, self.h))]
 
-    def fuse(self, at: Place, back: Terms) -> bool:
+    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
         """Makes all of it in one pass under Philox noise."""
         move = fused([*back, (self.step, Preconditioned(self.z, self.h))])
         if move is None or not at.p.is_contiguous() or len({key for _, key in move.terms}) > 1:
@@ -132,7 +132,7 @@ class HiZOO(ZOOptimizer):
 
     config: HiZOOConfig
 
-    def __init__(self, params: ParamSpace, config: HiZOOConfig, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: HiZOOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         self.eps = config.eps
         self.h = params.full(1.0, state_dtype(config.state_dtype))

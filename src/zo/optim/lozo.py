@@ -8,7 +8,7 @@
 Cost: 2 forward passes per step; no state, since V is drawn again from its key. Passes over the weights: 4
 (`restore=subtract`); r (rows + columns) normals for a matrix instead of rows · columns. Under `restore=factors` both
 losses are one pass of a batch of twice the rows, the updates add up in a factor A of rows × r, float32, which is the
-state then, and there is one pass over the weights per `interval` steps: θ = W + A Vᵀ, see `zo.factors`.
+state then, and there is one pass over the weights per `interval` steps: θ = W + A Vᵀ, see `zo.weights.factors`.
 
 Source: Chen et al. 2025, "Enhancing Zeroth-Order Fine-Tuning for Language Models with Low-Rank Structures"; its
 Algorithm 1 has the factor 1/r, its released code and that of the BSZO paper have not.
@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zo.directions import LowRank
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Record
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import ParamSpace
+from zo.weights.directions import LowRank
+from zo.weights.space import ParameterSpace
 
 
 @dataclass
@@ -55,7 +55,7 @@ class LOZOConfig(MeZOConfig):
 class LOZO(MeZO):
     """θ ← θ − η c U Vᵀ."""
 
-    def __init__(self, params: ParamSpace, config: LOZOConfig, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: LOZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         self.rank = config.rank
         self.interval = config.interval

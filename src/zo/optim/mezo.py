@@ -20,9 +20,9 @@ released code reports ℓ₊; decay spares biases and norms by module type (the 
 import math
 from dataclasses import dataclass
 
-from zo.directions import Terms
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.params import ParamSpace
+from zo.weights.directions import Terms
+from zo.weights.space import ParameterSpace
 
 
 @dataclass
@@ -55,7 +55,7 @@ class MeZOConfig:
 class MeZO(ZOOptimizer):
     """θ ← θ − η/n Σ c_i z_i, with c_i the measured slope along z_i."""
 
-    def __init__(self, params: ParamSpace, config: MeZOConfig, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: MeZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         self.eps = config.eps
         self.two_sided = config.two_sided

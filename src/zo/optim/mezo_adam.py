@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.changes import Change, Place
-from zo.directions import Terms, fused
 from zo.optim.base import STATE_DTYPES, Record, state_dtype
-from zo.optim.fused import AdamScalars, passes
+from zo.optim.kernels import AdamScalars, passes
 from zo.optim.mezo import MeZO, MeZOConfig
-from zo.params import ParamSpace
+from zo.weights.directions import Terms, fused
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import ParameterUpdate, UpdateTarget
 
 
 @dataclass
@@ -89,7 +89,7 @@ class AdamStep:
 
 
 @dataclass(frozen=True, eq=False)
-class AdamChange(Change):
+class AdamChange(ParameterUpdate):
     """The moments move by a gradient, then θ by a multiple of m̂ / (√v̂ + δ).
 
     Attributes:
@@ -118,7 +118,7 @@ class AdamChange(Change):
         v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         return [(self.coefficient, self.step)]
 
-    def fuse(self, at: Place, back: Terms) -> bool:
+    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
         """Makes all of it in one pass under Philox noise, if the way back is along the gradient's last direction."""
         move = fused([*self.gradient, *back])
         last = self.gradient[-1][1]
@@ -145,7 +145,7 @@ class AdamChange(Change):
 class MeZOAdam(MeZO):
     """θ ← θ − η m̂ / (√v̂ + δ), with the moments of c z."""
 
-    def __init__(self, params: ParamSpace, config: MeZOAdamConfig, *, lr: float, seed: int):
+    def __init__(self, params: ParameterSpace, config: MeZOAdamConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         self.betas = config.beta1, config.beta2
         self.adam_eps = config.adam_eps

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zo import package_files
+from zo.tasks import package_files
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.templates import task_columns
 

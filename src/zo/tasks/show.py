@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from zo import cells, config
-from zo.config import ConfigError, RunConfig
-from zo.models import ModelError, load_tokenizer
+from zo import config
+from zo.config import ConfigError, RunConfig, command_line
+from zo.lm.models import ModelError, load_tokenizer
 from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
 
 BORDER, MASK = "dim", "black on yellow"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     config.register()
     try:
         n = int(numbers[-1]) if numbers else 3
-        for run in cells.runs(overrides):
+        for run in command_line.runs(overrides):
             _show(run, n, Console(highlight=False, soft_wrap=True))
     except (ConfigError, TaskError, ModelError, ValueError) as error:
         print(error, file=sys.stderr)

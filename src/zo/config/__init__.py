@@ -1,0 +1,36 @@
+"""The typed configuration of a run: schemas for Hydra, checks, run identity. The only room that sees OmegaConf.
+
+May import the configuration dataclasses of `zo.optim`, `zo.lm` and `zo.tasks`; must not import torch.
+"""
+
+from zo.config.schema import (
+    NOT_SCIENTIFIC,
+    CheckpointConfig,
+    ConfigError,
+    Problem,
+    RunConfig,
+    TrackingConfig,
+    describe,
+    from_plain,
+    from_yaml,
+    register,
+    scientific,
+    to_run_config,
+    to_yaml,
+)
+
+__all__ = [
+    "NOT_SCIENTIFIC",
+    "CheckpointConfig",
+    "ConfigError",
+    "Problem",
+    "RunConfig",
+    "TrackingConfig",
+    "describe",
+    "from_plain",
+    "from_yaml",
+    "register",
+    "scientific",
+    "to_run_config",
+    "to_yaml",
+]

@@ -1,0 +1,306 @@
+"""The typed configuration of a run: schemas for Hydra, and checks that report every error at once."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from zo.config.precision import PrecisionConfig
+from zo.lm.models import ModelConfig
+from zo.optim import OPTIMIZERS
+from zo.tasks.config import TaskConfig
+
+NOT_SCIENTIFIC = (
+    *("lr_index", "eval_tokens", "out", "resume", "device", "threads"),
+    *("checkpoint", "tracking"),
+)
+"""Top-level keys that decide where and how a run is made, but none of its numbers."""
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
+
+
+@dataclass
+class TrackingConfig:
+    """Where W&B logs go. Not part of a run's identity.
+
+    Attributes:
+        mode: `auto` is online with a W&B key and offline without; or `online`, `offline`, `disabled`.
+        project: W&B project.
+        entity: W&B user or team; None is the key's default.
+        group: W&B group; None is the sweep's name.
+    """
+
+    mode: str = "auto"
+    project: str = "zo"
+    entity: str | None = None
+    group: str | None = None
+
+
+@dataclass
+class CheckpointConfig:
+    """When whole weights are written, beside the trajectory. Not part of a run's identity.
+
+    Attributes:
+        full_every: Steps between checkpoints, of which the newest two stay until the run has ended; None writes none,
+            and an interrupted run replays its trajectory from step 0.
+        keep_best: The best step's weights stay, too, also after the end: `zo.run.export` need not replay then.
+    """
+
+    full_every: int | None = 1000
+    keep_best: bool = False
+
+
+@dataclass
+class RunConfig:
+    """One run, complete.
+
+    Attributes:
+        model: See `zo.lm.models.ModelConfig`.
+        task: See `zo.tasks.config.TaskConfig`.
+        optimizer: One of the registered methods' configurations.
+        precision: See `zo.config.precision.PrecisionConfig`.
+        seed: Of the directions and the order of mini-batches, ≥ 0.
+        lr: Learning rate > 0; None takes the model's grid, by `lr_index`.
+        lr_index: Position in `model.lr_grid[optimizer.name]`, from 0; None takes the middle.
+        steps: Optimizer steps at most; 0 only evaluates.
+        batch_size: Training examples per step.
+        eval_every: Steps between evaluations.
+        patience: Stop after this many evaluations without a better validation accuracy; None never stops early.
+        eval_tokens: Tokens, padding included, of one evaluation batch. Not part of a run's identity.
+        out: Directory of all runs. Not part of a run's identity.
+        resume: False starts a run anew even if it is finished. Not part of a run's identity.
+        device: auto, cpu, cuda or cuda:N. Not part of a run's identity.
+        threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
+        checkpoint: When whole weights are written. Not part of a run's identity.
+        tracking: W&B. Not part of a run's identity.
+    """
+
+    model: ModelConfig = MISSING
+    task: TaskConfig = MISSING
+    optimizer: Any = MISSING
+    precision: PrecisionConfig = MISSING
+    seed: int = 0
+    lr: float | None = None
+    lr_index: int | None = None
+    steps: int = 20_000
+    batch_size: int = 16
+    eval_every: int = 500
+    patience: int | None = 8
+    eval_tokens: int = 16_384
+    out: str = "out"
+    resume: bool = True
+    device: str = "auto"
+    threads: int | None = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+class Problem(NamedTuple):
+    """A configured value that cannot be run.
+
+    Attributes:
+        key: Dotted key, as typed on the command line.
+        value: What it is.
+        right: What would be right.
+    """
+
+    key: str
+    value: Any
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}: {self.right}"
+
+
+class ConfigError(ValueError):
+    """A configuration with problems; its text has one line for each."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__(problems)  # what another process, to which it is sent, makes it from again
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.problems)
+
+
+def register() -> None:
+    """Registers the schemas that the YAML files in conf/ build on."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="run", node=RunConfig)
+    store.store(group="schema/model", name="model", node=ModelConfig)
+    store.store(group="schema/task", name="task", node=TaskConfig)
+    store.store(group="schema/precision", name="precision", node=PrecisionConfig)
+    for name, method in OPTIMIZERS.items():
+        store.store(group="schema/optimizer", name=name, node=method.config)
+
+
+def to_run_config(cfg: DictConfig) -> RunConfig:
+    """Turns a composed configuration into a `RunConfig` with its learning rate resolved.
+
+    Raises:
+        ConfigError: Naming every key that is missing, of the wrong type or out of range.
+    """
+    try:
+        run = OmegaConf.to_object(cfg)
+    except MissingMandatoryValue:
+        missing = sorted(OmegaConf.missing_keys(cfg))
+        raise ConfigError([Problem(key, "???", "must be given") for key in missing]) from None
+    except OmegaConfBaseException as error:
+        text = str(error).splitlines()[0]
+        raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
+    assert isinstance(run, RunConfig)
+    problems = list(_problems(run))
+    if OPTIMIZERS[run.optimizer.name].optimizer.trains and run.steps != 0:
+        problems += _resolve_lr(run)
+    else:
+        run.steps, run.lr = 0, 0.0
+    if problems:
+        raise ConfigError(problems)
+    return run
+
+
+def scientific(run: RunConfig) -> dict[str, Any]:
+    """Returns, as plain nested data, what decides a run's numbers: all but paths of output, device and logging."""
+    plain = asdict(run)
+    for key in NOT_SCIENTIFIC:
+        del plain[key]
+    for group, key in (
+        ("model", "lr_grid"),
+        ("model", "paper"),
+        ("model", "install"),
+        ("task", "install"),
+    ):
+        del plain[group][key]
+    if run.model.weights == "pretrained":
+        del plain["model"]["architecture"]
+    if run.steps == 0:
+        for key in ("lr", "batch_size", "eval_every", "patience"):
+            del plain[key]
+    return plain
+
+
+def describe(run: RunConfig) -> str:
+    """Returns the run's choices in one line, for people."""
+    lr = "" if run.steps == 0 else f" lr={run.lr:g}"
+    parts = (run.optimizer.name, run.model.name, run.task.name, run.precision.name)
+    return f"{' '.join(parts)}{lr} seed={run.seed}"
+
+
+def to_yaml(run: RunConfig) -> str:
+    """Returns the resolved configuration as YAML."""
+    return yaml.safe_dump(asdict(run), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(text: str) -> RunConfig:
+    """Returns the configuration that `to_yaml` wrote.
+
+    Raises:
+        ConfigError: If something else wrote it; every key that is missing, unknown or out of range is named.
+    """
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem("config.yaml", "?", str(error).splitlines()[0])]) from None
+    return from_plain(given)
+
+
+def from_plain(given: Any) -> RunConfig:
+    """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
+
+    Raises:
+        ConfigError: If it is none; every key that is missing, unknown or out of range is named.
+    """
+    try:
+        typed = OmegaConf.structured(RunConfig)
+        typed.optimizer = OPTIMIZERS[given["optimizer"]["name"]].config
+        return to_run_config(OmegaConf.merge(typed, given))  # type: ignore[arg-type]
+    except OmegaConfBaseException as error:
+        raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None
+    except (TypeError, KeyError) as error:
+        raise ConfigError([Problem("optimizer.name", error, "must name a method")]) from None
+
+
+def _resolve_lr(run: RunConfig) -> list[Problem]:
+    """Sets `run.lr` from the model's grid unless it was given; returns what is wrong."""
+    if run.lr is not None:
+        ok = math.isfinite(run.lr) and run.lr > 0
+        return [] if ok else [Problem("lr", run.lr, "must be greater than 0")]
+    grid = run.model.lr_grid.get(run.optimizer.name)
+    if not grid:
+        where = f"conf/model/{run.model.name}.yaml has no lr_grid for {run.optimizer.name}"
+        return [Problem("lr", None, f"must be given, since {where}")]
+    index = len(grid) // 2 if run.lr_index is None else run.lr_index
+    if not 0 <= index < len(grid):
+        right = f"must be 0 to {len(grid) - 1}: {run.optimizer.name} on {run.model.name} has {len(grid)} learning rates"
+        return [Problem("lr_index", index, right)]
+    run.lr = float(grid[index])
+    return []
+
+
+def _problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields every value that is out of range or does not fit another one."""
+    for group in ("model", "task", "optimizer", "precision"):
+        node = getattr(run, group)
+        for key, right in node.problems():
+            yield Problem(f"{group}.{key}", getattr(node, key), right)
+    if run.model.kind == "masked" and run.task.masked_prompt is None:
+        right = f"must be given: {run.model.name} is a masked model, and task {run.task.name} has no prompt for one"
+        yield Problem("task.masked_prompt", None, right)
+    if run.model.kind == "masked" and run.task.objective == "lm":
+        yield Problem("task.objective", "lm", "must be classification for a masked model")
+    yield from _factors_problems(run)
+    if (
+        run.precision.rounding in ("stochastic", "compensated")
+        and not OPTIMIZERS[run.optimizer.name].optimizer.replays
+    ):
+        right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
+        yield Problem("precision.rounding", run.precision.rounding, right)
+    least = {
+        "seed": 0,
+        "steps": 0,
+        "batch_size": 1,
+        "eval_every": 1,
+        "patience": 1,
+        "eval_tokens": 1,
+        "threads": 1,
+    }
+    every = run.checkpoint.full_every
+    if every is not None and every < 1:
+        yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
+    for key, bound in least.items():
+        value = getattr(run, key)
+        if value is not None and value < bound:
+            yield Problem(key, value, f"must be at least {bound}")
+    if run.batch_size > run.task.train_size:
+        yield Problem(
+            "batch_size", run.batch_size, f"must be at most task.train_size={run.task.train_size}"
+        )
+    if run.device not in ("auto", "cpu", "cuda") and not run.device.startswith("cuda:"):
+        yield Problem("device", run.device, "must be auto, cpu, cuda or cuda:N")
+    if run.precision.graphs and run.device == "cpu":
+        yield Problem("precision.graphs", True, "must be false with device=cpu: only a GPU records")
+    if run.tracking.mode not in WANDB_MODES:
+        yield Problem(
+            "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
+        )
+
+
+def _factors_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what does not go with `precision.restore=factors`."""
+    if run.precision.restore == "factors":
+        if run.optimizer.name != "lozo":
+            right = "goes with optimizer=lozo alone, whose directions are of low rank"
+            yield Problem("precision.restore", "factors", right)
+        elif run.precision.rounding != "nearest":
+            right = (
+                "must be nearest with precision.restore=factors, which adds updates up in float32"
+            )
+            yield Problem("precision.rounding", run.precision.rounding, right)
+        elif run.optimizer.weight_decay:
+            right = "must be 0 with precision.restore=factors, which leaves the weights as they are between intervals"
+            yield Problem("optimizer.weight_decay", run.optimizer.weight_decay, right)

@@ -1,0 +1,221 @@
+"""Examples -> the tensors of one forward pass, laid out in rows and brought to the device at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zo.lm.models import first_position, packs
+from zo.lm.packing import Blocks, Row, Tree, pack, shared_beginning
+from zo.tasks.config import TaskError
+from zo.tasks.prompts import Encoded
+
+ALIGNED = 16
+"""A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
+
+Places: TypeAlias = list[list[list[int]]]
+"""Of every example's candidates' tokens the place that predicts them: row · width + column."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens.
+
+    Attributes:
+        input_ids: the rows' tokens, then padding.                            # (P, L)
+        mask: additive, of the model's dtype, where texts share rows; else, for decoders, None: a
+            token sees all before it; and for masked models 1 at tokens, 0 at padding.
+            # (P, 1, L, L) | None | (P, L)
+        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
+        reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
+        token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
+        token_ids: the candidates' tokens.                                    # (B, C, T)
+        absent: True where a candidate has fewer than T tokens.               # (B, C, T)
+        labels: index of the true candidate.                                  # (B,)
+    """
+
+    input_ids: Tensor
+    mask: Tensor | None
+    position_ids: Tensor | None
+    reads: Tensor
+    token_reads: Tensor
+    token_ids: Tensor
+    absent: Tensor
+    labels: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that there are, by name."""
+        return {name: t for name, t in vars(self).items() if t is not None}
+
+    def repeated(self, n: int) -> Batch:
+        """The batch n times: copy after copy in the rows, the reads and the examples."""
+        copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
+        which = torch.arange(n, device=self.reads.device)
+        copies["reads"] += which.repeat_interleave(len(self.reads)) * self.input_ids.numel()
+        shift = which.repeat_interleave(len(self.labels)) * len(self.reads)
+        copies["token_reads"] += shift[:, None, None]
+        return replace(self, **copies)
+
+
+class Collator:
+    """Makes batches for one model.
+
+    Texts share rows where the model keeps them apart (`zo.lm.models.packs`) and none is longer than
+    its sliding window; elsewhere every example has a row of its own.
+
+    Args:
+        model: as `zo.lm.models.load` returns it.
+        pad_id: token that fills short rows.
+        kind: ``decoder`` or ``masked``.
+        multiple: of tokens that a row is padded to, > 0; None: 16 on a GPU, else 1.
+    """
+
+    def __init__(self, model: Any, pad_id: int, kind: str, multiple: int | None = None) -> None:
+        self._pad_id, self._masked = pad_id, kind == "masked"
+        parameter = next(model.parameters())
+        self._device, self._dtype = parameter.device, parameter.dtype
+        self._first = first_position(model)
+        most = getattr(model.config, "max_position_embeddings", None) or math.inf
+        self._positions = most - self._first
+        self._window = getattr(model.config, "sliding_window", None) or math.inf
+        self._packs, self._hidden = packs(model, kind), model.config.hidden_size
+        aligned = ALIGNED if self._device.type == "cuda" else 1
+        self._multiple = aligned if multiple is None else multiple
+
+    def __call__(self, examples: Sequence[Encoded]) -> Batch:
+        """Build the batch; a GPU is not waited for.
+
+        Raises:
+            ValueError: no examples, unequal numbers of candidates, examples for the other kind of
+                model, more tokens than the model has positions.
+        """
+        if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
+            raise ValueError("a batch needs examples, all with the same number of candidates")
+        if any((e.mask_at is not None) != self._masked for e in examples):
+            raise ValueError("masked models need examples with a mask, decoders without one")
+        self.check(examples)
+        packed = self._packs and max(e.length for e in examples) <= self._window
+        rows, width, places = self._lay_out(examples, packed)
+        texts = self._texts(rows, width, packed)
+        tensors: dict[str, Any] = self._upload(_answers(examples, places) | texts)
+        if packed:
+            tensors["mask"] = self._additive(tensors["mask"])
+        return Batch(**{"mask": None, "position_ids": None, **tensors})
+
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Make sure that the model can see the longest of the examples whole.
+
+        Raises:
+            TaskError: it cannot; names ``task.max_length``. Or it cannot keep an answer of several
+                tokens apart from the others; names ``task.candidates``.
+        """
+        lengths = [max(map(len, e.candidate_ids)) for e in examples]
+        span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
+        several = max(lengths) > 1
+        if several and not self._packs:
+            raise TaskError("task.candidates: the model can only score answers of one token")
+        # The mask of shared rows replaces the model's own, and with it a sliding window's edge.
+        limit = min(self._positions, self._window) if several else self._positions
+        if span > limit:
+            raise TaskError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
+
+    def _lay_out(self, examples: Sequence[Encoded], packed: bool) -> tuple[list[Row], int, Places]:
+        """The rows, how wide they are, and where tokens are predicted."""
+        groups = [[b] for b in range(len(examples))]
+        if packed:
+            shared = 0 if self._masked else shared_beginning([e.prompt_ids for e in examples])
+            groups = pack([e.length for e in examples], shared, self._hidden)
+        rows: list[Row] = [Blocks() if self._masked else Tree() for _ in groups]
+        columns = {
+            b: (p, _put(row, examples[b]))
+            for p, (row, group) in enumerate(zip(rows, groups, strict=True))
+            for b in group
+        }
+        longest = max(len(row.ids) for row in rows)
+        width = -(-longest // self._multiple) * self._multiple
+        places = [
+            [[p * width + c for c in candidate] for candidate in of_example]
+            for p, of_example in (columns[b] for b in range(len(examples)))
+        ]
+        return rows, width, places
+
+    def _texts(
+        self, rows: Sequence[Row], width: int, packed: bool
+    ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
+        """What the rows hold: tokens and, as far as the model is told, positions and mask."""
+        shape = (len(rows), width)
+        ids, positions = np.full(shape, self._pad_id), np.full(shape, self._first)
+        for p, row in enumerate(rows):
+            ids[p, : len(row.ids)] = row.ids
+            positions[p, : len(row.ids)] += row.positions
+        if packed:
+            sees = np.broadcast_to(np.eye(width, dtype=np.bool_), (*shape, width)).copy()
+            for p, row in enumerate(rows):
+                sees[p, : len(row.ids), : len(row.ids)] = row.sees()
+            return {"input_ids": ids, "position_ids": positions, "mask": sees}
+        if not self._masked:
+            return {"input_ids": ids}
+        lengths = np.array([[len(row.ids)] for row in rows])
+        return {"input_ids": ids, "mask": (np.arange(width) < lengths).astype(np.int64)}
+
+    def _upload(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """One copy for all arrays; int64 before bool, so that each begins where its dtype may."""
+        order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
+        flat = torch.from_numpy(
+            np.concatenate([arrays[name].reshape(-1).view(np.uint8) for name in order])
+        )
+        if self._device.type == "cuda":
+            flat = flat.pin_memory()
+        flat = flat.to(self._device, non_blocking=True)
+        tensors, begin = {}, 0
+        for name in order:
+            array = arrays[name]
+            dtype = torch.bool if array.dtype == np.bool_ else torch.int64
+            piece = flat[begin : begin + array.nbytes]
+            tensors[name] = piece.view(dtype).view(array.shape)
+            begin += array.nbytes
+        return tensors
+
+    def _additive(self, sees: Tensor) -> Tensor:
+        mask = torch.zeros(sees.shape, dtype=self._dtype, device=self._device)
+        return mask.masked_fill_(~sees, torch.finfo(self._dtype).min)[:, None]  # (P, 1, L, L)
+
+
+def _put(row: Row, example: Encoded) -> list[list[int]]:
+    """Puts an example into a row; of each candidate's tokens the column that predicts it."""
+    prompt = row.add(example.prompt_ids)
+    if not isinstance(row, Tree):
+        assert example.mask_at is not None
+        return [[prompt[example.mask_at]]] * len(example.candidate_ids)
+    last = prompt[-1]
+    return [[last, *row.add(ids[:-1], after=last)] for ids in example.candidate_ids]
+
+
+def _answers(
+    examples: Sequence[Encoded], places: Places
+) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
+    """The candidates' tokens, and where they are predicted: each place is read once."""
+    reads: dict[int, int] = {}
+    longest = max(len(ids) for e in examples for ids in e.candidate_ids)
+    shape = (len(examples), len(examples[0].candidate_ids), longest)
+    token_reads, token_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    absent = np.ones(shape, np.bool_)
+    for b, example in enumerate(examples):
+        for c, ids in enumerate(example.candidate_ids):
+            token_ids[b, c, : len(ids)] = ids
+            token_reads[b, c, : len(ids)] = [reads.setdefault(p, len(reads)) for p in places[b][c]]
+            absent[b, c, : len(ids)] = False
+    return {
+        "reads": np.array(list(reads)),
+        "token_reads": token_reads,
+        "token_ids": token_ids,
+        "absent": absent,
+        "labels": np.array([e.label for e in examples]),
+    }

@@ -1,0 +1,64 @@
+"""Settings of a model. Needs neither torch nor transformers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
+MISSING: Any = "???"
+
+KINDS = ("decoder", "masked")
+WEIGHTS = ("pretrained", "random")
+STAND_IN = "package:zo/assets/reviews-tiny"
+"""Its tokenizer stands in for the one of a model with random weights."""
+
+
+class ModelError(ValueError):
+    """A model that cannot be used as configured; one sentence that names the key."""
+
+
+@dataclass
+class ModelConfig:
+    """One model.
+
+    Attributes:
+        name: registry name, the YAML file's name.
+        path: hub id, local directory, or ``package:<package>/<directory or .gguf file>``.
+        kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask.
+        weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
+            of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
+        architecture: transformers' configuration, ``model_type`` among it; empty: read from `path`.
+        revision: the hub's commit or branch.
+        gguf_file: name of the GGUF file at a `path` that is a hub id or a directory.
+        sha256: of the GGUF file; checked before it is converted.
+        attention: transformers' attention implementation.
+        lr_grid: optimizer name -> learning rates of its sweep.
+        paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
+        install: the command that brings the weights, shown when they cannot be found.
+    """
+
+    name: str = MISSING
+    path: str = MISSING
+    kind: str = "decoder"
+    weights: str = "pretrained"
+    architecture: dict[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    gguf_file: str | None = None
+    sha256: str | None = None
+    attention: str = "sdpa"
+    lr_grid: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, str] = field(default_factory=dict)
+    install: str | None = None
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        found = [
+            ("lr_grid", f"must list numbers greater than 0 for {name}")
+            for name, grid in self.lr_grid.items()
+            if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
+        ]
+        for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
+            if getattr(self, key) not in options:
+                found.append((key, f"must be {' or '.join(options)}"))
+        if self.architecture and "model_type" not in self.architecture:
+            found.append(("architecture", "must name its model_type"))
+        return found

@@ -1,0 +1,234 @@
+"""Candidates -> scores of a model; the loss and the predictions come from here.
+
+A decoder's score of a candidate is the mean log-probability of its tokens behind the prompt. Each
+text is computed once and hardly anything is padded (`zo.lm.packing`), and the output embedding is
+applied only where a candidate's token is predicted: whole for scores, to the candidates' tokens
+alone where no more is asked for. A masked model's score of a label word is its logit at the mask;
+the head is applied only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zo.lm.collate import Batch, Collator
+from zo.lm.graphs import STEP, Graphs
+from zo.lm.models import ModelError, head_of, tied_rows
+from zo.tasks.prompts import Encoded
+
+SPREAD = 1.25
+"""The longest row of an evaluation's batch is at most this many times as long as its shortest."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a split: mean loss in nats, accuracy in [0, 1], one prediction per example."""
+
+    loss: float
+    accuracy: float
+    predictions: list[int]
+
+
+class CandidateScorer:
+    """Scores, loss and predictions of one model; the model's weights may change between calls.
+
+    Args:
+        model: as `zo.lm.models.load` returns it.
+        pad_id: token that fills short rows; no score depends on it.
+        loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
+        kind: ``decoder`` or ``masked``.
+        objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`.
+        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.graphs`;
+            the weights must stay where they are and hooks are not called again.
+
+    Raises:
+        ValueError: another `loss_dtype`.
+        ModelError: `graphs` without a GPU.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        pad_id: int,
+        loss_dtype: str = "float32",
+        kind: str = "decoder",
+        objective: str = "classification",
+        graphs: bool = False,
+    ) -> None:
+        if loss_dtype not in ("model", "float32"):
+            raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
+        self._base = model.base_model
+        self._head = head_of(model, kind)
+        self._masked = kind == "masked"
+        self._objective = objective
+        parameter = next(model.parameters())
+        self._device = parameter.device
+        self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
+        exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
+        self._rows = tied_rows(model) if exact and not self._masked else None
+        if graphs and self._device.type != "cuda":
+            raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
+        self._collator = Collator(model, pad_id, kind, STEP if graphs else None)
+        self._recorded = Graphs(self._loss) if graphs else self._loss
+
+    def collate(self, examples: Sequence[Encoded]) -> Batch:
+        """Build the tensors that all forward passes of a step share; see `zo.lm.collate.Collator`."""
+        return self._collator(examples)
+
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Make sure that the model can score the examples; see `zo.lm.collate.Collator.check`."""
+        self._collator.check(examples)
+
+    @torch.inference_mode()
+    def scores(self, batch: Batch) -> Tensor:
+        """One per candidate, in nats, as computed: also nan.  # (B, C)."""
+        return _means(self._values(batch), batch)
+
+    @torch.inference_mode()
+    def loss(self, batch: Batch) -> float:
+        """The objective's loss, in nats.
+
+        ``classification``: cross entropy over the candidates' scores, mean over the examples;
+        ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
+        """
+        return self._recorded(batch).item()
+
+    @torch.inference_mode()
+    def branches(self, batch: Batch, n: int) -> list[float]:
+        """The losses of n copies of the batch from one forward pass, copy after copy in all rows.
+
+        Where the model's weights differ by rows, so do the losses.
+        """
+        copies = batch.repeated(n)
+        if self._objective == "classification":
+            scores = self._comparable(copies).chunk(n)
+            losses = [F.cross_entropy(of_one, batch.labels) for of_one in scores]
+        else:
+            losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
+        return torch.stack(losses).tolist()
+
+    @torch.enable_grad()
+    def differentiable_loss(self, batch: Batch) -> Tensor:
+        """Return the same loss as `loss`, as a tensor that can be backpropagated.  # ()."""
+        return self._loss(batch)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if self._objective == "classification":
+            return F.cross_entropy(self._comparable(batch), batch.labels)
+        return self._likelihood(self._values(batch), batch)
+
+    def _likelihood(self, values: Tensor, batch: Batch) -> Tensor:
+        """The ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
+        rows = torch.arange(len(batch.labels), device=self._device)
+        true = values[rows, batch.labels]  # (B, T)
+        tokens = (~batch.absent[rows, batch.labels]).sum()
+        return (-true.sum(dtype=torch.float32) / tokens).to(values.dtype)
+
+    def _comparable(self, batch: Batch) -> Tensor:
+        """Scores but for what an example's candidates have in common.  # (B, C).
+
+        Neither their order nor the cross entropy over them depends on it. Of candidates of one
+        token it is the normaliser over the vocabulary, and what is left are their own logits.
+        """
+        if self._rows is None or batch.token_ids.shape[-1] > 1:
+            return _means(self._values(batch), batch)
+        hidden = self._hidden(batch)[batch.token_reads[:, 0, 0]]  # (B, D)
+        rows = self._rows(batch.token_ids[:, :, 0])  # (B, C, D)
+        return (rows @ hidden[:, :, None])[:, :, 0].to(self._loss_dtype)
+
+    def _values(self, batch: Batch) -> Tensor:
+        """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
+        logits = self._head(self._hidden(batch))  # (R, V)
+        if self._masked:
+            values = logits.to(self._loss_dtype)
+        else:
+            values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
+        return values[batch.token_reads, batch.token_ids].masked_fill(batch.absent, 0)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """The last hidden states where a token is predicted.  # (R, D)."""
+        options: dict[str, Any] = {} if self._masked else {"use_cache": False}
+        if batch.position_ids is not None:
+            options["position_ids"] = batch.position_ids
+        hidden = self._base(
+            input_ids=batch.input_ids, attention_mask=batch.mask, **options
+        ).last_hidden_state  # (P, L, D)
+        return hidden.flatten(0, 1).index_select(0, batch.reads)
+
+    @torch.inference_mode()
+    def evaluate(
+        self,
+        examples: Sequence[Encoded],
+        max_tokens: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Evaluation:
+        """Score a whole split, examples of similar length together.
+
+        Args:
+            examples: in any order; predictions come back in the same.
+            max_tokens: padded tokens per forward pass, > 0; a longer example goes alone.
+            progress: called with the number of examples that were just scored.
+
+        Raises:
+            ValueError: no examples.
+        """
+        if not examples:
+            raise ValueError("there is nothing to evaluate: the split has no examples")
+        losses, weights = [0.0] * len(examples), [1.0] * len(examples)
+        predictions = [0] * len(examples)
+        for indices in length_batches([e.length for e in examples], max_tokens):
+            batch = self.collate([examples[i] for i in indices])
+            comparable = self._objective == "classification"
+            scores = self._comparable(batch) if comparable else self.scores(batch)
+            each, parts = self._losses(scores, batch)
+            columns = torch.stack([each.double(), parts.double(), scores.argmax(-1).double()])
+            for i, loss, part, prediction in zip(indices, *columns.tolist(), strict=True):
+                losses[i], weights[i], predictions[i] = loss, part, int(prediction)
+            if progress is not None:
+                progress(len(indices))
+        right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
+        loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
+        return Evaluation(loss, right / len(examples), predictions)
+
+    def _losses(self, scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""
+        if self._objective == "classification":
+            each = F.cross_entropy(scores, batch.labels, reduction="none")
+            return each, torch.ones_like(each)
+        true = batch.labels[:, None]
+        tokens = (~batch.absent).sum(-1)  # (B, C)
+        return -scores.gather(1, true)[:, 0], tokens.gather(1, true)[:, 0]
+
+
+def _means(values: Tensor, batch: Batch) -> Tensor:
+    return values.sum(-1) / (~batch.absent).sum(-1)  # (B, C)
+
+
+def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Group indices so that rows padded to their group's longest stay within a budget.
+
+    A group's rows are of similar length, too: a budget with room for a whole split would else make
+    every row as long as the longest of all.
+
+    Args:
+        lengths: tokens per row.
+        max_tokens: rows x longest row of a group; a row that is longer makes a group alone.
+
+    Returns:
+        Groups of indices, shortest rows first; every index once.
+    """
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):  # stable: ties in order
+        group = groups[-1] if groups else []
+        fits = (len(group) + 1) * lengths[i] <= max_tokens
+        if group and fits and lengths[i] <= SPREAD * lengths[group[0]]:
+            group.append(i)
+        else:
+            groups.append([i])
+    return groups

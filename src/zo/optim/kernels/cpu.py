@@ -1,0 +1,129 @@
+"""The passes for the CPU, compiled by numba: chunks that stay in the first-level cache, as `zo.noise.cpu`."""
+
+import inspect
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+from torch import Tensor
+
+from zo.noise import KeyedTerms, NoiseKey
+from zo.noise import cpu as noise
+from zo.noise.cpu import CHUNK, F, U, compiled, draw_normals, load, nearest
+from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
+from zo.optim.kernels.reference import rests
+from zo.weights.updates import UpdateTarget
+
+_store = noise._write
+
+
+@overload(rules.rounded)
+def _of_rounded(x: Any, like: Any) -> Any:
+    return _rounded
+
+
+def _rounded(x: Any, like: Any) -> Any:
+    return load(nearest(x, like))
+
+
+_rule = njit(nogil=True, error_model="numpy")
+grown, grown_float32 = _rule(rules.grown), _rule(rules.grown_float32)
+first_moment, second_moment = _rule(rules.first_moment), _rule(rules.second_moment)
+adam_step = _rule(rules.adam_step)
+
+
+def _kernels(built_on: str) -> tuple[Any, Any]:
+    """Compiles the passes; numba takes them from its cache unless they, or what they are `built_on`, have changed."""
+
+    @compiled
+    def hizoo(
+        p: Any, h: Any, at: Any, key: Any, back: Any, gain: Any, scalars: Any, rounding: Any
+    ) -> None:
+        built_on  # noqa: B018
+        step, s, kept, bend, divisor, keep = scalars
+        drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
+        for i in range(0, len(p), CHUNK):
+            x, a, block = p[i : i + CHUNK], h[i : i + CHUNK], (at + i) // 4
+            z, total = drawn[: len(x)], sums[: len(x)]
+            draw_normals(drawn, block, (len(x) + 3) // 4, key)
+            for k in range(len(x)):
+                total[k], b = load(x[k]), load(a[k])
+                if back is not None:
+                    total[k] = load(nearest(total[k] + back * (z[k] / np.sqrt(b)), p[0]))
+                if gain is None:
+                    b = grown(b, z[k], h[0], bend, s, kept, divisor)
+                else:
+                    b = grown_float32(b, z[k], gain, s)
+                a[k] = nearest(b, h[0])
+                total[k] = keep * total[k] + step * (z[k] / np.sqrt(b))
+            _store(x, total, 0, block, rounding)
+
+    @compiled
+    def adam(
+        p: Any,
+        m: Any,
+        v: Any,
+        at: Any,
+        keys: Any,
+        gradient: Any,
+        back: Any,
+        scalars: Any,
+        rounding: Any,
+    ) -> None:
+        built_on  # noqa: B018
+        beta1, beta2, rest1, rest2, root1, root2, eps, step, keep = scalars
+        drawn, slopes, sums = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
+        for i in range(0, len(p), CHUNK):
+            x, a, b = p[i : i + CHUNK], m[i : i + CHUNK], v[i : i + CHUNK]
+            z, g, total, block = drawn[: len(x)], slopes[: len(x)], sums[: len(x)], (at + i) // 4
+            g[:] = F(0.0)
+            for j in range(len(keys)):
+                c = gradient[j]
+                draw_normals(drawn, block, (len(x) + 3) // 4, keys[j])
+                for k in range(len(x)):
+                    g[k] += c * z[k]
+            for k in range(len(x)):
+                total[k] = load(x[k])
+                if back is not None:
+                    total[k] = load(nearest(total[k] + back * z[k], p[0]))
+                m_k = first_moment(load(a[k]), g[k], m[0], beta1, rest1)
+                v_k = second_moment(load(b[k]), g[k], v[0], beta2, rest2)
+                a[k], b[k] = nearest(m_k, m[0]), nearest(v_k, v[0])
+                total[k] = keep * total[k] + step * adam_step(m_k, v_k, m[0], root1, root2, eps)
+            _store(x, total, 0, block, rounding)
+
+    return hizoo, adam
+
+
+_SOURCES = "".join(map(inspect.getsource, (noise, noise.philox, rules)))
+_hizoo, _adam = _kernels(sha256(_SOURCES.encode()).hexdigest())
+
+
+def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    p, h_, words = noise.flat_array(at.p), noise.flat_array(h), noise.key_words(key, at.i)
+    bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
+    gain = bend * s / divisor if scalars.in_float32 else None
+    numbers = _float32((scalars.step, s, 1 - s, bend, divisor, 1.0 - at.decay))
+    more = *_float32((scalars.back, gain)), numbers, noise.key_words(at.bits, at.i)
+    noise.in_parts(len(p), lambda a, b: _hizoo(p[a:b], h_[a:b], a, words, *more))
+
+
+def adam(
+    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    p, m_, v_ = (noise.flat_array(t) for t in (at.p, m, v))
+    keys = np.array([noise.philox.counter(key, at.i) for _, key in gradient], U)
+    coefficients = np.array([c for c, _ in gradient], F)
+    back, beta1, beta2, *others = scalars
+    numbers = _float32((beta1, beta2, *rests(scalars, m), *others, 1.0 - at.decay))
+    more = keys, coefficients, *_float32([back]), numbers, noise.key_words(at.bits, at.i)
+    noise.in_parts(len(p), lambda a, b: _adam(p[a:b], m_[a:b], v_[a:b], a, *more))
+
+
+def _float32(scalars: Sequence[float | None]) -> tuple[Any, ...]:
+    return tuple(None if x is None else F(x) for x in scalars)

@@ -1,0 +1,192 @@
+"""The passes for a CUDA GPU: Triton kernels that do what `rules.py` says, in registers, with no fused multiply-add."""
+
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.cuda import device_of
+
+from zo.noise import KeyedTerms, NoiseKey
+from zo.noise.cuda import (
+    BLOCK,
+    TERM,
+    _in_order,
+    _normals,
+    _random_bfloat16,
+    _random_float16,
+    _table,
+    _words,
+)
+from zo.optim.kernels import AdamScalars, HiZOOScalars
+from zo.optim.kernels.reference import rests
+from zo.weights.updates import UpdateTarget
+
+
+@triton.jit
+def _rounded(x, like):
+    """Returns x rounded to what `like` points to, and back."""
+    if (
+        like.dtype.element_ty == tl.bfloat16
+    ):  # by its bits, since the interpreter's own cast cuts off
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return x.to(like.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit
+def _positions(count, BLOCK: tl.constexpr):
+    """Returns the counters of a program, (BLOCK,), their positions, (4 · BLOCK,), and which of these there are."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    position = 4 * first + tl.arange(0, 4 * BLOCK)
+    return first + tl.arange(0, BLOCK), position, position < count
+
+
+@triton.jit
+def _put(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
+    """Writes θ: rounded to nearest, or by the words of the key in the table's row `term`."""
+    if AT_RANDOM:
+        w0, w1, w2, w3 = _words(counter, term, tensor)
+        w = _in_order(w0, w1, w2, w3)
+        if to.dtype.element_ty == tl.bfloat16:
+            tl.store(to, _random_bfloat16(total, w), mask=inside)
+        else:
+            tl.store(to, _random_float16(total, w), mask=inside)
+    else:
+        tl.store(to, _rounded(total, to).to(to.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tensor", "count"])
+def _hizoo(
+    p,
+    h,
+    table,
+    count,
+    tensor,
+    back,
+    step,
+    gain,
+    smooth,
+    kept,
+    bend,
+    divisor,
+    keep,
+    BACK: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
+    AT_RANDOM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    counter, at, inside = _positions(count, BLOCK)
+    z = _normals(counter, table, tensor)
+    x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(h + at, mask=inside, other=1.0).to(tl.float32)
+    if BACK:
+        x = _rounded(x + back * tl.div_rn(z, tl.sqrt_rn(b)), p)
+    if IN_FLOAT32:
+        b = b + b * (z * z * gain - smooth)
+    else:
+        r = _rounded(z, h)
+        new = _rounded(_rounded(b * r, h) * r, h)
+        new = _rounded(_rounded(new * bend, h) * smooth, h)
+        new = _rounded(tl.div_rn(new, divisor + tl.zeros_like(new)), h)
+        b = _rounded(_rounded(b * kept, h) + new, h)
+    tl.store(h + at, b.to(h.dtype.element_ty), mask=inside)
+    total = keep * x + step * tl.div_rn(z, tl.sqrt_rn(b))
+    _put(p + at, total, inside, counter, table + TERM, tensor, AT_RANDOM)
+
+
+@triton.jit(do_not_specialize=["tensor", "count", "directions"])
+def _adam(
+    p,
+    m,
+    v,
+    table,
+    count,
+    directions,
+    tensor,
+    back,
+    beta1,
+    beta2,
+    rest1,
+    rest2,
+    root1,
+    root2,
+    eps,
+    step,
+    keep,
+    BACK: tl.constexpr,
+    AT_RANDOM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    counter, at, inside = _positions(count, BLOCK)
+    x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.zeros_like(x)
+    z = g
+    for j in range(directions):
+        z = _normals(counter, table + TERM * j, tensor)
+        c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
+        g = g + c * z
+    if BACK:
+        x = _rounded(x + back * z, p)
+    g = _rounded(g, m)
+    a = tl.load(m + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(v + at, mask=inside, other=1.0).to(tl.float32)
+    a = _rounded(_rounded(a * beta1, m) + rest1 * g, m)
+    b = _rounded(_rounded(b * beta2, m) + rest2 * g * g, m)
+    tl.store(m + at, a.to(m.dtype.element_ty), mask=inside)
+    tl.store(v + at, b.to(v.dtype.element_ty), mask=inside)
+    one = tl.full(x.shape, 1.0, tl.float32)
+    below = _rounded(tl.div_rn(_rounded(tl.sqrt_rn(b), m), root2 * one), m)
+    below = _rounded(below + eps, m)
+    way = _rounded(tl.div_rn(_rounded(tl.div_rn(a, root1 * one), m), below), m)
+    _put(
+        p + at, keep * x + step * way, inside, counter, table + TERM * directions, tensor, AT_RANDOM
+    )
+
+
+def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
+    gain = bend * s / divisor if scalars.in_float32 else 0.0
+    numbers = scalars.back or 0.0, scalars.step, gain, s, 1 - s, bend, divisor, 1.0 - at.decay
+    _launch(
+        *(_hizoo, at, (at.p, h), ((1.0, key),), (), numbers),
+        BACK=scalars.back is not None,
+        IN_FLOAT32=scalars.in_float32,
+    )
+
+
+def adam(
+    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    back, beta1, beta2, *others = scalars
+    numbers = (back or 0.0, beta1, beta2, *rests(scalars, m), *others, 1.0 - at.decay)
+    _launch(
+        *(_adam, at, (at.p, m, v), tuple(gradient), (len(gradient),), numbers),
+        BACK=back is not None,
+    )
+
+
+def _launch(
+    kernel: Any,
+    at: UpdateTarget,
+    tensors: tuple[Tensor, ...],
+    terms: tuple[tuple[float, NoiseKey], ...],
+    counts: tuple[int, ...],
+    numbers: tuple[Any, ...],
+    **switches: bool,
+) -> None:
+    """Runs a kernel over all of a tensor, on its device."""
+    count, keys = at.p.numel(), terms if at.bits is None else (*terms, (0.0, at.bits))
+    table = _table(keys, at.p.device)
+    with device_of(at.p):
+        kernel[(triton.cdiv(count, 4 * BLOCK),)](
+            *(*tensors, table, count, *counts, at.i, *(float(np.float32(x)) for x in numbers)),
+            **switches,
+            AT_RANDOM=at.bits is not None,
+            BLOCK=BLOCK,
+            enable_fp_fusion=False,
+        )

@@ -1,0 +1,83 @@
+"""The passes by numpy, tensor by tensor: where numba is missing, and to compare with."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zo.noise import KeyedTerms, NoiseKey, philox
+from zo.noise.reference import NumpyEngine
+from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
+from zo.weights.updates import UpdateTarget
+
+F = np.float32
+ENGINE = NumpyEngine()
+
+
+def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    with np.errstate(all="ignore"):
+        z, x, a = philox.normals(key, at.i, 0, at.p.numel()), _values(at.p), _values(h)
+        if scalars.back is not None:
+            x = rules.rounded(x + F(scalars.back) * (z / np.sqrt(a)), _stored(at.p))
+        bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
+        if scalars.in_float32:
+            a = rules.grown_float32(a, z, F(bend * s / divisor), F(s))
+        else:
+            a = rules.grown(a, z, _stored(h), F(bend), F(s), F(1 - s), F(divisor))
+        h.view(-1).copy_(torch.from_numpy(a))
+        _put(at, F(1.0 - at.decay) * x + F(scalars.step) * (z / np.sqrt(a)))
+
+
+def adam(
+    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+) -> None:
+    """As `zo.optim.kernels.Passes` says."""
+    with np.errstate(all="ignore"):
+        x, like = _values(at.p), _stored(m)
+        g: Any = np.zeros(at.p.numel(), F)
+        for c, key in gradient:
+            z = philox.normals(key, at.i, 0, at.p.numel())
+            g = g + F(c) * z
+        if scalars.back is not None:
+            x = rules.rounded(x + F(scalars.back) * z, _stored(at.p))
+        beta1, beta2, root1, root2, eps, step = map(F, scalars[1:])
+        rest1, rest2 = rests(scalars, m)
+        new_m = rules.first_moment(_values(m), g, like, beta1, rest1)
+        new_v = rules.second_moment(_values(v), g, like, beta2, rest2)
+        m.view(-1).copy_(torch.from_numpy(new_m))
+        v.view(-1).copy_(torch.from_numpy(new_v))
+        _put(
+            at,
+            F(1.0 - at.decay) * x + step * rules.adam_step(new_m, new_v, like, root1, root2, eps),
+        )
+
+
+def rests(scalars: AdamScalars, m: Tensor) -> tuple[Any, Any]:
+    """Returns 1 − β₁, rounded to the moments' dtype, as torch rounds a factor of `add_`, and 1 − β₂."""
+    rest1 = torch.tensor(1 - scalars.beta1, dtype=torch.float64).to(m.dtype).float().item()
+    return F(rest1), F(1 - scalars.beta2)
+
+
+def _stored(tensor: Tensor) -> Any:
+    """Returns a contiguous tensor as a flat array: bfloat16 as uint16, float16 as int16."""
+    flat = tensor.view(-1)
+    if flat.dtype == torch.float32:
+        return flat.numpy()
+    bits = flat.view(torch.int16).numpy()
+    return bits.view(np.uint16) if flat.dtype == torch.bfloat16 else bits
+
+
+def _values(tensor: Tensor) -> Any:
+    """Returns a tensor's values, float32."""
+    return tensor.reshape(-1).float().numpy()
+
+
+def _put(at: UpdateTarget, total: Any) -> None:
+    """Rounds θ's new values into it."""
+    flat, new = at.p.view(-1), torch.from_numpy(total)
+    if at.bits is None:
+        flat.copy_(new)
+    else:
+        ENGINE.round_(flat, new, at.i, at.bits)

@@ -1,0 +1,119 @@
+"""A run's model as a directory that transformers loads: weights of a step, configuration, tokenizer."""
+
+from pathlib import Path
+
+from zo.config import RunConfig, from_plain
+from zo.lm.models import ModelError
+from zo.run import checkpoint, trajectory
+from zo.run.assembly import Assembly
+from zo.run.directory import DirectoryError, load
+from zo.run.progress import Progress
+from zo.run.replay import rebuild
+from zo.run.tracking import read_status
+from zo.run.trajectory import Trajectory, TrajectoryError
+
+
+class ExportError(ValueError):
+    """A step or a directory that cannot be had; one sentence that names it."""
+
+
+UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError)
+"""What is wrong with what the user asked for, in one sentence."""
+
+
+def export(run: Path, step: str, out: Path, model: str | None = None, device: str = "auto") -> None:
+    """Writes the model of a run after a step.
+
+    Args:
+        run: The run's directory.
+        step: A number, `best` or `last`.
+        out: Directory to make; one that exists must be empty.
+        model: Path of the base model, if it is not where it was.
+        device: auto, cpu, cuda or cuda:N.
+
+    Raises:
+        ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
+    """
+    cfg = load(run)
+    if (run / trajectory.NAME).exists():
+        replay(Trajectory(run / trajectory.NAME), run, step, out, model=model, device=device)
+        return
+    steps = checkpoint.steps(run)
+    wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
+    number = wanted[step] if step in wanted else _number(step)
+    if number != 0 and number not in steps:
+        there = f"steps {', '.join(map(str, steps))}" if steps else "no step"
+        raise ExportError(
+            f"{run}: steps of {cfg.optimizer.name} cannot be made again, and of step {step} there is no "
+            f"checkpoint (there is of {there}); checkpoint.keep_best=true keeps the best step's"
+        )
+    assembly = _assembly(cfg, out, model, device)
+    if (
+        number
+        and checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, number) != number
+    ):
+        raise ExportError(f"{run}: the checkpoint of step {number} cannot be used")
+    _write(assembly, out)
+
+
+def replay(
+    found: Trajectory,
+    run: Path | None,
+    to: str,
+    out: Path,
+    model: str | None = None,
+    device: str = "auto",
+) -> None:
+    """Writes the model that a trajectory leads to.
+
+    Args:
+        found: The trajectory.
+        run: The run's directory, whose checkpoints shorten the way, if it is at hand.
+        to: A step's number, `best` or `last`.
+        out: Directory to make; one that exists must be empty.
+        model: Path of the base model, if it is not where it was.
+        device: auto, cpu, cuda or cuda:N.
+
+    Raises:
+        ExportError, TrajectoryError, ModelError: If that cannot be had.
+    """
+    last = len(found.losses)
+    wanted = {"best": found.best_until(last), "last": last}
+    step = wanted[to] if to in wanted else _number(to)
+    if step is None:
+        raise ExportError(
+            f"{found.path}: no evaluation yet, so there is no best step; it has {last} steps"
+        )
+    if step > last:
+        raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
+    assembly = _assembly(from_plain(found.header.config), out, model, device)
+    with (
+        Progress(f"{found.header.run_id}, step {step}", 0) as progress,
+        progress.replaying(step) as made,
+    ):
+        rebuild(assembly, found, step, run, made)
+    _write(assembly, out)
+
+
+def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Assembly:
+    """Loads the base model, once it is known that its weights can go where they should."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ExportError(f"{out} is there and not an empty directory; --out wants one to make")
+    cfg.model.path, cfg.device = model or cfg.model.path, device
+    return Assembly.of(cfg)
+
+
+def _write(assembly: Assembly, out: Path) -> None:
+    assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
+    try:
+        assembly.loaded.model.save_pretrained(out)
+        assembly.loaded.tokenizer.save_pretrained(out)
+    except OSError as error:
+        raise ExportError(f"{out}: {error.strerror or error}") from None
+    print(f"{out}: {assembly.params.numel:,} parameters, {assembly.weights_hash()}")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ExportError(f"{text!r} is no step: a number, best or last is wanted")
+    return int(text)

@@ -1,0 +1,399 @@
+"""The loop: batch, step, evaluate, stop early, log. Knows no method by name."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from zo.config import RunConfig
+from zo.lm.scoring import Batch, CandidateScorer, Evaluation
+from zo.optim import NonFiniteError
+from zo.run import checkpoint, memory, trajectory
+from zo.run.assembly import Assembly
+from zo.run.progress import Progress
+from zo.run.signals import Requests
+from zo.run.tracking import Row, RunLog
+from zo.run.trajectory import TrajectoryWriter
+from zo.tasks import Encoded, encode, encode_masked, load_splits
+from zo.tasks.batches import BatchOrder
+from zo.weights.space import ParameterSpace
+
+Summary = dict[str, Any]
+
+
+@dataclass
+class Session:
+    """What a run works with: data as tokens, scorer, θ and optimizer."""
+
+    train: list[Encoded]
+    validation: list[Encoded]
+    test: list[Encoded]
+    scorer: CandidateScorer
+    assembly: Assembly
+
+    @classmethod
+    def open(cls, cfg: RunConfig) -> "Session":
+        """Loads data and model and makes the optimizer.
+
+        Raises:
+            TaskError, ModelError: If they cannot be had as configured or do not fit each other.
+        """
+        splits = load_splits(cfg.task)
+        assembly = Assembly.of(cfg)
+        loaded = assembly.loaded
+        scorer = CandidateScorer(
+            loaded.model,
+            loaded.tokenizer.pad_token_id,
+            cfg.precision.loss,
+            cfg.model.kind,
+            cfg.task.objective,
+            cfg.precision.graphs,
+        )
+        tokens = encode_masked if cfg.model.kind == "masked" else encode
+        train, validation, test = (
+            tokens(cfg.task, loaded.tokenizer, examples)
+            for examples in (splits.train, splits.validation, splits.test)
+        )
+        scorer.check([*train, *validation, *test])
+        if cfg.task.objective == "lm":
+            train = [example.true_candidate_alone() for example in train]
+        return cls(train, validation, test, scorer, assembly)
+
+
+@dataclass
+class Best:
+    """The first evaluation with the best validation accuracy so far.
+
+    Attributes:
+        step: Where it was.
+        val_accuracy: Fraction.
+        test_accuracy: Fraction.
+        test_predictions: One digit per test example.
+        val_predictions: One digit per validation example.
+        weights: Hash of θ there.
+        evaluations_since: Evaluations after it.
+    """
+
+    step: int = -1
+    val_accuracy: float = -1.0
+    test_accuracy: float = -1.0
+    test_predictions: str = ""
+    val_predictions: str = ""
+    weights: str = ""
+    evaluations_since: int = 0
+
+    def see(self, row: Row) -> None:
+        """Takes note of a row's evaluation, if it has one; only a new best has a test accuracy."""
+        if "eval/test_accuracy" in row:
+            self.step, self.evaluations_since = row["step"], 0
+            self.val_accuracy = row["eval/val_accuracy"]
+            self.test_accuracy = row["eval/test_accuracy"]
+            self.test_predictions = row["best/test_predictions"]
+            self.val_predictions = row["best/val_predictions"]
+            self.weights = row["best/weights"]
+        elif "eval/val_accuracy" in row:
+            self.evaluations_since += 1
+
+    def predictions(self) -> dict[str, Any]:
+        """Returns what predictions.json holds."""
+        test, validation = (
+            [int(c) for c in p] for p in (self.test_predictions, self.val_predictions)
+        )
+        return {"step": self.step, "test": test, "validation": validation}
+
+    def summary(self, session: Session) -> Summary:
+        """Returns what is reported; nothing if no evaluation was reached."""
+        if self.step < 0:
+            return {}
+        return {
+            "best/step": self.step,
+            "best/val_accuracy": self.val_accuracy,
+            "best/test_accuracy": self.test_accuracy,
+            "best/val_n": len(session.validation),
+            "best/test_n": len(session.test),
+            "best/test_predictions": self.test_predictions,
+            "best/weights": self.weights,
+            "test/labels": "".join(str(e.label) for e in session.test),
+        }
+
+
+@dataclass
+class Totals:
+    """What a run adds up over its steps, and goes on with after an interruption.
+
+    Attributes:
+        made: Steps.
+        forwards: Forward passes.
+        best: See `Best`.
+        seconds: Of all steps and evaluations.
+        peak_gib: Largest memory at an evaluation.
+        step: Seconds of every step.
+        forward: Of it, of its forward passes.
+        perturb: Of it, of its passes over the weights.
+    """
+
+    made: int = 0
+    forwards: int = 0
+    best: Best = field(default_factory=Best)
+    seconds: float = 0.0
+    peak_gib: float = 0.0
+    step: list[float] = field(default_factory=list)
+    forward: list[float] = field(default_factory=list)
+    perturb: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Totals":
+        """Returns the totals of the rows of steps 1, 2, …."""
+        totals = cls()
+        for row in rows:
+            totals.see(row)
+        return totals
+
+    def see(self, row: Row) -> None:
+        """Adds a row of metrics.jsonl."""
+        self.best.see(row)
+        self.made = row["step"]
+        self.forwards = row.get("train/forwards", 0)
+        self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
+        self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))
+        for kind, times in self._times().items():
+            if f"time/{kind}_s" in row:
+                times.append(row[f"time/{kind}_s"])
+
+    def summary(self) -> Summary:
+        """Returns steps, forward passes and median times, ms."""
+        medians = {
+            f"time/{kind}_ms_median": 1e3 * statistics.median(times)
+            for kind, times in self._times().items()
+            if times
+        }
+        return {
+            "run/steps": self.made,
+            "run/forwards": self.forwards,
+            "time/total_s": self.seconds,
+            **medians,
+        }
+
+    def _times(self) -> dict[str, list[float]]:
+        return {"step": self.step, "forward": self.forward, "perturb": self.perturb}
+
+
+@dataclass
+class Journal:
+    """Where a run's steps go as they are made.
+
+    Attributes:
+        run_id: Of the run.
+        log: Rows, predictions, W&B.
+        trajectory: Losses; None for a method whose steps cannot be replayed.
+        progress: What a person sees.
+        requests: Signals to stop.
+    """
+
+    run_id: str
+    log: RunLog
+    trajectory: TrajectoryWriter | None
+    progress: Progress
+    requests: Requests
+
+    def sync(self) -> None:
+        """Waits until the disk has all steps."""
+        self.log.sync()
+        if self.trajectory is not None:
+            self.trajectory.sync()
+
+
+@dataclass
+class BatchLoss:
+    """The loss of one mini-batch at the current θ, as a number and with its gradient.
+
+    Attributes:
+        scorer: What computes it.
+        batch: The mini-batch, built once for all forward passes of a step.
+        params: θ, whose own seconds are left out where modules are displaced in the middle of a forward pass.
+        seconds: Time spent in forward passes, and in backward passes if there are any.
+    """
+
+    scorer: CandidateScorer
+    batch: Batch
+    params: ParameterSpace
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        """Returns the loss, without a gradient."""
+        with self._timed():
+            return self.scorer.loss(self.batch)
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        with self._timed():
+            return self.scorer.branches(self.batch, n)
+
+    def backward(self) -> float:
+        """Returns the loss and adds its gradient to `grad` of the parameters."""
+        with self._timed():
+            loss = self.scorer.differentiable_loss(self.batch)
+            loss.backward()
+            return loss.item()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start, displacing = time.perf_counter(), self.params.seconds
+        yield
+        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
+
+
+def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
+    """Steps and evaluates until the steps, the patience or the numbers run out.
+
+    Args:
+        cfg: The run's configuration.
+        session: θ and optimizer after the last of the steps in `totals`.
+        journal: Has exactly these steps.
+        totals: Of these steps.
+
+    Returns:
+        The run's summary, as docs/design.md lists it.
+
+    Raises:
+        Interrupted: If a signal asked to stop; the journal has what was made.
+    """
+    order = BatchOrder(len(session.train), cfg.batch_size, cfg.seed)
+    best, ending = totals.best, _ending(cfg, totals)
+    first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
+    for step in range(first, cfg.steps + 1):
+        if ending is not None:
+            break
+        row: Row = {"step": step}
+        try:
+            if step > 0:
+                row |= _step(session, [session.train[i] for i in order.indices(step - 1)], journal)
+                row["train/forwards"] += totals.forwards
+            if step % cfg.eval_every == 0 or step == cfg.steps:
+                row |= _evaluate(cfg, session, best, step, journal)
+        except NonFiniteError as error:
+            ending = _collapse(error, step)
+            journal.progress.say(f"{ending['run/collapse_what']}: collapsed")
+        if len(row) > 1:
+            totals.see(row)
+            journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
+        if ending is None:
+            ending = _ending(cfg, totals)
+            _keep(cfg, session, best, journal)
+            if step > 0:
+                journal.progress.advance(row["train/loss"], best.val_accuracy)
+            journal.requests.heed()
+    optimizer = session.assembly.optimizer
+    return {
+        **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
+        "run/forwards_per_step": optimizer.forwards_per_step,
+        **best.summary(session),
+        **totals.summary(),
+        "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
+        "mem/state_mib": optimizer.state_bytes() / 2**20,
+    }
+
+
+def _ending(cfg: RunConfig, totals: Totals) -> Summary | None:
+    """Returns the ending of a run whose patience is over."""
+    if cfg.patience is not None and totals.best.evaluations_since >= cfg.patience:
+        return {"run/status": "finished", "run/stop_reason": "patience"}
+    return None
+
+
+def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:
+    """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed."""
+    optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
+    step = optimizer.step_index
+    due = every is not None and step % every == 0 and 0 < step < cfg.steps
+    due |= cfg.checkpoint.keep_best and step == best.step > 0
+    due |= bool(journal.requests.received) and not optimizer.replays and step > 0
+    if due:
+        journal.sync()
+        keep = best.step if cfg.checkpoint.keep_best else None
+        checkpoint.save(journal.log.directory, journal.run_id, optimizer, keep)
+
+
+def _collapse(error: NonFiniteError, step: int) -> Summary:
+    """Returns the ending of a run whose numbers ran out at `step`, counted from 1."""
+    return {
+        "run/status": "collapsed",
+        "run/stop_reason": "non_finite",
+        "run/collapse_step": step,
+        "run/collapse_what": f"{error.what} is {error.value} at step {step}",
+    }
+
+
+def _step(session: Session, examples: list[Encoded], journal: Journal) -> Row:
+    """Makes one step, timed; the batch is built once for all of its forward passes."""
+    start = time.perf_counter()
+    assembly = session.assembly
+    perturb_before = assembly.params.seconds
+    loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples), assembly.params)
+    info = assembly.optimizer.step(loss_fn)
+    seconds = time.perf_counter() - start
+    if journal.trajectory is not None:
+        journal.trajectory.append(info.losses)
+    return {
+        "train/loss": info.loss,
+        "train/forwards": info.forwards,
+        **{f"optim/{name}": value for name, value in info.scalars.items()},
+        "time/step_s": seconds,
+        "time/forward_s": loss_fn.seconds,
+        "time/perturb_s": assembly.params.seconds - perturb_before,
+    }
+
+
+def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: Journal) -> Row:
+    """Scores the validation split, and the test split if that is a new best.
+
+    Raises:
+        NonFiniteError: If a weight or a loss is not finite; the predictions stay as they were.
+        Interrupted: If a signal asked to stop; the evaluation is not part of the run then.
+    """
+    start = time.perf_counter()
+    assembly = session.assembly
+    stops = assembly.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
+    if (bad := assembly.params.non_finite()) is not None:
+        name, value = bad
+        raise NonFiniteError(step, f"parameter {name}", value)
+
+    def score(examples: list[Encoded], split: str) -> Evaluation:
+        with journal.progress.evaluating(len(examples)) as done:
+            told = _both(done, lambda _: journal.requests.heed()) if stops else done
+            found = session.scorer.evaluate(examples, cfg.eval_tokens, told)
+        if not math.isfinite(found.loss):
+            raise NonFiniteError(step, f"{split} loss", found.loss)
+        return found
+
+    val = score(session.validation, "validation")
+    row: Row = {"eval/val_accuracy": val.accuracy, "eval/val_loss": val.loss}
+    if val.accuracy > best.val_accuracy:
+        test = score(session.test, "test")
+        row["eval/test_accuracy"] = test.accuracy
+        row["best/test_predictions"] = "".join(map(str, test.predictions))
+        row["best/val_predictions"] = "".join(map(str, val.predictions))
+        row["best/weights"] = assembly.weights_hash()
+        if journal.trajectory is not None:
+            found = trajectory.Best(val.accuracy, test.accuracy, row["best/weights"])
+            journal.trajectory.append_best(found)
+        verdict = f"test {test.accuracy:.1%}, the best so far"
+    else:
+        verdict = f"best {best.val_accuracy:.1%} at step {best.step}"
+    journal.progress.say(
+        f"step {step}: validation {val.accuracy:.1%}, loss {val.loss:.4f}; {verdict}"
+    )
+    row["time/eval_s"] = time.perf_counter() - start
+    row["mem/peak_gib"] = memory.peak_gib(assembly.device)
+    return row
+
+
+def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
+    def call(count: int) -> None:
+        first(count)
+        second(count)
+
+    return call

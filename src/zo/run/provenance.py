@@ -1,0 +1,70 @@
+"""Provenance of a run: code revision, library versions, device, hash of the weights."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
+
+
+def weights_hash(names: Sequence[str], tensors: Sequence[Tensor]) -> str:
+    """Returns a hash of names, shapes, dtypes and bits: equal for equal weights, on any device."""
+    digest = xxhash.xxh3_128()
+    for name, tensor in zip(names, tensors, strict=True):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+    return f"xxh3_128:{digest.hexdigest()}"
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Returns code, library versions, machine and time of start."""
+    revision = _git("rev-parse", "HEAD")
+    return {
+        "git_revision": revision or "unknown",
+        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "device": device_name(device),
+        "host_cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of the GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return f"cpu: {line.split(':', 1)[1].strip()}"
+    return f"cpu: {platform.processor() or platform.machine()}"
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def _git(*arguments: str) -> str:
+    """Returns what git prints about this source tree, or nothing outside of one."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

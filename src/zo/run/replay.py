@@ -1,0 +1,64 @@
+"""The weights of any step: the nearest checkpoint before it, and from there the trajectory's steps made again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zo.run import checkpoint
+from zo.run.assembly import Assembly
+from zo.run.trajectory import Trajectory, TrajectoryError
+
+
+def rebuild(
+    assembly: Assembly,
+    trajectory: Trajectory,
+    to: int,
+    run: Path | None = None,
+    made: Callable[[int], None] = lambda step: None,
+) -> int:
+    """Brings θ and the optimizer from step 0 to where they were after step `to`.
+
+    Args:
+        assembly: At step 0.
+        trajectory: Of the run.
+        to: 0 to the trajectory's last step.
+        run: The run's directory, whose checkpoints shorten the way.
+        made: Called with the number of each step reached; may raise to stop.
+
+    Returns:
+        The step from which steps were replayed: that of a checkpoint, or 0.
+
+    Raises:
+        TrajectoryError: If base weights, noise backend or method are not the trajectory's, or give other weights.
+    """
+    _check_fit(assembly, trajectory)
+    start = 0
+    if run is not None:
+        start = checkpoint.load_newest(run, trajectory.header.run_id, assembly.optimizer, to)
+    made(start)
+    best = trajectory.best_until(to)
+    for step in range(start, to + 1):
+        if step > start:
+            assembly.optimizer.replay(trajectory.losses[step - 1])
+            made(step)
+        if step == best and assembly.weights_hash() != trajectory.bests[step].weights:
+            raise TrajectoryError(
+                f"{trajectory.path}: step {step} made again gives other weights than the run had; "
+                "another processor or version of torch may round otherwise"
+            )
+    return start
+
+
+def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
+    """Raises TrajectoryError unless the trajectory's losses can lead somewhere from here."""
+    header, here = trajectory.header, assembly.params.engine.backend
+    if header.base != assembly.base:
+        name = header.config["model"]["name"]
+        raise TrajectoryError(
+            f"{trajectory.path}: it starts from other weights than {name} has here "
+            f"({header.base}, not {assembly.base})"
+        )
+    if header.noise != here:
+        raise TrajectoryError(
+            f"{trajectory.path}: its noise is {header.noise}, and here it is {here}; "
+            "it has to be made with the noise and on the kind of device that it was made with"
+        )

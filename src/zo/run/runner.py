@@ -1,0 +1,219 @@
+"""One run, from its configuration to its summary: made, resumed, or left alone if it has ended."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from zo.config import RunConfig, describe, scientific
+from zo.lm.models import ModelError
+from zo.run import atomic, checkpoint, history, lock, memory, provenance, signals, trajectory
+from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
+from zo.run.history import Past
+from zo.run.loop import Journal, Session, Summary, Totals, train
+from zo.run.progress import Progress
+from zo.run.replay import rebuild
+from zo.run.signals import Interrupted, Requests
+from zo.run.tracking import RunLog, note_failure, note_interruption, read_status, set_status
+from zo.run.trajectory import Header, TrajectoryError, TrajectoryWriter
+from zo.tasks import TaskError
+
+ATTEMPTS = "attempts.jsonl"
+ENDED = ("finished", "collapsed")
+LOCKED = 75
+"""Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
+
+
+UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError)
+"""Data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
+
+
+def run(cfg: RunConfig) -> Summary:
+    """Makes one run, goes on with it where it was interrupted, or returns at once if it has ended.
+
+    Args:
+        cfg: Checked configuration.
+
+    Returns:
+        The run's summary, as docs/design.md lists it.
+
+    Raises:
+        TaskError, ModelError: If data or weights cannot be had as configured.
+        TrajectoryError: If the weights of an interrupted run cannot be made again here.
+        DirectoryError: If the run's directory cannot be written or is of another run.
+        LockedError: If another process is making this run.
+        Interrupted: If a signal asked to stop; what was made is saved.
+    """
+    new = not directory_of(cfg).exists()
+    directory, title = freeze(cfg), describe(cfg)
+    if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
+        print(
+            f"{title}: {status['run/status']} before, see {directory} (resume=false runs it anew)"
+        )
+        return status
+    with _held(directory), signals.requests() as requests:
+        try:
+            if not cfg.resume:
+                _clear(directory)
+            summary = _attempt(cfg, directory, title, requests)
+        except UNUSABLE as error:
+            _unusable(directory, error, new)
+            raise
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            note_interruption(directory, getattr(stopped, "name", "SIGINT"))
+            raise
+        except Exception as error:
+            note_failure(directory, error)
+            raise
+    print(f"{title}: {_outcome(summary)}, see {directory}")
+    return summary
+
+
+def _attempt(cfg: RunConfig, directory: Path, title: str, requests: Requests) -> Summary:
+    """Makes what is missing of a run whose directory is held."""
+    session = Session.open(cfg)
+    memory.reset_peak(session.assembly.device)
+    with Progress(title, cfg.steps) as progress:
+        before = _resume(cfg, directory, session, progress, requests)
+        log, writer = _open(cfg, directory, session, before)
+        journal = Journal(directory.name, log, writer, progress, requests)
+        totals = Totals.of(before.rows)
+        if totals.best.step >= 0:
+            log.write_predictions(totals.best.predictions())
+        try:
+            summary = train(cfg, session, journal, totals)
+            journal.sync()
+        except BaseException:
+            log.abandon()
+            raise
+        finally:
+            if writer is not None:
+                writer.close()
+    if totals.best.step >= 0:
+        log.write_predictions(totals.best.predictions())
+    log.finish(summary)
+    checkpoint.remove(directory, keep=totals.best.step if cfg.checkpoint.keep_best else None)
+    return summary
+
+
+def _resume(
+    cfg: RunConfig, directory: Path, session: Session, progress: Progress, requests: Requests
+) -> Past:
+    """Brings θ and the optimizer to the last step that an earlier attempt left whole; returns what is known of it."""
+    assembly = session.assembly
+    optimizer = assembly.optimizer
+    before = history.read(directory, cfg, directory.name, optimizer.replays)
+    if before.trajectory is None:
+        before.cut(checkpoint.load_newest(directory, directory.name, optimizer, before.step))
+        source = "a checkpoint"
+    else:
+        with progress.replaying(before.step) as made:
+
+            def reached(step: int) -> None:
+                made(step)
+                requests.heed()
+
+            start = rebuild(assembly, before.trajectory, before.step, directory, reached)
+        source = f"step {start}, {before.step - start} steps replayed"
+    if before.step:
+        progress.begin_at(before.step)
+        progress.say(f"goes on after step {before.step} (from {source})")
+    checkpoint.remove(directory, after=before.step)
+    return before
+
+
+def _open(
+    cfg: RunConfig, directory: Path, session: Session, before: Past
+) -> tuple[RunLog, TrajectoryWriter | None]:
+    """Opens log and trajectory behind the steps that are known."""
+    assembly = session.assembly
+    told = provenance.provenance(assembly.device)
+    log = RunLog(
+        directory,
+        before.rows,
+        run_id=directory.name,
+        name=describe(cfg),
+        config={
+            **scientific(cfg),
+            "provenance": {
+                "run_id": directory.name,
+                "sweep": cfg.tracking.group or "none",
+                "parameters": assembly.params.numel,
+                **told,
+                "attempts": _attempts(directory, before.step, told),
+            },
+        },
+        tracking=cfg.tracking,
+    )
+    if not assembly.optimizer.replays or cfg.steps == 0:
+        return log, None
+    header = Header(
+        run_id=directory.name,
+        config=scientific(cfg),
+        base=assembly.base,
+        parameters=assembly.params.numel,
+        noise=assembly.params.engine.backend,
+        losses_per_step=assembly.optimizer.forwards_per_step,
+        written_by={"torch": told["versions"]["torch"], "git": told["git_revision"]},
+    )
+    path = directory / trajectory.NAME
+    return log, TrajectoryWriter(path, header, before.trajectory, before.step)
+
+
+def _attempts(directory: Path, first_step: int, provenance: dict[str, Any]) -> list[dict[str, Any]]:
+    """Notes this attempt in `attempts.jsonl` and returns all of them, the first one first."""
+    told = ("started", "git_revision", "device")
+    this = {"after_step": first_step, **{key: provenance[key] for key in told}}
+    file = atomic.Appender(directory / ATTEMPTS)
+    file.write((json.dumps(this) + "\n").encode())
+    file.close()
+    return list(_read_lines((directory / ATTEMPTS).read_bytes()))
+
+
+def _read_lines(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yields what the lines of a JSON lines file hold, but for torn ones."""
+    for line in data.splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Holds the run's directory, of which it is known from then on that it can be written."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock.held(directory))
+        except OSError as error:
+            raise DirectoryError(f"{error.filename or directory}: {error.strerror}") from None
+        yield
+
+
+def _unusable(directory: Path, error: BaseException, new: bool) -> None:
+    """Notes why a run cannot be made, or removes what was made for it if it was only asked for now."""
+    if new:
+        shutil.rmtree(directory)
+        if not any(directory.parent.iterdir()):
+            directory.parent.rmdir()
+    else:
+        set_status(directory, {"run/status": "failed", "run/error": str(error)})
+
+
+def _clear(directory: Path) -> None:
+    """Removes what earlier attempts left, but the frozen configuration and the lock."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (CONFIG, lock.NAME):
+            path.unlink()
+
+
+def _outcome(summary: Summary) -> str:
+    """Returns one line for people."""
+    if summary["run/status"] == "collapsed":
+        return f"collapsed at step {summary['run/collapse_step']}"
+    return (
+        f"test {summary['best/test_accuracy']:.1%} of {summary['best/test_n']} at step "
+        f"{summary['best/step']} (best validation {summary['best/val_accuracy']:.1%})"
+    )

@@ -1,0 +1,217 @@
+"""A run as a file of kilobytes: what its forward passes measured. Seeds and base weights make any step's weights of it.
+
+The file, all numbers little endian:
+
+    b"ZOTRAJ", version: u16, length of the header: u32, the header: JSON, CRC-32 of all so far: u32
+    per step, from 1:   b"S", its losses in the order of its forward passes: f64 × header.losses_per_step, CRC-32: u32
+    behind a new best:  b"B", validation and test accuracy: 2 × f64, hash of the weights: 16 bytes, CRC-32: u32
+
+The CRC-32 of a step or a best is that of the step's number (u32) and of the bytes before it.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zo.run.atomic import Appender
+
+NAME = "trajectory.bin"
+MAGIC = b"ZOTRAJ"
+VERSION = 1
+HASH = "xxh3_128:"
+_START = struct.Struct("<6sHI")
+_CRC = struct.Struct("<I")
+
+
+class TrajectoryError(ValueError):
+    """A file that is not a whole trajectory, or not of this run; one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the losses belong to.
+
+    Attributes:
+        run_id: Of the run, see `zo.config.identity.run_id`.
+        config: The run's scientific configuration: model, optimizer, precision, seed, lr among it.
+        base: Hash of the weights at step 0, see `zo.run.provenance.weights_hash`.
+        parameters: Number of trainable values.
+        noise: What draws the directions, see `zo.noise.Engine`.
+        losses_per_step: Forward passes of one step.
+        written_by: Versions of the suite and of torch.
+    """
+
+    run_id: str
+    config: dict[str, Any]
+    base: str
+    parameters: int
+    noise: str
+    losses_per_step: int
+    written_by: dict[str, str]
+
+    def encode(self) -> bytes:
+        """Returns the file's beginning."""
+        text = json.dumps(asdict(self), sort_keys=True).encode()
+        start = _START.pack(MAGIC, VERSION, len(text)) + text
+        return start + _CRC.pack(zlib.crc32(start))
+
+
+@dataclass(frozen=True)
+class Best:
+    """An evaluation that was the best so far.
+
+    Attributes:
+        val_accuracy: Fraction.
+        test_accuracy: Fraction.
+        weights: Hash of θ there.
+    """
+
+    val_accuracy: float
+    test_accuracy: float
+    weights: str
+
+
+class Frames:
+    """How steps and bests stand in the file.
+
+    Args:
+        count: Losses per step.
+    """
+
+    def __init__(self, count: int):
+        self._bodies = {b"S": struct.Struct(f"<{count}d"), b"B": struct.Struct("<2d16s")}
+
+    def step(self, step: int, losses: Sequence[float]) -> bytes:
+        """Returns the bytes of step `step` ≥ 1."""
+        return self._sealed(step, b"S" + self._bodies[b"S"].pack(*losses))
+
+    def best(self, step: int, best: Best) -> bytes:
+        """Returns the bytes of a best after step `step`."""
+        digest = bytes.fromhex(best.weights.removeprefix(HASH))
+        body = self._bodies[b"B"].pack(best.val_accuracy, best.test_accuracy, digest)
+        return self._sealed(step, b"B" + body)
+
+    def read(self, data: bytes, at: int, step: int) -> tuple[bytes, tuple[Any, ...], int] | None:
+        """Returns kind, content and end of what stands at `at` behind `step` steps, or None if it is not whole."""
+        kind = data[at : at + 1]
+        if kind not in self._bodies:
+            return None
+        end = at + 1 + self._bodies[kind].size
+        frame = data[at:end]
+        if data[at : end + _CRC.size] != self._sealed(step + (kind == b"S"), frame):
+            return None
+        return kind, self._bodies[kind].unpack(frame[1:]), end + _CRC.size
+
+    @staticmethod
+    def _sealed(step: int, frame: bytes) -> bytes:
+        return frame + _CRC.pack(zlib.crc32(frame, zlib.crc32(_CRC.pack(step))))
+
+
+class Trajectory:
+    """A trajectory file that has been read.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        header: See `Header`.
+        losses: Of every step in order, from step 1: those before the first torn or altered byte.
+        bests: Step -> evaluation that was the best so far.
+        ends: Length of the file up to each step and what stands behind it; `ends[0]` is the header's.
+        torn: Whether there are bytes that are not whole.
+
+    Raises:
+        TrajectoryError: If there is no such file, or its beginning is not whole.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise TrajectoryError(f"{path}: {error.strerror}") from None
+        self.header, at = _decode_header(data, path)
+        frames = Frames(self.header.losses_per_step)
+        self.losses: list[tuple[float, ...]] = []
+        self.bests: dict[int, Best] = {}
+        self.ends = [at]
+        while (found := frames.read(data, at, len(self.losses))) is not None:
+            kind, content, at = found
+            if kind == b"S":
+                self.losses.append(content)
+                self.ends.append(at)
+            else:
+                val, test, digest = content
+                self.bests[len(self.losses)] = Best(val, test, HASH + digest.hex())
+                self.ends[-1] = at
+        self.torn = at != len(data)
+
+    def best_until(self, step: int) -> int | None:
+        """Returns the step of the best evaluation up to a step, if there was one."""
+        return max((s for s in self.bests if s <= step), default=None)
+
+
+class TrajectoryWriter:
+    """Adds steps to a trajectory file.
+
+    Args:
+        path: The file.
+        header: Of a file that is begun.
+        before: The file as it was read, to go on with it and its own header; None begins it anew.
+        step: Steps of it to keep.
+    """
+
+    def __init__(self, path: Path, header: Header, before: Trajectory | None = None, step: int = 0):
+        self._step = step
+        keep = 0 if before is None else before.ends[step]
+        self._frames = Frames(header.losses_per_step)
+        self._file = Appender(path, keep)
+        if before is None:
+            self._file.write(header.encode())
+
+    def append(self, losses: Sequence[float]) -> None:
+        """Adds the next step.
+
+        Raises:
+            OSError: If the disk is full; the torn step is recognised when the file is read.
+        """
+        self._step += 1
+        self._file.write(self._frames.step(self._step, losses))
+
+    def append_best(self, best: Best) -> None:
+        """Adds that the evaluation after the newest step was the best so far."""
+        self._file.write(self._frames.best(self._step, best))
+
+    def sync(self) -> None:
+        """Waits until the disk has all of it."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _decode_header(data: bytes, path: Path) -> tuple[Header, int]:
+    """Returns the header and where the steps start.
+
+    Raises:
+        TrajectoryError: If it is not whole or of another version.
+    """
+    if not data.startswith(MAGIC) or len(data) < _START.size:
+        raise TrajectoryError(f"{path}: not a trajectory")
+    _, version, length = _START.unpack_from(data)
+    end = _START.size + length
+    if version != VERSION:
+        raise TrajectoryError(f"{path}: version {version}, but this suite reads version {VERSION}")
+    if data[end : end + _CRC.size] != _CRC.pack(zlib.crc32(data[:end])):
+        raise TrajectoryError(f"{path}: its header is torn or was altered")
+    return Header(**json.loads(data[_START.size : end])), end + _CRC.size
+
+
+def find(path: Path) -> Path:
+    """Returns the trajectory file that a path means: itself, or the one of a run's directory."""
+    return path / NAME if path.is_dir() else path

@@ -1,0 +1,92 @@
+"""What a trajectory holds, and the weights that it leads to.
+
+    python -m zo.trajectory info out/bszo-0123456789ab
+    python -m zo.trajectory replay out/bszo-0123456789ab --to 1500 --out weights/
+    python -m zo.trajectory replay bszo.bin --to best --out weights/ --model my/copy
+
+`info` prints what the file holds. `replay` writes the weights after a step, with the tokenizer, as a directory that
+transformers' `from_pretrained` loads; they have the run's own bits where noise backend, dtype and processor are the
+same, and the file knows the hash of its best step's weights, so that `replay` can tell.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zo.run.trajectory import Trajectory, TrajectoryError, find
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    parser = argparse.ArgumentParser(
+        "python -m zo.trajectory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="what a trajectory holds")
+    replay = commands.add_parser("replay", help="write the weights of a step")
+    for command in (info, replay):
+        command.add_argument("run", type=Path, help="a run's directory, or a trajectory file")
+    replay.add_argument("--to", required=True, metavar="STEP", help="a number, best or last")
+    replay.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="made; must be empty"
+    )
+    replay.add_argument(
+        "--model", metavar="PATH", help="where the base model is, if not where it was"
+    )
+    replay.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    args = parser.parse_args(argv)
+    try:
+        found = Trajectory(find(args.run))
+    except TrajectoryError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.command == "info":
+        for what, value in describe(found):
+            print(f"{what:14}{value}")
+        return 0
+    from zo.run import export  # here, so that info and --help answer at once
+
+    try:
+        run = args.run if args.run.is_dir() else None
+        export.replay(found, run, args.to, args.out, model=args.model, device=args.device)
+    except export.UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def describe(found: Trajectory) -> list[tuple[str, str]]:
+    """Returns what the file holds, as (what, how much)."""
+    header, config = found.header, found.header.config
+    steps, size = len(found.losses), found.ends[-1]
+    per_step = f", {(size - found.ends[0]) / steps:.1f} bytes per step" if steps else ""
+    optimizer = ", ".join(f"{k} {v}" for k, v in config["optimizer"].items() if k != "name")
+    lines = [
+        ("run", header.run_id),
+        ("size", f"{size:,} bytes{per_step}"),
+        ("steps", f"{steps:,} of at most {config['steps']:,}"),
+        ("base model", f"{config['model']['name']}, {config['model']['path']}"),
+        ("base weights", f"{header.base}, {header.parameters:,} parameters"),
+        ("task", config["task"]["name"]),
+        (
+            "method",
+            f"{config['optimizer']['name']}: lr {config['lr']:g}, seed {config['seed']}, {optimizer}",
+        ),
+        ("precision", ", ".join(f"{k} {v}" for k, v in config["precision"].items() if k != "name")),
+        ("noise", header.noise),
+        ("written by", ", ".join(f"{k} {v}" for k, v in header.written_by.items())),
+    ]
+    if (step := found.best_until(steps)) is not None:
+        best = found.bests[step]
+        accuracies = f"validation {best.val_accuracy:.2%}, test {best.test_accuracy:.2%}"
+        lines.append(("best step", f"{step:,}: {accuracies}, weights {best.weights}"))
+    if found.torn:
+        lines.append(("torn", f"what follows step {steps:,} is not whole"))
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

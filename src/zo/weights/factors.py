@@ -1,0 +1,303 @@
+"""θ = W + A Vᵀ for every matrix of a model: LOZO moves A, and all of its probes run as one batch through W.
+
+A linear layer y = x Wᵀ whose W is displaced by ε U Vᵀ computes y + ε (x V) Uᵀ. The rows of a batch can therefore belong
+to different places of θ, here called branches: all go through the same W, and each is given its own (x V)(A + ε U)ᵀ. V
+is kept for a while, so that the updates −η c U Vᵀ add up in A, float32, and reach W when the next V is due (`fold`).
+
+The products with A, U and V are float32, and what they add to a layer's output is rounded to its dtype once. Biases and
+norms are moved in place, and displaced within the layer that they belong to.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from zo.noise import NoiseKey
+from zo.weights.directions import Direction, LowRank, Terms
+
+Forward: TypeAlias = Callable[..., Tensor]
+
+FOLD = 1 << 24
+"""Values of a matrix that are folded at a time: 64 MiB of float32."""
+
+
+class Factors:
+    """A and V of a model's matrices, and the layers that add what A, V and the branches come to.
+
+    The layers are `nn.Linear`, transformers' `Conv1D`, `nn.Embedding` with its subclasses whose output is linear in the
+    table, and layers without layers of their own whose trainable tensors have one dimension, such as norms. The rows of
+    their first input are those of branch 0, then as many of branch 1, and so on.
+
+    Args:
+        model: Its layers compute with A and V from now on.
+        names: Of θ's tensors.
+        tensors: θ's tensors: each W, and the biases and norms.
+
+    Attributes:
+        a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the held directions' ranks; (0,) of tensors with
+            fewer than two dimensions.
+
+    Raises:
+        ValueError: If no such layer computes with a trainable tensor; names it.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]):
+        self.a = [torch.zeros(0, device=p.device) for p in tensors]
+        self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
+        self._tensors = tensors
+        self._held: dict[NoiseKey, slice] = {}  # key of a V -> its place in w
+        self._moved = False  # whether A may be other than 0
+        self._branches: list[Tensor] | None = None
+        self._count = 1
+        self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
+        self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
+        self._room: list[Tensor] = []  # what `_branches` is made of
+        self._drawn: dict[NoiseKey, list[Tensor]] = {}  # for the probes, and the update after them
+        self._unread = dict(enumerate(names))  # tensors that no layer has computed a probe with
+        index = {p.data_ptr(): i for i, p in enumerate(tensors)}
+        covered: set[int] = set()
+        for path, module in model.named_modules():
+            held = module.named_parameters(recurse=False)
+            own = {name: index[p.data_ptr()] for name, p in held if p.data_ptr() in index}
+            if own and (forward := self._layer(module, own, path)) is not None:
+                module.forward = forward
+                covered.update(own.values())
+        for i, name in enumerate(names):
+            if i not in covered:
+                layers = "linear, embedding or normalisation layer"
+                raise ValueError(f"restore=factors: {name} belongs to no {layers}")
+
+    def hold(self, directions: Sequence[LowRank]) -> None:
+        """Draws the V of all directions that θ is moved along from now on; A is 0, or was made with these."""
+        held, width = dict[NoiseKey, slice](), 0
+        for z in directions:
+            held[z.v] = slice(width, width := width + z.rank)
+        if held != self._held:
+            self._held = held
+            for i, p in enumerate(self._tensors):
+                if p.dim() > 1:
+                    self._v[i] = torch.cat([z.right(i, p) for z in directions])
+                    if self.a[i].dim() == 1:
+                        self.a[i] = torch.zeros(width, p.shape[0], device=p.device)
+        self.look()
+
+    def look(self) -> bool:
+        """Returns whether A is other than 0 anywhere; one wait for the device."""
+        self._moved = bool(torch.stack([a.any() for a in self.a]).any())
+        return self._moved
+
+    def add_(self, terms: Terms) -> Terms:
+        """Moves A by Σ c_j U_j; returns terms that move what is no matrix, of noise that is drawn already."""
+        drawn = self._draw(terms)
+        self._add_left(self.a, terms, drawn)
+        self._moved |= any(c != 0.0 for c, _ in terms)
+        self._drawn = {}
+        return [(c, _Drawn(drawn[_low_rank(z).u])) for c, z in terms]
+
+    def fold(self) -> None:
+        """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
+        if not self._moved:
+            return
+        for p, a, v in zip(self._tensors, self.a, self._v, strict=True):
+            if p.dim() > 1:
+                _fold(p, a, v)
+                a.zero_()
+        self._moved = False
+
+    def go(self, places: Sequence[Terms]) -> None:
+        """From now on branch b computes at θ + Σ c_j z_j, the terms of `places[b]`."""
+        drawn = self._drawn = self._draw([term for terms in places for term in terms])
+        if not self._room or len(self._room[0]) != len(places):
+            starts = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
+            self._room = [torch.zeros(len(places), *s.shape, device=s.device) for s in starts]
+        for b, terms in enumerate(places):
+            here = [room[b] for room in self._room]
+            vectors = [here[i] for i in self._vectors]
+            for i in self._matrices:
+                here[i].copy_(self.a[i])
+            for vector in vectors:
+                vector.zero_()
+            self._add_left(here, terms, drawn)
+            for c, z in terms:
+                _add(vectors, [drawn[_low_rank(z).u][i] for i in self._vectors], c)
+        self._count, self._branches = len(places), self._room
+
+    def back(self) -> None:
+        """From now on there is one branch, at θ."""
+        self._count, self._branches = 1, None
+
+    def check(self) -> None:
+        """Makes sure that all tensors were displaced where probes have read them until now.
+
+        Raises:
+            RuntimeError: If no layer computed with one of them: it is not read, or past its layer.
+        """
+        if self._unread:
+            name, why = next(iter(self._unread.values())), "is not computed with in its layer"
+            raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
+
+    def _draw(self, terms: Terms) -> dict[NoiseKey, list[Tensor]]:
+        """Returns Uᵀ of every matrix and z of every other tensor, by U's key: a step asks twice for the same."""
+        found: dict[NoiseKey, list[Tensor]] = {}
+        for z in dict.fromkeys(_low_rank(z) for _, z in terms):
+            found[z.u] = self._drawn.get(z.u) or [
+                z.left(i, p) if p.dim() > 1 else z.sample(i, p) for i, p in enumerate(self._tensors)
+            ]
+        return found
+
+    def _add_left(
+        self, out: Sequence[Tensor], terms: Terms, drawn: Mapping[NoiseKey, Sequence[Tensor]]
+    ) -> None:
+        """Adds Σ c_j U_jᵀ to those of `out`, one per tensor, that are of matrices: (w, rows)."""
+        for c, z in terms:
+            z = _low_rank(z)
+            places = [out[i][self._held[z.v]] for i in self._matrices]
+            _add(places, [drawn[z.u][i] for i in self._matrices], c * z.scale)
+
+    def _layer(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
+        """Returns a layer's forward at the branches' places, or None if it is of no known kind."""
+        plain = module.forward
+        if all(self._tensors[i].dim() < 2 for i in own.values()):
+            return None if list(module.children()) else self._small(module, plain, own, path)
+        weight, bias = own.get("weight"), own.get("bias")
+        if weight is None or own.keys() - {"weight", "bias"}:
+            return None
+        if type(module).forward is nn.Linear.forward:
+            return self._product(plain, weight, bias, path, transposed=False)
+        if type(module).__name__ == "Conv1D":  # transformers': y = x W + b
+            return self._product(plain, weight, bias, path, transposed=True)
+        if isinstance(module, nn.Embedding) and module.max_norm is None and bias is None:
+            return self._lookup(module, plain, weight, path)
+        return None
+
+    def _product(
+        self, plain: Forward, weight: int, bias: int | None, path: str, transposed: bool
+    ) -> Forward:
+        """A linear layer: adds (x V) Lᵀ, or (x L) Vᵀ if W is transposed, L = A + Σ c_j U_j; and a bias's Σ c_j z_j."""
+
+        def forward(x: Tensor) -> Tensor:
+            y = plain(x)
+            if not self._differ(weight, bias):
+                return y
+            first, second = self._v[weight], self._left(weight)
+            if transposed:
+                first, second = second, first
+            rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
+            if bias is None or self._branches is None:
+                more = rows @ second  # (n, T, out)
+            else:
+                shift = self._branches[bias][:, None]  # (n, 1, out)
+                more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
+            return y.add_(more.view_as(y))
+
+        return forward
+
+    def _lookup(self, module: nn.Module, plain: Forward, weight: int, path: str) -> Forward:
+        """An embedding: adds L[ids] Vᵀ; the layer itself looks L up, in a table of all branches' L side by side."""
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            y = plain(*args, **kwargs)
+            if not self._differ(weight):
+                return y
+            if y.dim() < 3:
+                raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
+            left = self._left(weight)
+            with _holding(module, {"weight": left.flatten(0, 1).T}):
+                found = plain(*args, **kwargs)  # (n · P, L, n · w)
+            found = self._split(found, path).flatten(1, 2).unflatten(-1, left.shape[:2])
+            mine = found.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (n, T, w)
+            return y.add_((mine @ self._v[weight]).view_as(y))
+
+        return forward
+
+    def _small(
+        self, module: nn.Module, plain: Forward, own: Mapping[str, int], path: str
+    ) -> Forward:
+        """A layer of biases and scales: runs branch by branch, on tensors that are displaced and rounded once."""
+
+        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            self._differ(*own.values())
+            if self._branches is None:
+                return plain(x, *args, **kwargs)
+            parts = []
+            for b, rows in enumerate(self._split(x, path)):
+                there = {
+                    name: (self._tensors[i] + self._branches[i][b]).to(self._tensors[i].dtype)
+                    for name, i in own.items()
+                }
+                with _holding(module, there):
+                    parts.append(plain(rows, *args, **kwargs))
+            return torch.cat(parts)
+
+        return forward
+
+    def _differ(self, *tensors: int | None) -> bool:
+        """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""
+        if self._branches is not None and self._unread:
+            for i in tensors:
+                self._unread.pop(i, None)  # type: ignore[arg-type]
+        return self._branches is not None or self._moved
+
+    def _left(self, i: int) -> Tensor:
+        """Returns (A + Σ c_j U_j)ᵀ of matrix `i` at every branch: (n, w, rows)."""
+        return self.a[i][None] if self._branches is None else self._branches[i]
+
+    def _split(self, x: Tensor, path: str) -> Tensor:
+        """Returns x as one part per branch: (n, its rows, …).
+
+        Raises:
+            ValueError: If the branches have not as many rows each.
+        """
+        if x.shape[0] % self._count:
+            raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self._count} branches")
+        parts: Tensor = x.unflatten(0, (self._count, -1))
+        return parts
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A direction whose parts are there, one per tensor."""
+
+    parts: Sequence[Tensor]
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        return self.parts[i]
+
+
+def _low_rank(z: Direction) -> LowRank:
+    if not isinstance(z, LowRank):
+        raise TypeError("restore=factors moves along directions of low rank alone")
+    return z
+
+
+def _add(out: list[Tensor], more: list[Tensor], alpha: float) -> None:
+    """Adds alpha times each of `more` to each of `out`, in place."""
+    if out:
+        torch._foreach_add_(out, more, alpha=alpha)
+
+
+def _fold(p: Tensor, a: Tensor, v: Tensor) -> None:
+    """W ← W + A Vᵀ: (rows, columns), (w, rows), (w, columns). No matrix product: TF32 or a library would round it."""
+    rows = max(1, FOLD // v.shape[1])
+    for part, a_part in zip(p.split(rows), a.split(rows, dim=1), strict=True):
+        total = part.float()  # `part` itself where that is float32
+        for a_r, v_r in zip(a_part, v, strict=True):
+            total.addcmul_(a_r[:, None], v_r)
+        if total is not part:
+            part.copy_(total)
+
+
+@contextmanager
+def _holding(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """While the body runs, the module computes with other tensors than its own."""
+    held: dict[str, Any] = module._parameters
+    own = {name: held[name] for name in tensors}
+    held.update(tensors)
+    try:
+        yield
+    finally:
+        held.update(own)

@@ -1,0 +1,241 @@
+"""Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zo import config
+from zo.config import ConfigError, command_line, identity
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = {
+    group: sorted(p.stem for p in (ROOT / "conf" / group).glob("*.yaml"))
+    for group in ("model", "task", "optimizer", "precision", "sweep")
+}
+
+NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
+
+config.register()
+
+
+def the_run(*overrides):
+    (run,) = command_line.runs(list(overrides))
+    return run
+
+
+def problems_of(*overrides, multirun=False):
+    with pytest.raises(ConfigError) as caught:
+        command_line.runs(list(overrides), multirun=multirun)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [(g, o) for g in GROUPS if g != "sweep" for o in GROUPS[g]],  # sweeps: tests/launch
+)
+def test_every_committed_option_composes_and_validates(group, option):
+    extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
+    run = the_run(f"{group}={option}", "lr=1e-6", *extra)
+    assert getattr(run, group).name == ("bf16" if option == "paper" else option)
+    assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
+
+
+def test_the_papers_precision_is_the_same_run_as_its_name():
+    papers = the_run("model=opt-13b", "precision=paper", "lr=1e-6")
+    named = the_run("model=opt-13b", "precision=bf16", "precision.loss=model", "lr=1e-6")
+    assert config.scientific(papers) == config.scientific(named)
+
+
+def test_no_yaml_is_out_of_reach_of_the_test_above():
+    found = {p.relative_to(ROOT / "conf").as_posix() for p in (ROOT / "conf").rglob("*.yaml")}
+    reached = {f"{g}/{o}.yaml" for g, options in GROUPS.items() for o in options}
+    assert found == reached | {"config.yaml"}
+
+
+def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
+    runs = command_line.runs(["sweep=quickstart"])
+    ids = {identity.run_id(run.optimizer.name, config.scientific(run)) for run in runs}
+    trained = [run for run in runs if run.optimizer.name != "zero_shot"]
+    assert len(ids) == 7
+    for name in ("mezo", "bszo"):
+        grid = the_run().model.lr_grid[name]
+        assert [run.lr for run in trained if run.optimizer.name == name] == list(grid)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["optimizer=mezzo"], [NO_MEZZO]),
+        (["optimizer.epss=1"], ["optimizer.epss=1: no such key; did you mean eps?"]),
+        (["task.pompt=x"], ["task.pompt=x: no such key; did you mean prompt?"]),
+        (["lr=abc"], ["lr=abc: Value 'abc' of type 'str' could not be converted to Float"]),
+        (["lr=0"], ["lr=0.0: must be greater than 0"]),
+        (["lr_index=9"], ["lr_index=9: must be 0 to 2: bszo on reviews-tiny has 3 learning rates"]),
+        (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
+        (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
+        (
+            ["precision.graphs=true", "device=cpu"],
+            ["precision.graphs=True: must be false with device=cpu: only a GPU records"],
+        ),
+        (["precision.noise=dice"], ["precision.noise=dice: must be one of torch, philox"]),
+        (
+            ["precision.noise=philox", "precision.rounding=stochastic"],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest for float32, in which updates are computed"
+            ],
+        ),
+        (
+            ["precision=bf16", "precision.rounding=stochastic"],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest, or noise must be philox, which draws the bits"
+            ],
+        ),
+        (
+            [
+                "precision=bf16",
+                "precision.noise=philox",
+                "precision.rounding=stochastic",
+                "optimizer=sgd",
+                "lr=1e-3",
+            ],
+            [
+                "precision.rounding=stochastic: "
+                "must be nearest: the weights of sgd are written by torch's own optimizer"
+            ],
+        ),
+        (
+            ["precision.rounding=compensated"],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest for float32, in which updates are computed"
+            ],
+        ),
+        (
+            ["precision=bf16", "precision.rounding=compensated", "optimizer=adam", "lr=1e-3"],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest: the weights of adam are written by torch's own optimizer"
+            ],
+        ),
+        (
+            [
+                *("precision=bf16", "precision.rounding=compensated", "optimizer=lozo"),
+                *("precision.restore=factors", "lr=1e-3"),
+            ],
+            [
+                "precision.rounding=compensated: "
+                "must be nearest with precision.restore=factors, which adds updates up in float32"
+            ],
+        ),
+        (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
+        (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
+        (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),
+        (
+            ["optimizer=mezzo", "lr=abc", "optimizer.epss=1"],
+            [
+                NO_MEZZO,
+                "lr=abc: Value 'abc' of type 'str' could not be converted to Float",
+                "optimizer.epss=1: no such key; did you mean eps?",
+            ],
+        ),
+        (
+            ["steps=-2", "optimizer.k=0", "device=tpu"],
+            [
+                "optimizer.k=0: must be at least 1",
+                "steps=-2: must be at least 0",
+                "device=tpu: must be auto, cpu, cuda or cuda:N",
+            ],
+        ),
+    ],
+)
+def test_every_problem_is_named_with_its_value_and_what_would_be_right(overrides, expected):
+    assert problems_of(*overrides) == expected
+
+
+def test_a_multirun_is_refused_whole_for_one_bad_cell():
+    assert problems_of("optimizer=mezo,bszo", "lr=1e-6,-1", multirun=True) == [
+        "lr=-1.0: must be greater than 0"
+    ]
+
+
+def test_multirun_expands_the_product():
+    runs = command_line.runs(["optimizer=bszo,mezo", "lr=1e-6,1e-7"], multirun=True)
+    assert [(r.optimizer.name, r.lr) for r in runs] == [
+        ("bszo", 1e-6),
+        ("bszo", 1e-7),
+        ("mezo", 1e-6),
+        ("mezo", 1e-7),
+    ]
+
+
+def test_lr_on_the_command_line_wins_over_the_grid():
+    runs = command_line.runs(["sweep=quickstart", "lr=7e-7"])
+    assert {run.lr for run in runs if run.steps} == {7e-7}
+
+
+def test_lr_without_index_is_the_middle_of_the_grid():
+    run = the_run("optimizer=mezo")
+    grid = run.model.lr_grid["mezo"]
+    assert run.lr == grid[len(grid) // 2]
+
+
+def id_of(*overrides):
+    return identity.run_id("x", config.scientific(the_run(*overrides)))
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["out=elsewhere", "device=cpu", "tracking.mode=offline", "resume=false", "lr_index=1"],
+)
+def test_id_does_not_depend_on_where_a_run_happens(override):
+    assert id_of(override) == id_of()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "lr=3e-6",
+        "optimizer.k=4",
+        "precision=bf16",
+        "precision.noise=philox",
+        "task.train_size=999",
+        "steps=7",
+    ],
+)
+def test_id_depends_on_what_decides_the_numbers(override):
+    assert id_of(override) != id_of()
+
+
+def test_id_is_the_same_however_the_learning_rate_was_given():
+    lr = the_run("lr_index=2").lr
+    assert id_of("lr_index=2") == id_of(f"lr={lr}")
+
+
+def train(*arguments):
+    return subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_bad_input_exits_2_without_a_traceback():
+    done = train("-m", "optimizer=mezo,bszo", "optimizer.eps=-1", "lr=1e-6")
+    assert done.returncode == 2
+    assert done.stderr == "configuration: 1 problem\n  optimizer.eps=-1.0: must be greater than 0\n"
+    assert done.stdout == ""
+
+
+def test_help_names_every_option_of_every_group():
+    done = train("--help")
+    assert done.returncode == 0
+    for group, options in GROUPS.items():
+        (line,) = (x for x in done.stdout.splitlines() if x.split()[:1] == [group])
+        assert line.split(maxsplit=1)[1] == ", ".join(options)

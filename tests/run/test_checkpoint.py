@@ -1,0 +1,155 @@
+"""Checkpoints: whole or not loaded, two of them, and every method goes on from one bit for bit."""
+
+import json
+import random
+import shutil
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks.damage import flip_bit, truncate
+from tests.support.toy import Toy
+from zo.optim import OPTIMIZERS
+from zo.run import checkpoint
+
+RUN_ID = "mezo-0123456789ab"
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run with checkpoints of steps 2 and 4, and its state at each."""
+    toy, bits = Toy(), {}
+    for step in (2, 4):
+        toy.steps(2)
+        checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+        bits[step] = toy.bits()
+    return tmp_path, bits
+
+
+def newest(run, toy=None, at_most=100) -> tuple[int, Toy]:
+    toy = toy or Toy()
+    return checkpoint.load_newest(run, RUN_ID, toy.optimizer, at_most), toy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_method_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, name, dtype):
+    toy = Toy(name, dtype).steps(5)
+    checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+    step, again = newest(tmp_path, Toy(name, dtype))
+    assert (step, again.optimizer.step_index) == (5, 5)
+    assert again.bits() == toy.bits()
+    assert again.steps(4).bits() == toy.steps(4).bits()
+
+
+def test_two_are_kept_and_one_that_is_asked_for(tmp_path):
+    toy = Toy()
+    for step in range(1, 7):
+        toy.steps(1)
+        checkpoint.save(tmp_path, RUN_ID, toy.optimizer, keep=2 if step >= 2 else None)
+    assert checkpoint.steps(tmp_path) == [2, 5, 6]
+
+
+def test_the_newest_up_to_a_step_is_loaded(saved, capsys):
+    run, bits = saved
+    for at_most, step in ((9, 4), (4, 4), (3, 2), (1, 0)):
+        found, toy = newest(run, at_most=at_most)
+        assert found == step
+        assert toy.bits() == bits.get(step, Toy().bits())
+    assert capsys.readouterr().err == ""
+
+
+FILES = (checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.MANIFEST)
+
+
+@pytest.mark.parametrize("how", [flip_bit, truncate])
+@pytest.mark.parametrize("file", FILES)
+def test_damage_anywhere_is_found_and_the_one_before_is_loaded(saved, file, how, capsys):
+    run, bits = saved
+    place, whole = run / "checkpoints" / "step-00000004", run / "whole"
+    shutil.copytree(place, whole)
+    for seed in range(25):
+        how(place / file, random.Random(seed))
+        if file == checkpoint.MANIFEST and same_json(place / file, whole / file):
+            continue  # as the end of the last line
+        step, toy = newest(run)
+        assert step == 2, seed
+        assert toy.bits() == bits[2]
+        said = capsys.readouterr().err
+        assert said.startswith(str(place))
+        assert said.endswith("; going back to an earlier one\n")
+        shutil.copy(whole / file, place / file)
+    assert newest(run)[0] == 4
+
+
+def same_json(one, two) -> bool:
+    try:
+        return json.loads(one.read_text()) == json.loads(two.read_text())
+    except ValueError:
+        return False
+
+
+def edit_manifest(place, **changes):
+    manifest = json.loads((place / checkpoint.MANIFEST).read_text())
+    (place / checkpoint.MANIFEST).write_text(json.dumps({**manifest, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (partial(edit_manifest, version=2), "is of another version than 1"),
+        (partial(edit_manifest, run_id="mezo-ba9876543210"), "is of another run or step"),
+        (partial(edit_manifest, step=3), "is of another run or step"),
+        (partial(edit_manifest, files=[]), "is torn or was altered"),
+        (lambda place: (place / checkpoint.MANIFEST).write_text("[]"), "is of another version"),
+        (lambda place: (place / checkpoint.MANIFEST).unlink(), "has no whole manifest.json"),
+        (lambda place: (place / checkpoint.WEIGHTS).unlink(), "No such file or directory"),
+        (lambda place: (place / checkpoint.OPTIMIZER).write_bytes(b""), "is torn or was altered"),
+    ],
+)
+def test_a_foreign_or_incomplete_one_is_passed_over_with_a_message(saved, change, why, capsys):
+    run, bits = saved
+    change(run / "checkpoints" / "step-00000004")
+    step, toy = newest(run)
+    assert (step, toy.bits()) == (2, bits[2])
+    assert why in capsys.readouterr().err
+
+
+def test_one_of_another_model_is_passed_over(saved, capsys):
+    run, _ = saved
+    other = Toy(rows=6)
+    was = other.bits()
+    assert newest(run, other)[0] == 0
+    assert other.bits() == was
+    assert capsys.readouterr().err.count("is of another model; going back") == 2
+
+
+def test_one_that_does_not_fit_gives_its_room_back(saved, monkeypatch):
+    run, bits = saved
+    toy = Toy().steps(6)
+    with monkeypatch.context() as full:
+        full.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            checkpoint.save(run, RUN_ID, toy.optimizer)
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000004"]
+    assert newest(run)[1].bits() == bits[4]
+
+
+def test_leftovers_are_no_checkpoints_and_are_removed(saved):
+    run, _ = saved
+    (run / "checkpoints" / "step-00000006.partial").mkdir()
+    (run / "checkpoints" / "step-old").mkdir()
+    assert checkpoint.steps(run) == [2, 4]
+    checkpoint.remove(run, after=2)
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000002", "step-old"}
+
+
+def test_all_go_but_the_one_that_is_kept(saved):
+    run, _ = saved
+    checkpoint.remove(run, keep=2)
+    assert checkpoint.steps(run) == [2]
+    checkpoint.remove(run)
+    assert not (run / "checkpoints").exists()

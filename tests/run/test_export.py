@@ -1,0 +1,129 @@
+"""Exports: the model of a step as transformers loads it, which answers as the run did."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from zo.lm.scoring import CandidateScorer
+from zo.run import checkpoint, export, trajectory
+from zo.run.assembly import Assembly
+from zo.run.loop import Session
+from zo.run.replay import rebuild
+from zo.run.runner import run
+from zo.run.trajectory import Trajectory
+
+
+def directory_of(cfg) -> Path:
+    (directory,) = Path(cfg.out).iterdir()
+    return directory
+
+
+def exported(directory: Path, out: Path, *arguments: str) -> AutoModelForCausalLM:
+    assert export.main([str(directory), "--out", str(out), *arguments]) == 0
+    return AutoModelForCausalLM.from_pretrained(out)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer=bszo", "precision=bf16"),
+        ("optimizer=mezo", "precision.restore=snapshot", "checkpoint.keep_best=true"),
+        ("optimizer=sgd", "lr=1e-2", "checkpoint.keep_best=true"),
+    ],
+    ids=["replayed", "from the best step's checkpoint", "first order"],
+)
+def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path, overrides):
+    cfg = make_run(*overrides, "eval_every=1")
+    summary = run(cfg)
+    directory = directory_of(cfg)
+    model = exported(directory, tmp_path / "weights").eval()
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight, "tied, as in the run"
+    session = Session.open(cfg)
+    params = session.assembly.params
+    tensors = dict(model.named_parameters())
+    assert [tensors[name].dtype for name in params.names] == [p.dtype for p in params.tensors]
+    scorer = CandidateScorer(
+        model,
+        session.assembly.loaded.tokenizer.pad_token_id,
+        cfg.precision.loss,
+        cfg.model.kind,
+        cfg.task.objective,
+    )
+    found = scorer.evaluate(session.test, cfg.eval_tokens)
+    assert "".join(map(str, found.predictions)) == summary["best/test_predictions"]
+    assert json.loads((directory / "predictions.json").read_text())["test"] == found.predictions
+    for name, p in zip(params.names, params.tensors, strict=True):
+        p.copy_(tensors[name].detach())
+    assert session.assembly.weights_hash() == summary["best/weights"]
+    assert checkpoint.steps(directory) == [summary["best/step"]] * cfg.checkpoint.keep_best
+
+
+def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(make_run, tmp_path):
+    cfg = make_run("optimizer=mezo")
+    run(cfg)
+    moved = tmp_path / "elsewhere" / directory_of(cfg).name
+    moved.parent.mkdir()
+    directory_of(cfg).rename(moved)
+    model = exported(moved, tmp_path / "weights", "--step", "0")
+    assembly = Assembly.of(cfg)
+    assert torch.equal(
+        model.lm_head.weight, assembly.params.tensors[assembly.params.names.index(TIED)]
+    )
+
+
+TIED = "model.decoder.embed_tokens.weight"
+
+
+def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsys):
+    cfg = make_run("optimizer=sgd")
+    run(cfg)
+    directory, out = directory_of(cfg), tmp_path / "weights"
+    renamed = shutil.copytree(directory, tmp_path / "my-best-run")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine").touch()
+    capsys.readouterr()
+    for arguments, why in (
+        ([renamed], "or the directory renamed; put it back"),
+        ([directory], "steps of sgd cannot be made again"),
+        ([directory, "--step", "0", "--out", full], "is there and not an empty directory"),
+        ([directory, "--step", "two"], "'two' is no step"),
+        ([directory, "--step", "0", "--model", tmp_path / "no"], "model.path"),
+        ([tmp_path], "a run's directory is wanted"),
+    ):
+        given = list(map(str, arguments))
+        assert export.main(given if "--out" in given else [*given, "--out", str(out)]) == 2
+        said = capsys.readouterr().err
+        assert why in said
+        assert len(said.strip().splitlines()) == 1
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep_best):
+    """The run never reaches the end of LOZO's interval."""
+    cfg = make_run(
+        *("optimizer=lozo", "precision.restore=factors", "lr=1e-3", "eval_every=1"),
+        f"checkpoint.keep_best={keep_best}",
+    )
+    summary = run(cfg)
+    assert summary["best/step"] > 0
+    directory = directory_of(cfg)
+    model = exported(directory, tmp_path / "weights").eval()
+    session = Session.open(cfg)
+    assembly = session.assembly
+    rebuild(assembly, Trajectory(directory / trajectory.NAME), summary["best/step"])
+    assert assembly.weights_hash() == summary["best/weights"]
+    untouched = [p.clone() for p in assembly.params.tensors]
+    assembly.params.fold()
+    tensors = dict(model.named_parameters())
+    for name, p, q in zip(assembly.params.names, assembly.params.tensors, untouched, strict=True):
+        assert torch.equal(tensors[name], p)
+        assert p.dim() < 2 or not torch.equal(p, q)
+    scorer = CandidateScorer(model, assembly.loaded.tokenizer.pad_token_id)
+    found = scorer.evaluate(session.test, cfg.eval_tokens)
+    assert "".join(map(str, found.predictions)) == summary["best/test_predictions"]

@@ -1,0 +1,139 @@
+"""Opening a run: models and tasks of every kind fit together, or one sentence says why not, before any step."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import hub_copies
+from zo import config
+from zo.config import ConfigError, command_line
+from zo.lm import models
+from zo.run import loop, runner
+from zo.tasks import TaskError
+
+TINY_ROBERTA = [
+    "model=roberta-large",
+    "model.weights=random",
+    "model.architecture.hidden_size=32",
+    "model.architecture.intermediate_size=64",
+    "model.architecture.num_hidden_layers=2",
+    "model.architecture.num_attention_heads=4",
+]
+
+
+def test_a_masked_model_with_random_weights_is_trained_and_evaluated(make_run):
+    cfg = make_run(*TINY_ROBERTA, "optimizer=bszo", "steps=3", "eval_every=3")
+    session = loop.Session.open(cfg)
+    assert {type(e.mask_at) for e in session.train + session.validation + session.test} == {int}
+    summary = runner.run(cfg)
+    assert (summary["run/status"], summary["run/steps"]) == ("finished", 3)
+    assert 0 <= summary["best/test_accuracy"] <= 1
+
+
+@pytest.fixture
+def copa(make_run, tmp_path):
+    """A run on a dozen made-up premises."""
+    copy = hub_copies.super_glue(tmp_path / "copa", "copa")
+    (cfg,) = command_line.runs(
+        [
+            "task=copa",
+            f"task.path={copy}",
+            "task.train_size=12",
+            "task.validation_size=6",
+            "model=reviews-tiny",
+            "optimizer=mezo",
+            "steps=2",
+            "eval_every=2",
+            "batch_size=4",
+            f"out={tmp_path / 'out'}",
+            "tracking.mode=disabled",
+        ]
+    )
+    return cfg
+
+
+def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(copa):
+    session = loop.Session.open(copa)
+    assert {len(e.candidate_ids) for e in session.train} == {1}
+    assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
+    assert {e.label for e in session.validation} == {0, 1}
+    tokenizer = models.load(copa.model, torch.float32, "cpu").tokenizer
+    texts = [tokenizer.decode(e.candidate_ids[0]) for e in session.train]
+    assert sorted({text.split()[0] for text in texts}) == ["i", "the"]  # both choices, lower case
+    summary = runner.run(copa)
+    assert summary["run/status"] == "finished"
+    assert set(summary["best/test_predictions"]) <= set("01")
+    assert len(summary["best/test_predictions"]) == 12
+
+
+def test_an_example_longer_than_the_model_sees_is_refused_before_any_step(copa):
+    copa.model.weights, copa.model.architecture = (
+        "random",
+        {
+            "model_type": "opt",
+            "hidden_size": 16,
+            "word_embed_proj_dim": 16,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "ffn_dim": 16,
+            "max_position_embeddings": 8,
+        },
+    )
+    with pytest.raises(TaskError, match=r"^task\.max_length: \d+ tokens, but the model sees 8 at"):
+        runner.run(copa)
+    assert not list(Path(copa.out).glob("*/metrics.jsonl"))
+
+
+def problems(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        command_line.runs([*overrides, "lr=1e-6"])
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("task", ["copa", "wsc"])
+def test_a_masked_model_on_a_task_without_a_masked_prompt_is_a_configuration_error(task):
+    found = problems("model=roberta-large", f"task={task}")
+    assert found[0] == (
+        "task.masked_prompt=None: must be given: roberta-large is a masked model, and task"
+        f" {task} has no prompt for one"
+    )
+    lm = ["task.objective=lm: must be classification for a masked model"]
+    assert found[1:] == (lm if task == "copa" else [])
+
+
+def test_every_other_task_has_a_masked_prompt():
+    tasks = {p.stem for p in (command_line.CONFIG_DIR / "task").glob("*.yaml")} - {"copa", "wsc"}
+    runs = command_line.runs(
+        [f"task={','.join(sorted(tasks))}", "model=roberta-large"], multirun=True
+    )
+    assert {cfg.task.name for cfg in runs} == tasks
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.kind=encoder", "must be decoder or masked"),
+        ("model.weights=none", "must be pretrained or random"),
+        ("+model.architecture={hidden_size:8}", "must name its model_type"),
+        ("task.labels=[1]", "must be as many as task.candidates, 2"),
+        ("task.label_words=[a]", "must be as many as task.candidates, 2"),
+        ("task.label_words=null", "must be given with task.masked_prompt"),
+        ("task.objective=regression", "must be classification or lm"),
+    ],
+)
+def test_values_out_of_range_are_named(override, expected):
+    (problem,) = problems(override)
+    key = override.lstrip("+").partition("=")[0]
+    assert problem.startswith(f"{key}=")
+    assert problem.endswith(f": {expected}")
+
+
+def test_architecture_is_part_of_a_runs_identity_only_where_it_decides_the_numbers():
+    def model(*overrides):
+        (cfg,) = command_line.runs([*overrides, "model=opt-1.3b"])
+        return config.scientific(cfg)["model"]
+
+    assert model() == model("model.architecture.hidden_size=64")
+    random = "model.weights=random"
+    assert model(random) != model(random, "model.architecture.hidden_size=64")

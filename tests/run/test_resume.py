@@ -1,0 +1,306 @@
+"""A run that is killed, wherever it is, and started again ends as the one that nobody disturbed, bit for bit."""
+
+import csv
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.damage import SmallDisk
+from tests.support.victims import At, end_of, here, start, what_it_came_to
+from zo.optim import OPTIMIZERS
+from zo.run.directory import freeze
+from zo.run.tracking import read_rows, read_status
+
+KILLED = -signal.SIGKILL
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+FIRST_ORDER = ("adam", "sgd")
+PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
+ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
+FACTORS = (("bf16", "factors"), "optimizer.interval=3")
+REST = [case for case in itertools.product(TRAINING, PRECISIONS) if case not in ROTATED]
+PHILOX = [
+    ("bszo", "subtract"),
+    ("lozo", "snapshot"),
+    ("mezo_adam", "merged"),
+    ("mezo", "streamed"),
+]
+STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
+COMPENSATED = [
+    ("mezo", ("bf16", "snapshot"), "torch"),
+    ("hizoo", ("fp16", "merged"), "philox"),
+    ("bszo_b", ("bf16", "streamed"), "philox"),
+]
+STEPS = 8
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloading(pytestconfig):
+    """The process that forks the others finds this repository's modules."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(pytestconfig.rootpath), before]))
+    yield
+    os.environ.pop("PYTHONPATH")
+    if before is not None:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def guesses_csv(tmp_path_factory) -> Path:
+    """Reviews whose labels mean nothing, so that the best step comes late."""
+    path = tmp_path_factory.mktemp("guesses") / "guesses.csv"
+    rng = random.Random(5)
+    words = ("film", "plot", "story", "actor", "scene", "good", "bad", "warm", "dull", "end")
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label", "source"])
+        for _ in range(200):
+            rows.writerow([" ".join(rng.choices(words, k=6)), rng.randrange(2), "rotten_tomatoes"])
+    return path
+
+
+@pytest.fixture
+def frozen(make_run, guesses_csv, tmp_path):
+    """Returns a function from overrides to the frozen directories of two equal runs, in two places."""
+
+    def make(*overrides: str) -> tuple[Path, Path]:
+        cfg = make_run(
+            f"task.data_files.train={guesses_csv}",
+            *(f"steps={STEPS}", "eval_every=2", "lr=1e-3", "threads=1", "device=cpu"),
+            *("batch_size=8", "checkpoint.full_every=3", *overrides),
+        )
+        cfg.out = str(tmp_path / "disturbed")
+        disturbed = freeze(cfg)
+        cfg.out = str(tmp_path / "undisturbed")
+        return disturbed, freeze(cfg)
+
+    return make
+
+
+def of(optimizer: str, precision: tuple[str, str], *more: str) -> list[str]:
+    dtype, restore = precision
+    lr = "lr=1e-4" if "adam" in optimizer else "lr=1e-3"
+    choices = [f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}"]
+    return [*choices, lr, *more]
+
+
+def kills_of(optimizer: str, restore: str) -> list[At]:
+    """In a step, in the middle of the pass that moves θ or when the gradient is there, and in an evaluation."""
+    if optimizer in FIRST_ORDER:
+        in_step = At("zo.run.loop:BatchLoss.backward", 5, "after")
+        moving = At("torch.optim:Optimizer.zero_grad", 3, "after")
+    elif restore == "factors":
+        in_step = At("zo.run.loop:BatchLoss.branches", 5, "after")
+        moving = At("zo.weights.factors:_fold", 10)
+    else:
+        in_step = At("zo.run.loop:BatchLoss.__call__", 10, "after")
+        moving = At("zo.weights.updates:ParameterUpdate.make", 60)
+    return [in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving]
+
+
+def killed_again_and_again(frozen, optimizer, precision, *more):
+    run, twin = frozen(*of(optimizer, precision, *more))
+    assert here(twin) == 0
+    for point in kills_of(optimizer, precision[1]):
+        assert end_of(run, point) == KILLED, (run / "log.txt").read_text()
+    assert here(run) == 0
+    assert what_it_came_to(run) == what_it_came_to(twin)
+    assert len(read_rows(run)) == STEPS
+    assert "taken over from process" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("optimizer", "restore"), PHILOX)
+def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
+    more = ("precision.noise=philox", "precision.rounding=stochastic")
+    killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
+
+
+@pytest.mark.parametrize(("optimizer", "precision", "noise"), COMPENSATED)
+def test_what_rounding_has_lost_outlives_a_kill(frozen, optimizer, precision, noise):
+    more = (f"precision.noise={noise}", "precision.rounding=compensated")
+    killed_again_and_again(frozen, optimizer, precision, *more)
+
+
+@pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
+def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision):
+    killed_again_and_again(frozen, optimizer, precision)
+
+
+def test_lozo_beside_the_weights_goes_on_as_if_never_killed(frozen):
+    """With steps, checkpoints and evaluations in the middle of its intervals."""
+    killed_again_and_again(frozen, "lozo", *FACTORS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "precision"), REST)
+def test_every_method_in_every_precision_goes_on_as_if_never_killed(frozen, optimizer, precision):
+    killed_again_and_again(frozen, optimizer, precision)
+
+
+APPEND = (
+    "zo.run.atomic:Appender.write"  # 1: attempts.jsonl, 2: header; then frames and rows in turn
+)
+CHAINS = {
+    "records": [
+        At(APPEND, 1, "half"),
+        At(APPEND, 2, "half"),
+        At(APPEND, 3, "half"),
+        At(APPEND, 4, "half"),
+        At("zo.run.trajectory:TrajectoryWriter.append", 2, "after"),
+        At("zo.run.trajectory:TrajectoryWriter.append_best", 1, "after"),
+        At(APPEND, 5, "half"),
+        At("zo.run.tracking:RunLog.write", 2, "after"),
+    ],
+    "checkpoints": [
+        At("zo.run.checkpoint:save_file", 1, "after"),
+        At("zo.run.checkpoint:_measure", 2),
+        At("pathlib:Path.rename", 1),
+        At("zo.optim.base:ZOOptimizer.replay", 2, "after"),
+        At("pathlib:Path.rename", 1, "after"),
+        At("zo.run.checkpoint:load_file", 1, "after"),
+        At("zo.run.checkpoint:save_file", 1),
+    ],
+    "ends": [
+        At("pathlib:Path.replace", 1),
+        At("zo.run.loop:Session.open", 1, "after"),
+        At("zo.run.tracking:RunLog.finish", 1),
+        At("zo.run.tracking:set_status", 2),
+        At("zo.run.checkpoint:remove", 2),
+    ],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_kill_anywhere_leaves_nothing_that_misleads(frozen, chain):
+    run, twin = frozen("optimizer=mezo", "precision=bf16", "checkpoint.full_every=1")
+    assert here(twin) == 0
+    for point in CHAINS[chain]:
+        assert end_of(run, point) == KILLED, (point, (run / "log.txt").read_text())
+    assert here(run) == 0
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)  # the last kill may come before that
+    assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+def test_a_first_order_run_goes_on_from_its_newest_whole_checkpoint(frozen):
+    run, twin = frozen("optimizer=adam", "lr=1e-4", "checkpoint.full_every=2")
+    assert here(twin) == 0
+    assert end_of(run, At("zo.run.loop:BatchLoss.backward", 6)) == KILLED
+    weights = run / "checkpoints" / "step-00000004" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert end_of(run) == 0
+    said = (run / "log.txt").read_text()
+    assert "weights.safetensors is torn or was altered; going back to an earlier one" in said
+    assert "goes on after step 2 (from a checkpoint)" in said
+    assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        (signal.SIGTERM, "zo.lm.scoring:CandidateScorer.evaluate"),
+        (signal.SIGUSR2, "zo.run.loop:BatchLoss.__call__"),
+        (signal.SIGINT, "zo.run.loop:BatchLoss.__call__"),
+    ],
+)
+def test_a_run_that_is_asked_to_stop_saves_says_so_and_goes_on(frozen, number, where):
+    run, twin = frozen("optimizer=bszo", "checkpoint.full_every=null")
+    assert end_of(run, At(where, 2, number=number)) == 143
+    status = read_status(run)
+    assert status["run/status"] == "interrupted"
+    assert status["run/signal"] == signal.Signals(number).name
+    assert status["run/steps"] == len(read_rows(run)) < STEPS
+    assert not (run / "checkpoints").exists(), "its steps can be replayed"
+    if number == signal.SIGTERM:
+        assert end_of(run) == here(twin) == 0
+        assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [("zo.run.loop:BatchLoss.backward", 3), ("zo.lm.scoring:CandidateScorer.evaluate", 2)],
+)
+def test_a_first_order_run_that_is_asked_to_stop_loses_no_step(frozen, where, step):
+    run, twin = frozen("optimizer=sgd", "checkpoint.full_every=null")
+    call = 3 if where.endswith("backward") else 1
+    assert end_of(run, At(where, call, number=signal.SIGTERM)) == 143
+    assert read_status(run)["run/steps"] == step
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
+    assert end_of(run) == here(twin) == 0
+    assert f"goes on after step {step}" in (run / "log.txt").read_text()
+    assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+def test_a_second_ctrl_c_does_not_wait(frozen):
+    run, _ = frozen("optimizer=mezo")
+    points = [At("zo.run.loop:BatchLoss.__call__", call, number=signal.SIGINT) for call in (5, 6)]
+    assert end_of(run, *points) == 130
+    assert read_status(run) == {"run/status": "interrupted", "run/signal": "SIGINT", "run/steps": 2}
+    said = (run / "log.txt").read_text()
+    assert "stopping after this step; Ctrl-C again does not wait" in said
+    assert "Traceback" not in said
+
+
+def test_two_processes_never_make_one_run(frozen):
+    run, _ = frozen("optimizer=mezo")
+    first = start(run, At("zo.run.loop:BatchLoss.__call__", 3, number=signal.SIGSTOP))
+    while not read_rows(run):
+        assert first.exitcode is None
+    try:
+        assert end_of(run) == 75
+        assert f"{run} is being written by process {first.pid} on " in (run / "log.txt").read_text()
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+        first.join(60)
+    assert first.exitcode == 0
+    assert len((run / "attempts.jsonl").read_text().splitlines()) == 1
+
+
+def test_status_and_attempts_that_are_torn_stop_nothing(frozen):
+    run, twin = frozen("optimizer=lozo")
+    assert end_of(run, At("zo.run.loop:BatchLoss.__call__", 7)) == KILLED
+    (run / "status.json").write_text('{"run/st')
+    (run / "attempts.jsonl").write_text('{"after_step": 0, "st')
+    assert end_of(run) == here(twin) == 0
+    assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+def test_a_failure_before_the_first_step_is_noted(frozen):
+    run, _ = frozen("optimizer=mezo")
+    (run / "metrics.jsonl").mkdir()  # whatever it is that goes wrong
+    assert end_of(run) == 1
+    assert json.loads((run / "status.json").read_text())["run/status"] == "failed"
+    assert "Is a directory" in (run / "error.txt").read_text()
+    (run / "metrics.jsonl").rmdir()
+    assert end_of(run) == 0
+    assert not (run / "error.txt").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    try:
+        disk = SmallDisk(tmp_path / "disturbed")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"nothing can be mounted here: {error}")
+    yield disk
+    disk.close()
+
+
+def test_a_run_on_a_full_disk_fails_and_goes_on_when_there_is_room(small_disk, frozen):
+    run, twin = frozen("optimizer=mezo", "checkpoint.full_every=null")
+    assert end_of(run, At("zo.run.loop:BatchLoss.__call__", 6)) == KILLED
+    (run / "ballast").write_bytes(b"0" * 1_000_000)
+    small_disk.leave(4)  # a page: for the status or a row, but not for all of them
+    assert end_of(run) in (1, 2)
+    assert (
+        "No space left on device"
+        in (run / "log.txt").read_text() + (run / "status.json").read_text()
+    )
+    (run / "ballast").unlink()
+    assert end_of(run) == here(twin) == 0
+    assert what_it_came_to(run) == what_it_came_to(twin)

@@ -1,0 +1,295 @@
+"""Runs: what the loop writes, when it stops, and that it repeats itself bit for bit."""
+
+import itertools
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from zo.optim import OPTIMIZERS
+from zo.run import loop
+from zo.run.directory import freeze
+from zo.run.runner import UNUSABLE, run
+from zo.weights.space import ParameterSpace
+
+NO_TIMES = ("time/", "mem/", "crc")  # and the checksum, which counts them in
+
+
+def rows_of(cfg):
+    (directory,) = Path(cfg.out).glob(f"{cfg.optimizer.name}-*")
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def without_times(rows):
+    return [{k: v for k, v in row.items() if not k.startswith(NO_TIMES)} for row in rows]
+
+
+FORWARDS = {
+    "mezo": 2,
+    "mezo_adam": 2,
+    "hizoo": 3,
+    "lozo": 2,
+    "adam": 1,
+    "sgd": 1,
+    "bszo": 3,
+    "bszo_b": 4,
+}
+
+
+def test_every_method_that_trains_is_run_below():
+    assert set(FORWARDS) == {name for name, m in OPTIMIZERS.items() if m.optimizer.trains}
+
+
+@pytest.mark.parametrize(("optimizer", "forwards"), FORWARDS.items())
+def test_a_run_logs_every_step_and_every_evaluation(make_run, optimizer, forwards):
+    cfg = make_run(f"optimizer={optimizer}")
+    summary = run(cfg)
+    rows = rows_of(cfg)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["train/forwards"] for row in rows] == [forwards * i for i in (1, 2, 3, 4)]
+    assert ["eval/val_accuracy" in row for row in rows] == [False, True, False, True]
+    assert all(0 < row["train/loss"] < 5 for row in rows)
+    assert summary["run/status"] == "finished"
+    assert summary["run/forwards_per_step"] == forwards
+    assert summary["best/step"] in (2, 4)
+
+
+def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(make_run):
+    cfg = make_run("optimizer=mezo", "steps=8", "eval_every=1")
+    summary = run(cfg)
+    best = -1.0
+    for row in rows_of(cfg):
+        new_best = row["eval/val_accuracy"] > best
+        assert ("eval/test_accuracy" in row) == new_best
+        if new_best:
+            best, step, test = row["eval/val_accuracy"], row["step"], row["eval/test_accuracy"]
+    assert (summary["best/step"], summary["best/val_accuracy"]) == (step, best)
+    assert summary["best/test_accuracy"] == test
+    hits = [
+        a == b
+        for a, b in zip(summary["best/test_predictions"], summary["test/labels"], strict=True)
+    ]
+    assert sum(hits) / len(hits) == test
+
+
+def test_the_same_configuration_gives_the_same_numbers(make_run):
+    cfg = make_run("optimizer=bszo")
+    run(cfg)
+    first = without_times(rows_of(cfg))
+    run(make_run("optimizer=bszo", "resume=false"))
+    assert without_times(rows_of(cfg)) == first
+
+
+def test_another_seed_gives_other_numbers(make_run, tmp_path):
+    one = make_run("optimizer=mezo", f"out={tmp_path / 'a'}")
+    two = make_run("optimizer=mezo", "seed=1", f"out={tmp_path / 'b'}")
+    run(one)
+    run(two)
+    assert [r["train/loss"] for r in rows_of(one)] != [r["train/loss"] for r in rows_of(two)]
+
+
+def test_a_finished_run_is_not_run_again(make_run, capsys, monkeypatch):
+    cfg = make_run("optimizer=mezo")
+    summary = run(cfg)
+    monkeypatch.setattr(loop.Session, "open", lambda cfg: pytest.fail("it was run again"))
+    assert run(cfg) == summary
+    assert "finished before" in capsys.readouterr().out
+
+
+def test_patience_stops_a_run(make_run):
+    cfg = make_run("optimizer=mezo", "steps=20", "eval_every=1", "patience=3", "lr=1e-12")
+    summary = run(cfg)  # such a small step changes no prediction: the first evaluation stays best
+    assert summary["run/stop_reason"] == "patience"
+    assert summary["run/steps"] == 4
+    assert summary["best/step"] == 1
+
+
+def test_a_non_finite_loss_ends_the_run_as_collapsed_with_its_step(make_run, capsys):
+    summary = run(make_run("optimizer=mezo", "lr=1e30", "patience=null"))
+    assert summary["run/status"] == "collapsed"
+    assert summary["run/collapse_step"] == 2  # step 1 moves the weights out of range
+    assert summary["run/steps"] == 1
+    assert "collapsed at step 2" in capsys.readouterr().out
+
+
+def test_zero_shot_makes_no_step_and_one_evaluation(make_run):
+    cfg = make_run("optimizer=zero_shot", "lr=null")
+    summary = run(cfg)
+    (row,) = rows_of(cfg)
+    assert row["step"] == 0
+    assert summary["run/steps"] == summary["best/step"] == summary["run/forwards"] == 0
+    assert summary["best/test_n"] == 48
+
+
+def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_run, monkeypatch):
+    cfg = make_run("optimizer=mezo")
+    with monkeypatch.context() as broken:
+        broken.setattr(loop, "_step", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(cfg)
+    (directory,) = Path(cfg.out).glob("mezo-*")
+    status = json.loads((directory / "status.json").read_text())
+    assert status == {"run/status": "failed", "run/error": "ZeroDivisionError: division by zero"}
+    assert "1 / 0" in (directory / "error.txt").read_text()
+    assert run(cfg)["run/status"] == "finished"
+
+
+@pytest.mark.parametrize("restore", ["subtract", "snapshot"])
+def test_bf16_runs(make_run, restore):
+    summary = run(make_run("optimizer=bszo", "precision=bf16", f"precision.restore={restore}"))
+    assert summary["run/status"] == "finished"
+
+
+@pytest.mark.parametrize("optimizer", [name for name in FORWARDS if "adam" not in name])
+def test_fp16_runs(make_run, optimizer):
+    cfg = make_run(f"optimizer={optimizer}", "precision=fp16", "lr=1e-7")
+    summary = run(cfg)
+    assert summary["run/status"] == "finished"
+    assert all(0 < row["train/loss"] < 5 for row in rows_of(cfg))
+
+
+@pytest.mark.parametrize("optimizer", ["mezo_adam", "adam"])
+@pytest.mark.parametrize("eval_every", [1, 2])
+def test_adam_in_fp16_ends_as_a_collapse_with_its_step(make_run, optimizer, eval_every):
+    """Its moments underflow at the first step. Found there if weights are looked at, else by the next loss."""
+    cfg = make_run(f"optimizer={optimizer}", "precision=fp16", f"eval_every={eval_every}")
+    summary = run(cfg)
+    assert summary["run/status"] == "collapsed"
+    assert summary["run/stop_reason"] == "non_finite"
+    assert summary["run/collapse_step"] == eval_every
+    expected = (
+        r"parameter \S+ is (nan|inf) at step 1" if eval_every == 1 else "loss is nan at step 2"
+    )
+    assert re.fullmatch(expected, summary["run/collapse_what"])
+    rows = rows_of(cfg)
+    assert [row["step"] for row in rows] == [1]
+    assert not any(key.startswith("eval/") for row in rows for key in row)
+    assert "best/step" not in summary
+    assert json.loads(json.dumps(summary)) == summary, "no NaN in what is reported"
+
+
+def test_mezo_adam_in_fp16_with_moments_in_float32_does_not_collapse(make_run):
+    cfg = make_run(
+        "optimizer=mezo_adam", "optimizer.state_dtype=float32", "precision=fp16", "lr=1e-5"
+    )
+    assert run(cfg)["run/status"] == "finished"
+
+
+def spoil(monkeypatch, step: int, name: str, value: float) -> None:
+    """Puts one bad number into a tensor after that step of any run."""
+    made = loop._step
+
+    def then_spoilt(session, *rest):
+        metrics = made(session, *rest)
+        if session.assembly.optimizer.step_index == step:
+            session.assembly.params.tensors[session.assembly.params.names.index(name)].view(-1)[
+                -1
+            ] = value
+        return metrics
+
+    monkeypatch.setattr(loop, "_step", then_spoilt)
+
+
+def test_a_weight_that_is_not_finite_is_a_collapse_at_the_next_evaluation(make_run, monkeypatch):
+    """The position of the last token of the longest possible input: no loss ever sees it."""
+    name = "model.decoder.embed_positions.weight"
+    spoil(monkeypatch, 3, name, float("-inf"))
+    cfg = make_run("optimizer=mezo", "steps=8", "eval_every=2", "precision.restore=snapshot")
+    summary = run(cfg)
+    assert summary["run/status"] == "collapsed"
+    assert summary["run/collapse_what"] == f"parameter {name} is inf at step 4"
+    assert (summary["run/collapse_step"], summary["run/steps"]) == (4, 4)
+    rows = rows_of(cfg)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]  # the step itself was made, and is logged
+    assert ["eval/val_accuracy" in row for row in rows] == [False, True, False, False]
+    assert summary["best/step"] == 2  # what was found before stays
+
+
+@pytest.mark.parametrize(("split", "calls"), [("validation", 1), ("test", 2)])
+def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(
+    make_run, monkeypatch, split, calls
+):
+    evaluate, count = loop.CandidateScorer.evaluate, itertools.count(1)
+
+    def overflowing(*arguments):
+        found = evaluate(*arguments)
+        return replace(found, loss=float("nan")) if next(count) == calls else found
+
+    monkeypatch.setattr(loop.CandidateScorer, "evaluate", overflowing)
+    summary = run(make_run("optimizer=mezo"))
+    assert summary["run/collapse_what"] == f"{split} loss is nan at step 2"
+    assert (summary["run/collapse_step"], summary["run/steps"]) == (2, 2)
+    assert "best/step" not in summary
+
+
+def test_a_pretrained_model_that_is_not_finite_is_a_collapse_at_step_0(make_run, monkeypatch):
+    monkeypatch.setattr(ParameterSpace, "non_finite", lambda self: ("w", float("nan")))
+    summary = run(make_run("optimizer=zero_shot", "lr=null"))
+    assert summary["run/status"] == "collapsed"
+    assert summary["run/collapse_what"] == "parameter w is nan at step 0"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies"), [("mezo", 0), ("lozo", 0), ("hizoo", 1), ("mezo_adam", 2), ("adam", 2)]
+)
+def test_the_summary_says_how_much_state_a_method_keeps(make_run, optimizer, copies, monkeypatch):
+    spaces = []
+    of = ParameterSpace.of
+    monkeypatch.setattr(ParameterSpace, "of", lambda *a: spaces.append(of(*a)) or spaces[-1])
+    summary = run(make_run(f"optimizer={optimizer}", "steps=1"))
+    theta_mib = 4 * spaces[0].numel / 2**20
+    assert summary["mem/state_mib"] == pytest.approx(
+        copies * theta_mib, rel=1e-3
+    )  # and a few counters
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_backpropagation_lowers_the_loss_and_leaves_no_gradient(make_run, optimizer, monkeypatch):
+    sessions = []
+    opened = loop.Session.open
+    monkeypatch.setattr(
+        loop.Session, "open", lambda cfg: sessions.append(opened(cfg)) or sessions[-1]
+    )
+    lr = {"adam": "1e-3", "sgd": "1e-1"}[optimizer]
+    cfg = make_run(f"optimizer={optimizer}", "steps=30", "eval_every=30", f"lr={lr}")
+    run(cfg)
+    losses = [row["train/loss"] for row in rows_of(cfg)]
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    assert all(row["optim/gradient_norm"] > 0 for row in rows_of(cfg))
+    assert all(p.grad is None for p in sessions[0].assembly.params.parameters)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tf32_is_set_by_each_run_whatever_was_before(make_run, wanted):
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = not wanted
+        run(make_run("optimizer=mezo", "steps=1", f"precision.tf32={str(wanted).lower()}"))
+        assert [switch.allow_tf32 for switch in switches] == [wanted, wanted]
+    finally:
+        for switch, was in zip(switches, before, strict=True):
+            switch.allow_tf32 = was
+
+
+def test_missing_data_is_one_sentence_and_leaves_nothing_behind(make_run):
+    cfg = make_run("task.data_files.train=/no/such/file.csv")
+    with pytest.raises(UNUSABLE, match=r"task\.data_files"):
+        run(cfg)
+    assert not os.path.exists(cfg.out)
+
+
+def test_a_frozen_run_without_data_says_so_in_its_status(make_run):
+    cfg = make_run("task.data_files.train=/no/such/file.csv")
+    directory = freeze(cfg)
+    with pytest.raises(UNUSABLE):
+        run(cfg)
+    status = json.loads((directory / "status.json").read_text())
+    assert status["run/status"] == "failed"
+    assert "task.data_files" in status["run/error"]

@@ -1,0 +1,167 @@
+"""Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import wandb
+
+from analysis import wandb_files
+from analysis.frames import read_frames
+from zo.config import TrackingConfig
+from zo.run.runner import run
+from zo.run.tracking import RunLog, note_failure, read_rows, read_status, wandb_mode
+
+
+def open_log(directory, mode="offline", rows=()):
+    directory.mkdir(exist_ok=True)
+    return RunLog(
+        directory,
+        rows,
+        run_id="mezo-0123456789ab",
+        name="mezo",
+        config={"lr": 1e-6, "optimizer": {"name": "mezo"}},
+        tracking=TrackingConfig(mode=mode, group="quickstart"),
+    )
+
+
+def test_wandb_offline_file_equals_metrics_jsonl(make_run):
+    cfg = make_run("optimizer=bszo", "tracking.mode=offline", "tracking.group=quickstart")
+    summary = run(cfg)
+    wandb.teardown()  # finish() alone does not wait for the file
+    (directory,) = Path(cfg.out).glob("bszo-*")
+    (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
+    logged = wandb_files.read_run_file(file)
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert len(logged.history) == len(rows) == 4
+    for row, seen in zip(rows, logged.history.to_pylist(), strict=True):
+        sent = {k: v for k, v in row.items() if not k.startswith(("best/", "crc"))}
+        assert {k: v for k, v in seen.items() if v == v} == sent
+    assert logged.group == "quickstart"
+    assert logged.config["optimizer.name"] == "bszo"
+    assert logged.config["provenance.parameters"] > 1e6
+    assert {k: logged.summary[k] for k in summary} == summary
+
+
+def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
+    log = open_log(tmp_path / "run")
+    log.write(1, {"train/loss": 0.5})
+    lost = log._wandb
+    lost.log = lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("lost"))
+    log.write(2, {"train/loss": 0.25})
+    log.write(3, {"train/loss": 0.125})
+    lost.finish(exit_code=1)
+    log.finish({"run/status": "finished"})
+    wandb.teardown()
+    assert capsys.readouterr().err.count("W&B is lost (ConnectionResetError") == 1
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
+    frames = read_frames([tmp_path / "run"])
+    assert list(frames.history.of(frames.runs["run_id"])["train/loss"]) == [0.5, 0.25, 0.125]
+    assert list(frames.runs["status"]) == ["finished"]
+
+
+def test_a_nan_is_written_as_it_is(tmp_path):
+    log = open_log(tmp_path / "run", mode="disabled")
+    log.write(1, {"eval/val_loss": float("nan")})
+    log.finish({"run/status": "collapsed"})
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert math.isnan(json.loads(line)["eval/val_loss"])
+
+
+def test_a_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    log = open_log(tmp_path / "run", mode="disabled")
+    log.write(1, {"train/loss": 0.5})
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert line == '{"step": 1, "train/loss": 0.5, "crc": 229477164}'
+    log.abandon()
+
+
+def test_auto_is_offline_without_a_key(monkeypatch, tmp_path):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert wandb_mode("auto") == "offline"
+    assert wandb_mode("disabled") == "disabled"
+
+
+ROWS = [{"step": step, "train/loss": 1 / step} for step in range(1, 6)]
+
+
+def test_after_a_kill_the_offline_files_hold_every_step_once(tmp_path):
+    """The killed attempt's file is written anew, from metrics.jsonl, with the steps that stay."""
+    directory = tmp_path / "run"
+    killed = open_log(directory)
+    for row in ROWS:
+        killed.write(row["step"], {"train/loss": row["train/loss"]})
+    killed.abandon()
+    log = open_log(directory, rows=ROWS[:3])  # steps 4 and 5 are made again
+    for row in ROWS[3:]:
+        log.write(row["step"], {"train/loss": row["train/loss"]})
+    log.finish({"run/status": "finished"})
+    wandb.teardown()
+    files = list(directory.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 1
+    logged = wandb_files.read_run_file(files[0])
+    assert logged.history["step"].to_pylist() == [1, 2, 3, 4, 5]
+    assert logged.exit_code == 0
+
+
+class Online:
+    """A W&B run that the server knows up to a step."""
+
+    def __init__(self, step: int):
+        self.step, self.sent = step, []
+
+    def log(self, data, step):
+        self.sent.append(step)
+
+    def finish(self, exit_code):
+        pass
+
+
+def test_an_online_run_is_sent_what_it_lacks(tmp_path, monkeypatch):
+    online = Online(step=3)  # the next one that it expects
+    monkeypatch.setattr(wandb, "init", lambda **options: online)
+    (tmp_path / "wandb").mkdir()
+    log = open_log(tmp_path, mode="online", rows=ROWS)
+    log.write(6, {"train/loss": 0.1})
+    assert online.sent == [3, 4, 5, 6]
+    assert (tmp_path / "wandb").exists(), "only offline files are written anew"
+    log.abandon()
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        b'{"step": 3, "train/loss": 0.3',  # cut off
+        b'{"step": 3, "train/loss": 0.25, "crc": 1}\n',  # altered
+        b'{"step": 3}\n',  # without a checksum
+        b"[3]\n",
+        b"\xff\xfe\n",
+    ],
+)
+def test_rows_end_before_the_first_one_that_is_not_whole(tmp_path, spoilt):
+    log = open_log(tmp_path / "run", mode="disabled", rows=())
+    for row in ROWS:
+        log.write(row["step"], {"train/loss": row["train/loss"]})
+    log.abandon()
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert read_rows(tmp_path / "run") == ROWS
+    path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:]]))
+    assert read_rows(tmp_path / "run") == ROWS[:2]
+    path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
+    assert read_rows(tmp_path / "run") == ROWS[:2], "a step is missing"
+
+
+@pytest.mark.parametrize("text", ["", '{"run/sta', "[]", "\xff"])
+def test_a_torn_status_is_none(tmp_path, text):
+    (tmp_path / "status.json").write_bytes(text.encode("latin-1"))
+    assert read_status(tmp_path) == {}
+
+
+def test_a_failure_that_cannot_be_noted_is_said(tmp_path, capsys):
+    note_failure(tmp_path / "missing", OSError(28, "No space left on device"))
+    assert "No space left on device; nor can that be written" in capsys.readouterr().err

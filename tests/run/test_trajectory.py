@@ -1,0 +1,331 @@
+"""Trajectories: the bytes that are documented, any damage found, and any step's weights bit for bit."""
+
+import itertools
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.toy import Toy
+from zo.optim import OPTIMIZERS
+from zo.run import loop, trajectory
+from zo.run.assembly import Assembly
+from zo.run.replay import rebuild
+from zo.run.runner import run
+from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError, TrajectoryWriter
+from zo.run.trajectory import __main__ as command
+
+ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.optimizer.trains and m.optimizer.replays]
+HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
+CONFIG = {
+    "model": {"name": "tiny", "path": "a/tiny"},
+    "task": {"name": "cb"},
+    "optimizer": {"name": "mezo", "eps": 1e-3},
+    "precision": {"name": "fp32", "dtype": "float32", "restore": "subtract"},
+    "lr": 1e-6,
+    "seed": 7,
+    "steps": 20_000,
+}
+HEADER = Header("mezo-0123456789ab", CONFIG, HASH, 23, "torch-cpu", 2, {"torch": "2"})
+LOSSES = [(0.5, 0.25), (-0.0, 1e-300), (1 / 3, 2.5), (0.1, 0.2)]
+BESTS = {1: Best(0.5, 0.75, HASH), 3: Best(0.625, 0.5, HASH)}
+
+
+def written(path: Path) -> bytes:
+    writer = TrajectoryWriter(path, HEADER)
+    for step, losses in enumerate(LOSSES, start=1):
+        writer.append(losses)
+        if step in BESTS:
+            writer.append_best(BESTS[step])
+    writer.sync()
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    return written(tmp_path_factory.mktemp("whole") / "t.bin")
+
+
+def test_the_bytes_are_those_that_the_module_documents(whole):
+    text = whole[12 : 12 + struct.unpack_from("<I", whole, 8)[0]]
+    start = b"ZOTRAJ" + struct.pack("<HI", 1, len(text)) + text
+    expected = start + struct.pack("<I", zlib.crc32(start))
+    for step, losses in enumerate(LOSSES, start=1):
+        frames = [b"S" + struct.pack("<2d", *losses)]
+        if step in BESTS:
+            best = BESTS[step]
+            accuracies = struct.pack("<2d", best.val_accuracy, best.test_accuracy)
+            frames.append(b"B" + accuracies + bytes(range(16)))
+        for frame in frames:
+            expected += frame + struct.pack("<I", zlib.crc32(struct.pack("<I", step) + frame))
+    assert whole == expected
+    assert json.loads(text) == {
+        "run_id": "mezo-0123456789ab",
+        "config": CONFIG,
+        "base": HASH,
+        "parameters": 23,
+        "noise": "torch-cpu",
+        "losses_per_step": 2,
+        "written_by": {"torch": "2"},
+    }
+
+
+def test_what_is_written_is_read(tmp_path):
+    written(tmp_path / "t.bin")
+    found = Trajectory(tmp_path / "t.bin")
+    assert (found.header, found.losses, found.bests) == (HEADER, LOSSES, BESTS)
+    assert str(found.losses[1][0]) == "-0.0"
+    assert not found.torn
+    assert [found.best_until(step) for step in range(5)] == [None, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_file_goes_on_behind_any_step(tmp_path, whole, step):
+    path = tmp_path / "t.bin"
+    path.write_bytes(whole)
+    writer = TrajectoryWriter(path, HEADER, Trajectory(path), step)
+    for later in range(step + 1, 5):
+        writer.append(LOSSES[later - 1])
+        if later in BESTS:
+            writer.append_best(BESTS[later])
+    writer.close()
+    assert path.read_bytes() == whole
+
+
+def read(path: Path, data: bytes) -> Trajectory | None:
+    path.write_bytes(data)
+    try:
+        return Trajectory(path)
+    except TrajectoryError:
+        return None
+
+
+def is_true_as_far_as_it_goes(found: Trajectory | None) -> int:
+    """Whether nothing wrong was read; returns how many steps were."""
+    if found is None:
+        return -1
+    count = len(found.losses)
+    assert found.header == HEADER
+    assert found.losses == LOSSES[:count]
+    assert found.bests.items() <= BESTS.items()
+    return count
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_flipped_bit_is_found(tmp_path_factory, whole, data):
+    bit = data.draw(st.integers(0, 8 * len(whole) - 1))
+    altered = bytearray(whole)
+    altered[bit // 8] ^= 1 << bit % 8
+    found = read(tmp_path_factory.getbasetemp() / "flipped.bin", bytes(altered))
+    is_true_as_far_as_it_goes(found)
+    assert found is None or found.torn
+
+
+def test_every_truncation_leaves_whole_steps_and_says_what_is_torn(tmp_path, whole):
+    ends = {len(whole)}
+    for size in range(len(whole)):
+        found = read(tmp_path / "cut.bin", whole[:size])
+        is_true_as_far_as_it_goes(found)
+        if found is not None and not found.torn:
+            ends.add(size)
+    assert len(ends) == 1 + len(LOSSES) + len(BESTS), "the header's end, and each frame's"
+
+
+@given(st.permutations(range(4)))
+@settings(max_examples=20, deadline=None)
+def test_steps_in_another_order_are_found(tmp_path_factory, whole, order):
+    """As a disk may leave them that lost a block: every frame by itself is whole."""
+    start = Trajectory(_put(tmp_path_factory.getbasetemp() / "order.bin", whole)).ends[0]
+    frames = trajectory.Frames(2)
+    steps = [frames.step(i + 1, LOSSES[i]) for i in range(4)]
+    data = whole[:start] + b"".join(steps[i] for i in order)
+    found = read(tmp_path_factory.getbasetemp() / "order.bin", data)
+    count = is_true_as_far_as_it_goes(found)
+    assert order[:count] == list(range(count))
+
+
+def _put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_another_version_is_refused_in_a_sentence(tmp_path, whole):
+    other = whole[:6] + b"\x02\x00" + whole[8:]
+    with pytest.raises(TrajectoryError, match=r"version 2, but this suite reads version 1$"):
+        Trajectory(_put(tmp_path / "t.bin", other))
+
+
+@pytest.mark.parametrize("data", [b"", b"ZOTRAJ", b"PK\x03\x04 a zip file, say"])
+def test_another_file_is_refused_in_a_sentence(tmp_path, data):
+    with pytest.raises(TrajectoryError, match=r"t\.bin: not a trajectory$"):
+        Trajectory(_put(tmp_path / "t.bin", data))
+
+
+def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
+    assert command.main(["info", str(_put(tmp_path / "t.bin", whole))]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    frames = 4 * (1 + 2 * 8 + 4) + 2 * (1 + 16 + 16 + 4)
+    assert said["size"] == f"{len(whole):,} bytes, {frames / 4:.1f} bytes per step"
+    assert said["steps"] == "4 of at most 20,000"
+    assert said["best"] == f"step     3: validation 62.50%, test 50.00%, weights {HASH}"
+    assert said["method"] == "mezo: lr 1e-06, seed 7, eps 0.001"
+    assert said["precision"] == "dtype float32, restore subtract"
+    assert command.main(["info", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"{tmp_path}/trajectory.bin: No such file or directory\n"
+
+
+def test_twenty_thousand_steps_are_less_than_a_megabyte():
+    for name in ZEROTH_ORDER:
+        toy = Toy(name)
+        frame = trajectory.Frames(toy.optimizer.forwards_per_step).step(
+            1, [0.0] * toy.optimizer.forwards_per_step
+        )
+        assert 20_000 * len(frame) < 1e6
+
+
+PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
+ROTATED = list(zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False))
+REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not in ROTATED]
+STREAMED = [("bszo", ("fp32", "streamed")), ("lozo", ("bf16", "streamed"))]
+
+
+def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision, *more):
+    hashes = {}
+    made = loop._step
+
+    def noting(session, *rest):
+        metrics = made(session, *rest)
+        hashes[session.assembly.optimizer.step_index] = session.assembly.weights_hash()
+        return metrics
+
+    dtype, restore = precision
+    cfg = make_run(
+        *(f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}"),
+        *("steps=6", *more),
+    )
+    with monkeypatch.context() as watched:
+        watched.setattr(loop, "_step", noting)
+        summary = run(cfg)
+    (directory,) = Path(cfg.out).iterdir()
+    found = Trajectory(directory / trajectory.NAME)
+    assembly = Assembly.of(cfg)
+    reached = {}
+    rebuild(assembly, found, 6, made=lambda step: reached.update({step: assembly.weights_hash()}))
+    assert reached == {0: found.header.base, **hashes}
+    assert len(set(reached.values())) == 7, "every step moves θ"
+    assert found.bests[summary["best/step"]].weights == hashes[summary["best/step"]]
+    return cfg, found, hashes
+
+
+@pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
+def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer, precision):
+    replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatch, dtype):
+    more = ("optimizer.interval=4", "optimizer.eps=1e-2")
+    replays_to_the_weights_that_were(make_run, monkeypatch, "lozo", (dtype, "factors"), *more)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "restore", "rounding"),
+    [
+        ("bszo", "snapshot", "stochastic"),
+        ("hizoo", "subtract", "stochastic"),
+        ("hizoo", "merged", "stochastic"),
+        ("bszo", "snapshot", "compensated"),
+        ("mezo_adam", "merged", "compensated"),
+    ],
+)
+def test_a_replay_draws_and_rounds_as_the_run_did(
+    make_run, monkeypatch, optimizer, restore, rounding
+):
+    more = ("precision.noise=philox", f"precision.rounding={rounding}")
+    replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, ("bf16", restore), *more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "precision"), REST)
+def test_a_replay_has_the_weights_of_every_step_in_every_precision(
+    make_run, monkeypatch, optimizer, precision
+):
+    replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
+
+
+@pytest.fixture
+def made(make_run):
+    cfg = make_run("optimizer=mezo", "steps=3", "eval_every=1")
+    run(cfg)
+    (directory,) = Path(cfg.out).iterdir()
+    return cfg, directory, Trajectory(directory / trajectory.NAME)
+
+
+def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
+    cfg, _, found = made
+    assembly = Assembly.of(cfg)
+    assembly.base = HASH
+    with pytest.raises(TrajectoryError, match="it starts from other weights than reviews-tiny has"):
+        rebuild(assembly, found, 3)
+
+
+@pytest.mark.parametrize(("noise", "other"), [("torch", "philox"), ("philox", "torch")])
+def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run, noise, other):
+    cfg = make_run("optimizer=mezo", "steps=1", f"precision.noise={noise}")
+    run(cfg)
+    (directory,) = Path(cfg.out).iterdir()
+    found = Trajectory(directory / trajectory.NAME)
+    cfg.precision.noise = other
+    with pytest.raises(
+        TrajectoryError, match=f"its noise is {noise}-cpu, and here it is {other}-cpu"
+    ):
+        rebuild(Assembly.of(cfg), found, 1)
+
+
+def test_weights_that_come_out_otherwise_are_refused(made):
+    """As on a processor that rounds otherwise."""
+    cfg, _, found = made
+    found.losses[0] = (found.losses[0][0], found.losses[0][1] + 1e-6)
+    with pytest.raises(TrajectoryError, match="gives other weights than the run had"):
+        rebuild(Assembly.of(cfg), found, 3)
+
+
+def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    cfg, directory, found = made
+    shared = tmp_path / "shared.bin"
+    (directory / trajectory.NAME).rename(shared)  # without the run's directory
+    assert command.main(["replay", str(shared), "--to", "2", "--out", str(tmp_path / "w")]) == 0
+    assembly = Assembly.of(cfg)
+    rebuild(assembly, found, 2)
+    assert assembly.weights_hash() in capsys.readouterr().out
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "w")
+    assert AutoTokenizer.from_pretrained(tmp_path / "w")("a film").input_ids
+    loaded = dict(model.named_parameters())
+    for name, tensor in zip(assembly.params.names, assembly.params.tensors, strict=True):
+        assert torch.equal(loaded[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        ("4", "step 4 is beyond its last one, 3"),
+        ("-1", "'-1' is no step: a number, best or last is wanted"),
+        ("first", "'first' is no step"),
+    ],
+)
+def test_a_step_that_is_not_there_is_refused_in_a_sentence(made, tmp_path, capsys, to, why):
+    out = tmp_path / "w"
+    assert command.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert len(said.splitlines()) == 1
+    assert not out.exists()

@@ -1,0 +1,435 @@
+"""LOZO beside the weights is LOZO in the weights, with one forward pass per step and one write per interval."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.test_masked_scoring import make_examples as masked_examples
+from tests.test_scoring import make_examples
+from torch import Tensor, nn
+
+from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
+from zo.config import ConfigError
+from zo.lm.scoring import CandidateScorer
+from zo.noise import NoiseKey
+from zo.optim import NonFiniteError
+from zo.optim.lozo import LOZO, LOZOConfig
+from zo.optim.mezo import MeZO, MeZOConfig
+from zo.run.loop import BatchLoss
+from zo.weights import factors
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
+
+LR, EPS = 1e-4, 1e-3
+INTERVAL = 3
+MODELS = {
+    **DECODERS,
+    "opt, untied": lambda: opt(tie_word_embeddings=False),
+    "llama, tied": lambda: llama(tie_word_embeddings=True, attention_bias=True),
+    "roberta": roberta,
+    "bert": bert,
+}
+CANDIDATES = {"one token": [1, 1], "several tokens": [1, 4, 2, 1, 3]}
+VARIANTS = {
+    "two-sided": {},
+    "one-sided": {"two_sided": False},
+    "n = 2": {"n": 2, "divide_by_rank": True},
+    "rank 1, n = 2, one-sided": {"n": 2, "rank": 1, "two_sided": False},
+}
+
+
+class Trial:
+    """LOZO on a tiny model, under one policy."""
+
+    def __init__(self, model, restore, candidates=(1, 1), lr=LR, loss_dtype="float32", **settings):
+        masked = type(model).__name__.endswith("MaskedLM")
+        kind, pad = ("masked", model.config.pad_token_id) if masked else ("decoder", 1)
+        examples = masked_examples() if masked else make_examples(list(candidates))
+        self.model, self.params = model, ParameterSpace.of(model, restore)
+        self.scorer = CandidateScorer(model, pad, loss_dtype, kind)
+        self.batch = self.scorer.collate(examples)
+        self.loss = BatchLoss(self.scorer, self.batch, self.params)
+        config = LOZOConfig(**{"eps": EPS, "interval": INTERVAL, **settings})
+        self.optimizer = LOZO(self.params, config, lr=lr, seed=3)
+
+    def steps(self, count: int) -> list[float]:
+        return [loss for _ in range(count) for loss in self.optimizer.step(self.loss).losses]
+
+    def theta(self) -> list[Tensor]:
+        """W + A Vᵀ, in float64."""
+        if self.params.factors is None:
+            return [p.double() for p in self.params.tensors]
+        return [
+            p.double() + (a.T @ v if p.dim() > 1 else 0)
+            for p, (a, v) in zip(self.params.tensors, self.sides(), strict=True)
+        ]
+
+    def sides(self) -> list[tuple[Tensor, Tensor]]:
+        """Aᵀ and Vᵀ of every tensor, in float64."""
+        pairs = zip(self.params.factors.a, self.params.factors._v, strict=True)
+        return [(a.double(), v.double()) for a, v in pairs]
+
+    def weights(self) -> list[Tensor]:
+        return [p.clone() for p in self.params.tensors]
+
+
+def farthest(a: list[Tensor], b: list[Tensor]) -> float:
+    return max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b, strict=True))
+
+
+def bit_equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def agree(kind: str, candidates: str, settings: dict) -> None:
+    """Losses of eight steps within 2e-5, weights after them within 5e-6; they move by a hundred times as much."""
+    plain, beside = (
+        Trial(MODELS[kind](), restore, CANDIDATES[candidates], **settings)
+        for restore in ("snapshot", "factors")
+    )
+    start, steps = plain.theta(), 2 * INTERVAL + 2
+    expected, found = plain.steps(steps), beside.steps(steps)
+    assert found == pytest.approx(expected, abs=2e-5, rel=0)
+    assert max(expected) - min(expected) > 2e-3
+    assert farthest(beside.theta(), plain.theta()) < 5e-6 < 1e-2 * farthest(start, plain.theta())
+    assert beside.loss() == pytest.approx(plain.loss(), abs=2e-5, rel=0)
+    beside.params.fold()
+    assert farthest(beside.weights(), plain.weights()) < 5e-6
+    assert beside.loss() == pytest.approx(plain.loss(), abs=2e-5, rel=0)
+
+
+@pytest.mark.parametrize("candidates", CANDIDATES)
+@pytest.mark.parametrize("kind", MODELS)
+def test_losses_and_weights_are_those_of_plain_lozo(kind, candidates):
+    agree(kind, candidates, {})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["opt", "gpt2", "roberta"])
+def test_every_variant_is_that_of_plain_lozo(kind, variant):
+    agree(kind, "several tokens", VARIANTS[variant])
+
+
+@pytest.mark.parametrize(
+    ("settings", "branches"), [({}, 2), ({"n": 3}, 6), ({"n": 2, "two_sided": False}, 3)]
+)
+def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
+    trial, rows = Trial(opt(), "factors", **settings), []
+    trial.model.base_model.register_forward_pre_hook(
+        lambda _, __, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    trial.loss()
+    one = rows.copy()
+    rows.clear()
+    info = trial.optimizer.step(trial.loss)
+    assert rows == [branches * n for n in one]
+    assert info.forwards == trial.optimizer.forwards_per_step == branches
+    assert len(set(info.losses)) == branches
+
+
+def test_matrices_are_written_once_per_interval():
+    trial = Trial(opt(), "factors")
+    start = trial.weights()
+    matrices = [i for i, p in enumerate(start) if p.dim() > 1]
+    for step in range(1, 2 * INTERVAL + 1):
+        was = trial.weights()
+        trial.steps(1)
+        for i, (p, q) in enumerate(zip(trial.params.tensors, was, strict=True)):
+            assert torch.equal(p, q) == (i in matrices and step % INTERVAL != 0)
+    assert not any(a.any() for a in trial.params.factors.a)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
+    folded = []
+    for values in (factors.FOLD, 100):
+        monkeypatch.setattr(factors, "FOLD", values)
+        trial = Trial(opt().to(dtype), "factors", rank=3)
+        trial.steps(2)
+        exact, was, sides = trial.theta(), trial.weights(), trial.sides()
+        trial.params.fold()
+        folded.append(trial.weights())
+        for p, q, e, (a, v) in zip(folded[-1], was, exact, sides, strict=True):
+            size = q.double().abs() + (a.abs().T @ v.abs() if p.dim() > 1 else 0)
+            half = e.abs().clamp_min(torch.finfo(dtype).tiny) * torch.finfo(dtype).eps / 2
+            assert (p.double() - e).abs().le(half + 2**-22 * size).all()
+    assert bit_equal(*folded)
+
+
+def test_evaluation_sees_what_is_beside_the_weights():
+    trial = Trial(opt(), "factors", lr=1e-2)
+    before = trial.loss()
+    trial.steps(2)
+    moved = trial.loss()
+    assert abs(moved - before) > 0.01
+    vectors = [p for p in trial.params.tensors if p.dim() < 2]
+    trial.params.fold()
+    assert vectors
+    assert trial.loss() == pytest.approx(moved, abs=1e-5)
+
+
+def test_a_loss_of_one_place_at_a_time_does_as_well():
+    together, alone = Trial(opt(), "factors"), Trial(opt(), "factors")
+    expected = together.steps(5)
+    found = [x for _ in range(5) for x in alone.optimizer.step(lambda: alone.loss()).losses]
+    assert found == pytest.approx(expected, abs=2e-5, rel=0)
+    assert farthest(alone.theta(), together.theta()) < 5e-6
+
+
+class Stop(Exception):
+    """Whatever a forward pass may raise."""
+
+
+@pytest.mark.parametrize("where", ["embeddings", "norm", "linear", "head"])
+def test_theta_is_as_it_was_after_a_forward_pass_that_fails(where):
+    trial, twin = (Trial(opt(tie_word_embeddings=False), "factors") for _ in range(2))
+    trial.steps(1), twin.steps(1)
+    layer = trial.model.model.decoder.layers[1]
+    module = {
+        "embeddings": trial.model.model.decoder.embed_positions,
+        "norm": layer.final_layer_norm,
+        "linear": layer.fc1,
+        "head": trial.model.lm_head,
+    }[where]
+    inner = module.forward
+
+    def fail(*args, **kwargs):
+        inner(*args, **kwargs)
+        raise Stop
+
+    module.forward, was, loss = fail, trial.theta(), twin.loss()
+    with pytest.raises(Stop):
+        trial.optimizer.step(trial.loss)
+    module.forward = inner
+    assert trial.optimizer.step_index == 1
+    assert bit_equal(trial.theta(), was)
+    assert trial.loss() == loss
+    assert trial.steps(4) == twin.steps(4)
+
+
+def test_a_failure_within_a_layer_that_holds_other_tensors_gives_it_its_own_back():
+    trial = Trial(opt(), "factors")
+    norm = trial.model.model.decoder.layers[0].final_layer_norm
+    own = dict(norm._parameters)
+    norm.normalized_shape = (7,)  # what layer_norm refuses
+    with pytest.raises(RuntimeError):
+        trial.optimizer.step(trial.loss)
+    assert all(norm._parameters[name] is tensor for name, tensor in own.items())
+
+
+@pytest.mark.parametrize("branch", [0, 1])
+def test_one_branchs_loss_that_is_not_finite_is_a_collapse(branch):
+    trial = Trial(opt(), "factors")
+    trial.steps(1)
+    was, branches = trial.theta(), trial.loss.branches
+    trial.loss.branches = lambda n: [
+        math.nan if b == branch else x for b, x in enumerate(branches(n))
+    ]
+    with pytest.raises(NonFiniteError, match="step 1: loss is nan"):
+        trial.optimizer.step(trial.loss)
+    assert bit_equal(trial.theta(), was)
+    assert trial.optimizer.step_index == 1
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("step", range(2 * INTERVAL))
+def test_a_state_of_any_step_goes_on_bit_for_bit(step, before):
+    first = Trial(opt(), "factors", n=2)
+    first.steps(step)
+    second = Trial(opt(), "factors", n=2)
+    second.steps(before)
+    state, weights, parts = first.optimizer.state_dict(), first.weights(), first.params.parts()
+    for p, q in zip(second.params.tensors, weights, strict=True):
+        p.copy_(q)
+    second.optimizer.load_state_dict(state)
+    assert second.loss() == first.loss()
+    names, tensors = second.params.parts()
+    assert (names, bit_equal(tensors, parts[1])) == (parts[0], True)
+    assert second.steps(4) == first.steps(4)
+    assert bit_equal(second.theta(), first.theta())
+
+
+def test_losses_replay_the_run_bit_for_bit():
+    trial, again = Trial(opt(), "factors"), Trial(opt(), "factors")
+    made = [trial.optimizer.step(trial.loss) for _ in range(2 * INTERVAL + 1)]
+    assert [again.optimizer.replay(info.losses) for info in made] == made
+    assert bit_equal(again.params.parts()[1], trial.params.parts()[1])
+    assert again.steps(3) == trial.steps(3)
+
+
+def test_what_theta_is_has_factors_only_while_they_hold_something():
+    trial = Trial(opt(), "factors")
+    names, count = trial.params.names, len(trial.params.names)
+    lengths = []
+    for _ in range(INTERVAL + 1):
+        lengths.append(len(trial.params.parts()[0]))
+        trial.steps(1)
+    assert trial.params.parts()[0][:count] == names
+    more = count + sum(p.dim() > 1 for p in trial.params.tensors)
+    assert lengths == [count] + [more] * (INTERVAL - 1) + [count]
+
+
+def test_a_factor_that_is_not_finite_is_named():
+    trial = Trial(opt(), "factors")
+    trial.steps(1)
+    assert trial.params.non_finite() is None
+    trial.params.factors.a[0][0, 0] = float("nan")
+    assert trial.params.non_finite()[0] == f"{trial.params.names[0]} (factor)"
+
+
+def test_the_state_is_a_row_of_float32_per_row_of_a_matrix_and_rank():
+    trial = Trial(opt().bfloat16(), "factors", rank=3, n=2)
+    rows = sum(p.shape[0] for p in trial.params.tensors if p.dim() > 1)
+    assert trial.optimizer.state_bytes() == 4 * rows * 3 * 2
+    assert Trial(opt(), "snapshot").optimizer.state_bytes() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_probes_of_half_precision_weights_are_as_near_to_the_exact_ones(dtype):
+    """Error of L(θ + ε Z) − L(θ − ε Z), root mean square over 24 directions; its own is thirty times as large."""
+
+    def difference(restore: str, compute: torch.dtype, draw: int) -> float:
+        trial = Trial(opt(init_std=0.05).to(dtype).to(compute), restore)
+        keys = {"u": NoiseKey(draw, 0, 0, 0), "v": NoiseKey(draw, 1, 0, 0)}
+        z = replace(trial.optimizer.direction(), **keys)
+        if trial.params.factors is not None:
+            trial.params.factors.hold([z])
+        with trial.params.excursion() as trip:
+            plus, minus = trip.losses(trial.loss, [[(3e-3, z)], [(-3e-3, z)]])
+        return plus - minus
+
+    exact = torch.tensor([difference("snapshot", torch.float64, draw) for draw in range(24)])
+    errors = {}
+    for restore in ("snapshot", "factors"):
+        found = torch.tensor([difference(restore, dtype, draw) for draw in range(24)])
+        errors[restore] = float((found - exact).square().mean().sqrt())
+    size = float(exact.square().mean().sqrt())
+    assert errors["factors"] < 1.3 * errors["snapshot"] < 0.06 * size
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_small_updates_of_half_precision_weights_add_up(dtype):
+    """A hundred updates in one interval, each of a third of a rounding: rounded once instead of a hundred times."""
+    lr, c, wrong = torch.finfo(dtype).eps / 400, 3.0, {}
+    for restore in ("snapshot", "factors"):
+        trial = Trial(opt(init_std=0.05).to(dtype), restore, lr=lr, interval=100)
+        exact = [p.double() for p in trial.params.tensors]
+        start = [p.clone() for p in exact]
+        for _ in range(100):
+            z = trial.optimizer.direction()
+            for i, p in enumerate(exact):
+                p.add_(z.sample(i, p).double(), alpha=-lr * c)
+            trial.optimizer.replay([EPS * c, -EPS * c])
+        matrices = [i for i, p in enumerate(exact) if p.dim() > 1]
+        errors = [float((trial.params.tensors[i] - exact[i]).norm()) for i in matrices]
+        moved = [float((exact[i] - start[i]).norm()) for i in matrices]
+        wrong[restore] = sum(errors) / sum(moved)
+    assert wrong["factors"] < 0.2 * wrong["snapshot"]
+
+
+class Odd(nn.Module):
+    """Adds a parameter that belongs to no layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.shift = nn.Parameter(torch.zeros(3))
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Odd(), "shift"),
+        (nn.Sequential(nn.Linear(2, 2), Table()), "1.table"),
+        (nn.Sequential(nn.Conv1d(2, 3, 1)), "0.weight"),
+        (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)), "0.weight"),
+    ],
+)
+def test_a_tensor_that_no_known_layer_computes_with_is_refused_by_name(model, name):
+    with pytest.raises(ValueError, match=f"restore=factors: {name} belongs to no linear"):
+        ParameterSpace.of(model, "factors")
+
+
+def test_a_frozen_tensor_needs_no_layer():
+    model = Odd()
+    model.shift.requires_grad = False
+    assert ParameterSpace.of(model, "factors").names == ["inner.weight", "inner.bias"]
+
+
+def test_tensors_without_their_model_are_refused():
+    with pytest.raises(ValueError, match="restore=factors: the tensors' model is needed"):
+        ParameterSpace([("w", torch.zeros(3, 4))], "factors")
+
+
+def test_other_directions_and_decay_are_refused():
+    trial = Trial(opt(), "factors")
+    mezo = MeZO(trial.params, MeZOConfig(), lr=LR, seed=0)
+    with pytest.raises(TypeError, match="low rank alone"):
+        mezo.step(trial.loss)
+    with pytest.raises(TypeError, match="low rank alone"):
+        trial.params.add_([(1.0, Gaussian(NoiseKey(0, 0, 0, 0)))])
+    with pytest.raises(ValueError, match="weight decay"):
+        Trial(opt(), "factors", weight_decay=0.1).steps(1)
+
+
+class Reader(nn.Module):
+    """Reads a layer's weight past the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3, bias=False)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.layer.weight)
+
+
+def test_weights_that_are_read_past_their_layer_are_refused():
+    model = Reader()
+    params = ParameterSpace.of(model, "factors")
+    optimizer = LOZO(params, LOZOConfig(), lr=LR, seed=0)
+    with pytest.raises(RuntimeError, match=r"layer\.weight is not computed with in its layer"):
+        optimizer.step(lambda: float(model(torch.ones(2, 3)).sum().detach()))
+
+
+class Shared(nn.Module):
+    """Looks positions up once for all rows."""
+
+    def __init__(self, ids: Tensor):
+        super().__init__()
+        self.positions, self.ids = nn.Embedding(4, 3), ids
+
+    def forward(self, x):
+        return x + self.positions(self.ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        (torch.arange(4)[None], "positions: 1 rows are not those of 2 branches"),
+        (torch.arange(4), "positions: its rows cannot be told to be of one branch or another"),
+    ],
+)
+def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
+    model = Shared(ids)
+    params = ParameterSpace.of(model, "factors")
+    z = LOZO(params, LOZOConfig(), lr=LR, seed=0).direction()
+    params.factors.go([[(EPS, z)], [(-EPS, z)]])
+    with pytest.raises(ValueError, match=why):
+        model(torch.zeros(6, 4, 3))
+
+
+def test_a_run_with_factors_is_one_of_lozo_without_decay(make_run):
+    assert make_run("optimizer=lozo", "precision.restore=factors").precision.restore == "factors"
+    for overrides, key in (
+        (("optimizer=mezo",), "precision.restore=factors: goes with optimizer=lozo alone"),
+        (("optimizer=lozo", "optimizer.weight_decay=0.1"), "optimizer.weight_decay=0.1: must be 0"),
+    ):
+        with pytest.raises(ConfigError, match=key):
+            make_run("precision.restore=factors", *overrides)

