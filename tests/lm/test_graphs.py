@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.test_packing import LENGTHS, examples_of
 from torch import Tensor
 
+from tests.lm.test_packing import LENGTHS, examples_of
 from tests.support.tiny_models import DECODERS, MASKED, opt
 from zo.config.precision import PrecisionConfig
 from zo.lm.collate import Collator

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.test_philox import same_bits
 from torch import Tensor, nn
 
+from tests.noise.test_philox import same_bits
 from tests.support.toy import Toy
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.test_masked_scoring import make_examples as masked_examples
-from tests.test_scoring import make_examples
 from torch import Tensor, nn
 
+from tests.lm.test_masked_scoring import make_examples as masked_examples
+from tests.lm.test_scoring import make_examples
 from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
 from zo.config import ConfigError
 from zo.lm.scoring import CandidateScorer

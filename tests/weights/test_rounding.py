@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from tests.test_philox import ENGINES, same_bits
 from torch import Tensor
 
+from tests.noise.test_philox import ENGINES, same_bits
 from zo.noise import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey, PhiloxEngine, engine, philox
 from zo.optim import OPTIMIZERS
 from zo.weights.directions import Gaussian, LowRank
