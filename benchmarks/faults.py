@@ -38,6 +38,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, OPTForCausalLM  # noqa: F401  imported once, for all forks
 
+import zo.run.__main__
 import zo.run.runner
 from analysis.wandb_files import read_run_file
 from benchmarks.damage import DAMAGES, SmallDisk, read_only
@@ -120,7 +121,7 @@ def attempt(directory: Path) -> int:
 
     zo.run.runner.train = noting
     try:
-        return zo.run.runner.main([str(directory)])
+        return zo.run.__main__.main([str(directory)])
     finally:
         zo.run.runner.train = train
 

@@ -7,8 +7,9 @@ from multiprocessing import get_context
 
 import pytest
 
+from zo.run.__main__ import main
 from zo.run.directory import DirectoryError, directory_of, freeze, load
-from zo.run.runner import main, run
+from zo.run.runner import run
 
 
 def test_an_edited_configuration_is_refused_with_its_key(make_run):

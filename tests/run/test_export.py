@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from zo import export as export_command
 from zo.lm.scoring import CandidateScorer
-from zo.run import checkpoint, export, trajectory
+from zo.run import checkpoint, trajectory
 from zo.run.assembly import Assembly
 from zo.run.loop import Session
 from zo.run.replay import rebuild
@@ -23,7 +24,7 @@ def directory_of(cfg) -> Path:
 
 
 def exported(directory: Path, out: Path, *arguments: str) -> AutoModelForCausalLM:
-    assert export.main([str(directory), "--out", str(out), *arguments]) == 0
+    assert export_command.main([str(directory), "--out", str(out), *arguments]) == 0
     return AutoModelForCausalLM.from_pretrained(out)
 
 
@@ -96,7 +97,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         ([tmp_path], "a run's directory is wanted"),
     ):
         given = list(map(str, arguments))
-        assert export.main(given if "--out" in given else [*given, "--out", str(out)]) == 2
+        assert export_command.main(given if "--out" in given else [*given, "--out", str(out)]) == 2
         said = capsys.readouterr().err
         assert why in said
         assert len(said.strip().splitlines()) == 1

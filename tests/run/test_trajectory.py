@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.toy import Toy
+from zo import trajectory as command
 from zo.optim import OPTIMIZERS
 from zo.run import loop, trajectory
 from zo.run.assembly import Assembly
 from zo.run.replay import rebuild
 from zo.run.runner import run
 from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError, TrajectoryWriter
-from zo.run.trajectory import __main__ as command
 
 ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.optimizer.trains and m.optimizer.replays]
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"

@@ -46,6 +46,7 @@ def attempt(directory: str, log: str, points: tuple[At, ...]) -> None:
 
 def here(directory: Path) -> int:
     """Continues a run in this process; returns its exit status, and notes the hash of θ at the run's end."""
+    from zo.run import __main__ as command
     from zo.run import runner
 
     train = runner.train
@@ -57,7 +58,7 @@ def here(directory: Path) -> int:
 
     runner.train = noting
     try:
-        return runner.main([str(directory)])
+        return command.main([str(directory)])
     finally:
         runner.train = train
 
