@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 MEASURED ?=
 
-.PHONY: help setup quickstart tables report audit bench measured test test-all test-slurm test-slow lint format clean
+.PHONY: help setup quickstart tables report audit bench measured test test-all test-slurm test-slow docs lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights ar
 
 test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which launch/one_node_slurm.sh starts
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
+
+docs: $(VENV)/dev ## build the documentation's site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 lint: $(VENV)/dev ## ruff, mypy and import-linter
 	$(BIN)/ruff check
