@@ -16,27 +16,27 @@ setup: $(VENV)/run ## make the environment: the suite, fast noise and the review
 
 quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
 	$(BIN)/python train.py -m sweep=quickstart
-	$(BIN)/python -m analysis.tables quickstart --runs out --results results
+	$(BIN)/python -m analysis.report.sweep_tables quickstart --runs out
 
 tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/: the quickstart, and the paper's tables
-	$(BIN)/python -m analysis.paper_tables
-	$(BIN)/python -m analysis.manifest
-	$(BIN)/python -m analysis.efficiency
-	$(BIN)/python -m analysis.tables quickstart --if-any
-	$(BIN)/python -m analysis.study --if-any
-	$(BIN)/python -m analysis.figures
+	$(BIN)/python -m analysis.report.paper_tables
+	$(BIN)/python -m analysis.report.manifest
+	$(BIN)/python -m analysis.report.efficiency
+	$(BIN)/python -m analysis.report.sweep_tables quickstart --if-any
+	$(BIN)/python -m analysis.report.study --if-any
+	$(BIN)/python -m analysis.report.figures
 
-report: $(VENV)/run ## one page of every table and figure: results/report.html
-	$(BIN)/python -m analysis.report
+report: $(VENV)/run ## one page of every table and figure: results/local/report.html
+	$(BIN)/python -m analysis.report.page
 
 audit: $(VENV)/run ## check the paper's printed numbers against each other; what they can say
-	$(BIN)/python -m analysis.audit
-	$(BIN)/python -m analysis.compare
+	$(BIN)/python -m analysis.paper.audit
+	$(BIN)/python -m analysis.report.statistics_page
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
-measured: $(VENV)/run ## fill results/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
+measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED)
 
 test: $(VENV)/dev ## fast tests: what a change should not break, in minutes

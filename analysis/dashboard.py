@@ -19,8 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from analysis.selection import ZERO_SHOT
-from analysis.style import LOOKS, PAPER_METHODS, look
+from analysis.paper.names import PAPER_METHODS
+from analysis.report.style import LOOKS, look
+from analysis.select.sweep_selection import ZERO_SHOT
 
 ws: Any = None
 wr: Any = None
@@ -261,9 +262,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("results/dashboard"),
+        default=Path("results/local/dashboard"),
         metavar="DIR",
-        help="where a dry run writes (default: results/dashboard)",
+        help="where a dry run writes (default: results/local/dashboard)",
     )
     return parser
 

@@ -1,6 +1,6 @@
 """Runs that are killed and damaged until they end, each compared with its uninterrupted twin.
 
-    python -m benchmarks.faults --kills 200 --out DIR [--seed 0] [--results results/robustness]
+    python -m benchmarks.faults --kills 200 --out DIR [--seed 0] [--results results/measured/robustness]
 
 Short runs of every method that trains, float32 and bfloat16, subtract and snapshot, each in processes of its own that
 are killed at random times: SIGKILL, now and then SIGTERM or SIGUSR2. Between two attempts one of its files may be cut
@@ -40,7 +40,7 @@ from transformers import AutoTokenizer, OPTForCausalLM  # noqa: F401  imported o
 
 import zo.run.__main__
 import zo.run.runner
-from analysis.wandb_files import read_run_file
+from analysis.logs.run_file import read_run_file
 from benchmarks.damage import DAMAGES, SmallDisk, read_only
 from zo import config
 from zo.config import command_line

@@ -22,8 +22,8 @@ import wandb
 from rich.progress import track
 from wandb.proto import wandb_internal_pb2 as pb
 
-from analysis import sources
-from analysis.wandb_files import CHUNK_HEADER, FILE_HEADER, read_run_file
+from analysis.logs import sources
+from analysis.logs.run_file import CHUNK_HEADER, FILE_HEADER, read_run_file
 
 EVAL_EVERY = 500
 SIGNALS = ("slope", "noise_std", "shrinkage", "posterior_trace", "residual_rms", "mu_norm")

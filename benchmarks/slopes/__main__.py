@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--directions", type=int, default=100, help="slopes of each kind (100)")
     made.add_argument("--seed", type=int, default=0, help="of directions and mini-batches (0)")
     made.add_argument("--threads", type=int, help="of the CPU (torch's own choice)")
-    made.add_argument("--results", type=Path, default=ROOT / "results" / "half_precision")
+    made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "half_precision")
     return made
 
 

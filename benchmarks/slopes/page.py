@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing import Drawing, Panel, write
-from analysis.render import TextTable, markdown
-from analysis.style import INK, LOOKS, MUTED, model_label
+from analysis.paper.names import model_label
+from analysis.report.figures.drawing import Drawing, Panel, write
+from analysis.report.style import INK, LOOKS, MUTED
+from analysis.report.text_table import TextTable, markdown
 
 SERIES = {
     "slope": ("slope itself, float32", INK, ""),

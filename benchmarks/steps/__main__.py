@@ -78,7 +78,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch-size", type=int, default=16, help="examples per mini-batch (16)")
     made.add_argument("--batches", type=int, default=1, help="mini-batches per measurement (1)")
     made.add_argument("--rounds", type=int, help="measurements of a case (3 on a CPU, 10 on a GPU)")
-    made.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks", help="directory")
+    made.add_argument(
+        "--out", type=Path, default=ROOT / "results" / "local" / "benchmarks", help="directory"
+    )
     made.add_argument(
         "--docs", type=Path, metavar="PAGE", help="put the tables into this page, too"
     )

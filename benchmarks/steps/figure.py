@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.drawing import Drawing, Panel, write
-from analysis.style import INK, LOOKS, MUTED, RULE, method_order
+from analysis.paper.names import method_order
+from analysis.report.figures.drawing import Drawing, Panel, write
+from analysis.report.style import INK, LOOKS, MUTED, RULE
 from benchmarks.steps.cases import FORWARD, PAPER_WAY
 from benchmarks.steps.records import Row
 from benchmarks.steps.tables import label, title

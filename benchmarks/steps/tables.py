@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from analysis.style import look
+from analysis.report.style import look
 from benchmarks.steps.cases import FORWARD, METHODS
 from benchmarks.steps.records import Row
 from benchmarks.steps.shapes import SHAPES

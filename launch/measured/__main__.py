@@ -66,7 +66,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--retry-failed", action="store_true", help="make failed runs again, too")
     made.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: out")
     made.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR", help="default: results"
+        "--results",
+        type=Path,
+        default=Path("results/local"),
+        metavar="DIR",
+        help="default: results/local",
     )
     return made
 

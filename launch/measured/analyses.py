@@ -51,13 +51,13 @@ def analyses(sweeps: Sequence[str], out: Path, results: Path) -> list[list[str]]
     """
     places = ["--runs", str(out), "--results", str(results)]
     studies = [sweep for sweep in sweeps if sweep in ("study_tiny", "study_smollm2")]
-    found = [["analysis.efficiency", *places], ["analysis.paper_tables", *places]]
-    found += [["analysis.study", sweep, *places] for sweep in studies]
+    found = [["analysis.report.efficiency", *places], ["analysis.report.paper_tables", *places]]
+    found += [["analysis.report.study", sweep, *places] for sweep in studies]
     drawn = [sweep for sweep in sweeps if sweep in studies or not sweep.startswith("study_")]
     if drawn:  # what belongs to a study is on its own page
-        found.append(["analysis.figures", *drawn, *places])
-    found.append(["analysis.manifest", *places])
-    found.append(["analysis.report", *places])
+        found.append(["analysis.report.figures", *drawn, *places])
+    found.append(["analysis.report.manifest", *places])
+    found.append(["analysis.report.page", *places])
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.sources import CACHE
+from analysis.logs.sources import CACHE
 from tests.analysis.make_logs import write_quickstart
 
 
@@ -20,7 +20,7 @@ def _cache_of_its_own(
     cache = tmp_path_factory.mktemp("cache")
     (CACHE / "expected").mkdir(parents=True, exist_ok=True)
     (cache / "expected").symlink_to((CACHE / "expected").resolve())
-    monkeypatch.setattr("analysis.sources.CACHE", cache)
+    monkeypatch.setattr("analysis.logs.sources.CACHE", cache)
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.cells import variant
-from analysis.frames import Frames
-from analysis.history import History
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
+from analysis.select.cell_runs import variant
 
 EVERY = 10  # steps
 Status = Callable[[dict], str]
@@ -23,7 +23,7 @@ def made_frames(cells: pd.DataFrame, status: Status = finished, steps: int = 40)
     """A run per cell.
 
     Args:
-        cells: see `analysis.expected.cells`.
+        cells: see `analysis.select.sweep_cells.cells`.
         status: what became of a cell's run.
         steps: length of its history; a collapsed run has half of them.
     """

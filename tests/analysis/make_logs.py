@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import wandb
 
-from analysis.wandb_files import read_run_file
+from analysis.logs.run_file import read_run_file
 
 STEPS, EVAL_EVERY, VAL_N, TEST_N = 40, 10, 20, 20
 LABELS = "01" * (TEST_N // 2)

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.cells import fill
-from analysis.frames import Frames
-from analysis.history import History
-from analysis.study.material import Study, of_filled
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
+from analysis.select.cell_runs import fill
+from analysis.select.study_runs import Study, of_filled
 
 NAME, EXAMPLES, EVERY, STEPS = "study_made", 400, 10, 40
 FORWARDS = {"zero_shot": 0, "mezo": 2, "bszo": 3, "bszo_b": 4}

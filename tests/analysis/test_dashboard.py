@@ -10,8 +10,8 @@ import pytest
 
 from analysis import dashboard
 from analysis.dashboard import CONFIG_KEYS, HISTORY_KEYS, SUMMARY_KEYS, main, specification
-from analysis.frames import read_frames
-from analysis.style import LOOKS
+from analysis.logs.frames import read_frames
+from analysis.report.style import LOOKS
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("wandb_workspaces", reason="the extra `dashboards` is not installed")

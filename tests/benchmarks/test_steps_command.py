@@ -230,9 +230,9 @@ def test_the_documentation_has_the_tables_of_the_committed_csv():
     root = Path(__file__).parents[2]
     _, _, rest = (root / "docs/benchmarks.md").read_text().partition(tables.BEGIN)
     shown = rest.partition(tables.END)[0].strip()
-    rows = Records(root / "results/benchmarks/steps.csv").rows
+    rows = Records(root / "results/measured/benchmarks/steps.csv").rows
     assert shown == tables.markdown(rows).strip()
-    page = root / "results/benchmarks/steps.md"
+    page = root / "results/measured/benchmarks/steps.md"
     assert page.exists() == bool(rows)
     assert not rows or shown == page.read_text().strip()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import wandb
 
-from analysis import wandb_files
-from analysis.frames import read_frames
+from analysis.logs import run_file
+from analysis.logs.frames import read_frames
 from zo.config import TrackingConfig
 from zo.run.runner import run
 from zo.run.tracking import RunLog, note_failure, read_rows, read_status, wandb_mode
@@ -32,7 +32,7 @@ def test_wandb_offline_file_equals_metrics_jsonl(make_run):
     wandb.teardown()  # finish() alone does not wait for the file
     (directory,) = Path(cfg.out).glob("bszo-*")
     (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
-    logged = wandb_files.read_run_file(file)
+    logged = run_file.read_run_file(file)
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert len(logged.history) == len(rows) == 4
     for row, seen in zip(rows, logged.history.to_pylist(), strict=True):
@@ -103,7 +103,7 @@ def test_after_a_kill_the_offline_files_hold_every_step_once(tmp_path):
     wandb.teardown()
     files = list(directory.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 1
-    logged = wandb_files.read_run_file(files[0])
+    logged = run_file.read_run_file(files[0])
     assert logged.history["step"].to_pylist() == [1, 2, 3, 4, 5]
     assert logged.exit_code == 0
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from analysis.wandb_files import read_run_file
+from analysis.logs.run_file import read_run_file
 from launch import submit
 from tests.support import slurm
 

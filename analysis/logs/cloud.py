@@ -1,0 +1,230 @@
+"""Runs at W&B's cloud, through `wandb.Api`: each run's complete history, read once and kept.
+
+Per project W&B is asked for the list of its runs (configuration, summary, state), which is kept for ten
+minutes. A run's history is read by a scan of all its steps, never sampled, and kept until W&B lists the run
+differently: other state, heartbeat, summary or number of rows, as it does while a run goes on. Every run is
+kept as soon as it is read, so that what was interrupted goes on where it was.
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from analysis.logs import fragments
+from analysis.logs.fragments import Fragment
+from analysis.logs.run_file import LogError, flatten, history_table
+
+REFRESH = ("auto", "always", "never")
+LIST_SECONDS = 600  # so long a list of runs is believed
+LIST_VERSION = 1
+RUNS_PER_PAGE = 100
+STEPS_PER_PAGE = 1000  # W&B's own default
+CONNECTIONS = 4
+TIMEOUT = 60  # seconds that W&B may take for an answer
+EXIT_CODES = {"finished": 0, "failed": 1}  # of a run's state; of others nobody knows
+NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""How W&B's server writes what JSON has no number for."""
+
+Listed = dict[str, Any]
+"""One run as W&B lists it: id, group, state, created, heartbeat, lines, config, summary."""
+
+
+def read(projects: Sequence[str], cache_dir: Path | None, refresh: str = "auto") -> list[Fragment]:
+    """A fragment per run of some projects.
+
+    Args:
+        projects: each as entity/project.
+        cache_dir: where lists and histories are kept; None keeps nothing.
+        refresh: `auto` as the module says; `always` reads everything anew; `never` asks W&B nothing, and takes
+            what is kept however old it is.
+
+    Raises:
+        LogError: there is no key, W&B does not answer or knows no such project; or `never`, and nothing is kept.
+    """
+    if refresh not in REFRESH:
+        raise LogError(f"refresh={refresh}: must be one of {', '.join(REFRESH)}")
+    if refresh == "never" and cache_dir is None:
+        raise LogError("refresh=never needs a cache directory")
+    found: list[Fragment] = []
+    for project in projects:
+        directory = None if cache_dir is None else cache_dir / "cloud" / project.replace("/", "+")
+        found += _read_project(project, directory, refresh)
+    return found
+
+
+def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fragment]:
+    listed = _runs(project, directory, refresh)
+    known: dict[str, Fragment] = {}
+    wanted: list[Listed] = []
+    for run in listed:
+        kept = None if directory is None else fragments.read(_kept(directory, run["id"]))
+        if kept is not None and (
+            refresh == "never" or (refresh == "auto" and kept.stamp == _stamp(run))
+        ):
+            known[run["id"]] = kept
+        else:
+            wanted.append(run)
+    if wanted and refresh == "never":
+        raise LogError(
+            f"the history of {len(wanted)} of {len(listed)} runs of {project} is not in the cache: "
+            "read them without refresh=never"
+        )
+    known |= {fragment.run_id: fragment for fragment in _fetch_all(project, wanted, directory)}
+    return [known[run["id"]] for run in listed]
+
+
+def _runs(project: str, directory: Path | None, refresh: str) -> list[Listed]:
+    """The runs of a project, from W&B or, if it is young enough, from the last list."""
+    path = None if directory is None else directory / "runs.json"
+    if path is not None and path.exists() and refresh != "always":
+        kept = json.loads(path.read_text())
+        young = abs(time.time() - kept["time"]) < LIST_SECONDS
+        if kept["version"] == LIST_VERSION and (young or refresh == "never"):
+            return list(kept["runs"])
+    if refresh == "never":
+        raise LogError(
+            f"no list of the runs of {project} is in the cache: read it without refresh=never"
+        )
+    try:
+        runs = [_listed(run) for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)]
+    except LogError:
+        raise
+    except Exception as error:  # W&B raises whatever its connection raised
+        raise LogError(f"the runs of {project} cannot be listed: {_said(error)}") from None
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps({"version": LIST_VERSION, "time": time.time(), "runs": runs}))
+        partial.replace(path)
+    return runs
+
+
+def _listed(run: Any) -> Listed:
+    return {
+        "id": run.id,
+        "group": run.group or "",
+        "state": run.state,
+        "created": run.created_at,
+        "heartbeat": run.heartbeat_at,
+        "lines": run._attrs.get("historyLineCount"),
+        "config": dict(run.config),
+        "summary": dict(run.summary._json_dict),
+    }
+
+
+def _fetch_all(project: str, runs: Sequence[Listed], directory: Path | None) -> Iterator[Fragment]:
+    """Read the histories of some runs, several at a time, and keep each."""
+    if not runs:
+        return
+    api, console = _api(), Console(stderr=True)
+    with (
+        Progress(
+            TextColumn(f"reading {project}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as progress,
+        ThreadPoolExecutor(CONNECTIONS) as pool,
+    ):
+        bar = progress.add_task("", total=len(runs))
+        jobs = {pool.submit(_fetch, api, project, run, directory): run for run in runs}
+        for job in as_completed(jobs):
+            try:
+                yield job.result()
+            except Exception as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                place = f"{project}/{jobs[job]['id']}"
+                raise LogError(f"the history of {place} cannot be read: {_said(error)}") from None
+            progress.advance(bar)
+
+
+def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragment:
+    """Read one run's history, and keep it."""
+    place = f"{project}/{run['id']}"
+    scan = api.run(place).scan_history(page_size=STEPS_PER_PAGE, use_cache=False)
+    fragment = Fragment(
+        place=place,
+        source=project,
+        run_id=run["id"],
+        identified=True,
+        group=run["group"],
+        started=_seconds(run["created"]),
+        config=flatten(_public(run["config"])),
+        summary=flatten(_public(run["summary"])),
+        exit_code=EXIT_CODES.get(run["state"]),
+        torn=False,
+        stamp=_stamp(run),
+        is_copy=True,
+    )
+    fragment = fragments.with_history(fragment, history_table(_by_step(scan)))
+    return fragment if directory is None else fragments.write(fragment, _kept(directory, run["id"]))
+
+
+def _by_step(scan: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a scan, one per step: an export and the live rows behind it may overlap."""
+    rows: dict[int, dict[str, Any]] = {}
+    for row in scan:
+        values = {key: NUMBERS.get(v, v) if isinstance(v, str) else v for key, v in row.items()}
+        known = rows.setdefault(int(values["_step"]), {})
+        known |= {key: value for key, value in values.items() if value is not None}
+    return [rows[step] for step in sorted(rows)]
+
+
+def _public(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without W&B's own keys, and with the numbers that JSON lacks."""
+    return {
+        key: NUMBERS.get(value, value) if isinstance(value, str) else value
+        for key, value in values.items()
+        if not key.startswith("_")
+    }
+
+
+def _kept(directory: Path, run_id: str) -> Path:
+    return directory / f"{hashlib.sha256(run_id.encode()).hexdigest()[:24]}.parquet"
+
+
+def _stamp(run: Listed) -> str:
+    """Changes when W&B lists the run differently."""
+    return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _seconds(text: str) -> float:
+    """Seconds since 1970 of W&B's time, which is UTC."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _api() -> Any:
+    """W&B's interface.
+
+    Raises:
+        LogError: there is no key.
+    """
+    import wandb  # here, since only this needs the whole of it
+
+    try:
+        if not wandb.login(prompt=False):
+            raise LogError("W&B needs a key: `wandb login`, or WANDB_API_KEY in the environment")
+        return wandb.Api(timeout=TIMEOUT)
+    except LogError:
+        raise
+    except Exception as error:
+        raise LogError(f"W&B cannot be asked: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """The first line of what an exception says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

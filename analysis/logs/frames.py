@@ -1,0 +1,206 @@
+"""The runs that some sources have, each with all its fragments merged: one frame, and their history beside it.
+
+`runs`, one row per run id, sorted by run id:
+
+| column | content |
+|---|---|
+| `run_id`, `group` | W&B's id and group (`group` is empty without one) |
+| `status` | `finished`, `collapsed`, or `unfinished`: killed, failed or still running |
+| `exit_code` | of the last fragment; missing if it was killed or still runs |
+| `fragments` | number of fragments: run files of this id, and W&B's copy |
+| `torn` | whether one of them ends in the middle of a record, or has an unreadable one: what follows is lost |
+| `duplicates` | 0; or the number of fragments that each ended the run, if their results differ |
+| `started` | first start of the run, UTC, as 2026-01-31T12:00:00 |
+| `git_revisions` | revisions that wrote the fragments, in time order, joined by spaces |
+| `source` | the directories and projects that have it, as the user gave them, joined by spaces |
+| `config_hash` | 12 hexadecimal digits of its configuration, provenance left out: the end of its id |
+| `rows`, `last_step` | of its history: number of steps logged, and the last of them |
+| `forwards_to_best` | forward passes of training up to `best/step`; missing if the history lacks that step |
+| `optimizer.name`, `lr`, ... | the configuration, nested keys joined by dots; a list as JSON text |
+| `provenance.*` | where the last fragment came from, as above |
+| `best/val_accuracy`, ... | W&B's summary: keys with a slash |
+
+`history` (`analysis.logs.history.History`) reads the rows of some runs when asked:
+`frames.history.of(run_ids, ["train/loss"])` has `run_id`, `step` (int), then one column per key, NaN where a row
+lacks it. docs/design.md gives the unit of each.
+
+The fragments of a resumed run are merged in the order of their start: the later one wins, per step
+and per configuration and summary key. W&B's copy of a run, which may be incomplete, comes before the
+run files of the same run, unless it alone has the run's end: then it comes last. A run file that lies
+in two places counts once.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.logs import local
+from analysis.logs.fragments import Fragment
+from analysis.logs.history import History
+from analysis.logs.local import find_run_files
+from analysis.logs.run_file import LogError
+
+__all__ = ["FILE_COLUMNS", "Frames", "find_run_files", "merge", "read_frames"]
+
+FILE_COLUMNS = (
+    *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
+    *("git_revisions", "source", "config_hash", "rows", "last_step", "forwards_to_best"),
+)
+RESULT = (
+    *("run/status", "run/steps", "run/collapse_step", "best/step"),
+    *("best/val_accuracy", "best/test_accuracy", "best/test_predictions"),
+)
+"""Summary keys in which two endings of one run differ, if they differ."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The runs, their history, and the run files that belong to no run of `runs`.
+
+    Attributes:
+        runs: see the module.
+        history: see the module.
+        unidentified: files of runs that were killed before W&B wrote even their configuration.
+    """
+
+    runs: pd.DataFrame
+    history: History
+    unidentified: tuple[Path, ...]
+
+
+def read_frames(directories: Iterable[Path]) -> Frames:
+    """All run files below the directories, with their history in memory.
+
+    Raises:
+        LogError: a directory does not exist, a file is not a run file, or a run logged a
+            configuration or summary key that is a column name of the frame.
+    """
+    return merge(local.read(directories, cache_dir=None))
+
+
+def merge(fragments: Iterable[Fragment]) -> Frames:
+    """The runs that some fragments are of.
+
+    Raises:
+        LogError: a run logged a key that is a column name of the frame.
+    """
+    by_id: dict[str, list[Fragment]] = defaultdict(list)
+    for fragment in fragments:
+        by_id[fragment.run_id].append(fragment)
+    rows, histories, unidentified = [], {}, []
+    for run_id in sorted(by_id):
+        ordered = _ordered(by_id[run_id])
+        if any(fragment.identified for fragment in ordered):
+            rows.append(_run_row(run_id, ordered))
+            histories[run_id] = [fragment.history for fragment in ordered]
+        else:
+            unidentified += [Path(fragment.place) for fragment in ordered]
+    return Frames(_runs_frame(rows), History(histories), tuple(unidentified))
+
+
+def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments of one run without copies, so that a later one overrules an earlier one."""
+    in_time = sorted(fragments, key=lambda f: (f.started, Path(f.place).parent.name, -f.rows))
+    files: dict[tuple[float, str], Fragment] = {}
+    copies = []
+    for fragment in in_time:
+        if fragment.is_copy:
+            copies.append(fragment)
+        else:
+            files.setdefault((fragment.started, Path(fragment.place).parent.name), fragment)
+    if any(f.status != "unfinished" for f in files.values()):
+        return [*copies, *files.values()]
+    return [*files.values(), *copies]
+
+
+def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
+    """Merge the fragments of one run, in order, into its row of `runs`."""
+    logged: dict[str, Any] = {}
+    for fragment in fragments:
+        logged |= fragment.config
+    forwards: dict[int, float | None] = {}
+    for fragment in fragments:
+        logged |= fragment.summary
+        forwards |= fragment.forwards
+    clash = sorted(logged.keys() & set(FILE_COLUMNS))
+    if clash:
+        raise LogError(f"run {run_id} logs {clash[0]}, which the runs frame keeps for itself")
+    status = logged.get("run/status")
+    revisions = [f.config.get("provenance.git_revision") for f in fragments]
+    identified = [fragment for fragment in fragments if fragment.identified]
+    started = min(fragment.started for fragment in identified)
+    steps = [fragment.last_step for fragment in fragments if fragment.last_step is not None]
+    return {
+        "run_id": run_id,
+        "group": identified[-1].group,
+        "status": status if status in ("finished", "collapsed") else "unfinished",
+        "exit_code": fragments[-1].exit_code,
+        "fragments": len(fragments),
+        "torn": any(fragment.torn for fragment in fragments),
+        "duplicates": _duplicates(fragments),
+        "started": datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
+        "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
+        "source": " ".join(sorted({fragment.source for fragment in fragments})),
+        "config_hash": _config_hash(fragments),
+        "rows": _rows(fragments),
+        "last_step": max(steps, default=None),
+        "forwards_to_best": _forwards_to_best(logged.get("best/step"), forwards),
+        **{key: _plain(value) for key, value in sorted(logged.items())},
+    }
+
+
+def _duplicates(fragments: Sequence[Fragment]) -> int:
+    """How often the run ended, if not always with the same result."""
+    ended = [fragment for fragment in fragments if fragment.status != "unfinished"]
+    results = {tuple(str(f.summary.get(key)) for key in RESULT) for f in ended}
+    return len(ended) if len(results) > 1 else 0
+
+
+def _config_hash(fragments: Sequence[Fragment]) -> str:
+    """What `zo.config.identity.run_id` makes of a configuration, if it was logged as it was."""
+    nested: dict[str, Any] = {}
+    config = {key: value for fragment in fragments for key, value in fragment.config.items()}
+    for key, value in config.items():
+        *above, name = key.split(".")
+        if (above or [name])[0] == "provenance":
+            continue
+        place = nested
+        for part in above:
+            place = place.setdefault(part, {})
+        place[name] = value
+    canonical = json.dumps(nested, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _rows(fragments: Sequence[Fragment]) -> int:
+    """Steps logged by one fragment or several, each counted once."""
+    if len(fragments) == 1:
+        return fragments[0].rows
+    merged = History({"": [fragment.history for fragment in fragments]})
+    return len(merged.one("", []))
+
+
+def _forwards_to_best(step: Any, forwards: dict[int, float | None]) -> float | None:
+    if step is None or step != step:
+        return None
+    return 0 if step == 0 else forwards.get(int(step))
+
+
+def _plain(value: Any) -> Any:
+    """Lists and empty mappings as JSON text, so that a cell of the frame can be compared."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """One column order whatever the runs logged: the file's, the configuration's, the summary's."""
+    logged = sorted({key for row in rows for key in row} - set(FILE_COLUMNS))
+    configuration = [key for key in logged if "/" not in key]
+    summary = [key for key in logged if "/" in key]
+    return pd.DataFrame(rows, columns=[*FILE_COLUMNS, *configuration, *summary])

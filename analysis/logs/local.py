@@ -1,0 +1,133 @@
+"""Run files below directories, read in parallel, each only once: what was read is kept until the file changes."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from analysis.logs import fragments
+from analysis.logs.fragments import Fragment
+from analysis.logs.run_file import LogError, read_run_file
+
+RUN_DIRECTORY = re.compile(r"(offline-)?run-\d{8}_\d{6}-.+")  # not the symlink latest-run
+PARALLEL_BYTES = 50e6  # less is read sooner than another process has started
+FILES_PER_TASK = 4
+
+
+def find_run_files(directories: Iterable[Path]) -> list[Path]:
+    """Every W&B run file below the directories, once, in the order of its path.
+
+    Runs that were logged online leave the same kind of file as offline ones, and count as well.
+
+    Raises:
+        LogError: a directory does not exist.
+    """
+    return sorted(_found(directories))
+
+
+def _found(directories: Iterable[Path]) -> dict[Path, str]:
+    """Each run file, and the first of the directories below which it lies."""
+    found: dict[Path, str] = {}
+    for top in directories:
+        if not top.is_dir():
+            raise LogError(f"there is no directory {top}")
+        for directory, _, files in os.walk(top):  # follows no symlinks
+            if RUN_DIRECTORY.fullmatch(Path(directory).name):
+                names = [f for f in files if f.startswith("run-") and f.endswith(".wandb")]
+                for name in names:
+                    found.setdefault((Path(directory) / name).resolve(), str(top))
+    return found
+
+
+def read(
+    directories: Iterable[Path], cache_dir: Path | None, jobs: int | None = None
+) -> list[Fragment]:
+    """The fragments that the run files below some directories are, in the order of their paths.
+
+    Args:
+        directories: where to look.
+        cache_dir: where fragments are kept; None keeps them, with all their rows, in memory.
+        jobs: processes; None for as many as there are processors.
+
+    Raises:
+        LogError: a directory does not exist, or a file is not a run file.
+    """
+    found = _found(directories)
+    fresh: dict[Path, Fragment] = {}
+    stale: list[tuple[Path, str, str, Path | None]] = []
+    for path, source in sorted(found.items()):
+        stat = path.stat()
+        stamp = f"{stat.st_size}:{stat.st_mtime_ns}"
+        kept = None if cache_dir is None else _kept(cache_dir, path)
+        fragment = None if kept is None else fragments.read(kept)
+        if fragment is not None and fragment.stamp == stamp:
+            fresh[path] = replace(fragment, source=source)
+        else:
+            stale.append((path, source, stamp, kept))
+    fresh |= {Path(f.place): f for f in _read_all(stale, jobs)}
+    if stale and cache_dir is not None:
+        _forget_removed(cache_dir, {_kept(cache_dir, path) for path in found})
+    return [fresh[path] for path in sorted(found)]
+
+
+def _kept(cache_dir: Path, path: Path) -> Path:
+    """Where the fragment of a run file is kept."""
+    return cache_dir / "files" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:24]}.parquet"
+
+
+def _forget_removed(cache_dir: Path, in_use: set[Path]) -> None:
+    """Remove what is kept of run files that are not there any more."""
+    for kept in (cache_dir / "files").glob("*.parquet"):
+        if kept not in in_use:
+            fragment = fragments.read(kept)
+            if fragment is None or not Path(fragment.place).exists():
+                kept.unlink(missing_ok=True)
+
+
+def _read_all(
+    tasks: list[tuple[Path, str, str, Path | None]], jobs: int | None
+) -> Iterator[Fragment]:
+    """Read run files; several processes share the work if it is worth their start."""
+    jobs = min(jobs or os.cpu_count() or 1, len(tasks))
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("reading W&B run files"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        for fragment in _fragments(tasks, jobs):
+            progress.advance(bar)
+            yield fragment
+
+
+def _fragments(tasks: list[tuple[Path, str, str, Path | None]], jobs: int) -> Iterator[Fragment]:
+    if jobs <= 1 or sum(path.stat().st_size for path, *_ in tasks) < PARALLEL_BYTES:
+        yield from map(_read_one, tasks)
+        return
+    context = get_context(
+        "spawn"
+    )  # a fork of a process with threads, as pyarrow has them, may hang
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        try:
+            yield from pool.map(_read_one, tasks, chunksize=FILES_PER_TASK)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _read_one(task: tuple[Path, str, str, Path | None]) -> Fragment:
+    path, source, stamp, kept = task
+    fragment = fragments.of_run_file(read_run_file(path), source, stamp)
+    return fragment if kept is None else fragments.write(fragment, kept)

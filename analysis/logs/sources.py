@@ -1,0 +1,62 @@
+"""Where runs come from: directories with W&B run files, projects at W&B's cloud, or both mixed.
+
+    frames = load(["out", "entity/project"])
+
+A source is a directory if there is one of that name, else a project if it reads `entity/project`;
+`wandb:entity/project` is a project in any case.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.logs import cloud, local
+from analysis.logs.frames import Frames, merge
+from analysis.logs.run_file import LogError
+
+PROJECT = re.compile(r"(?:wandb:)?([\w.-]+/[\w.-]+)")
+CACHE = Path(".cache/analysis")
+
+
+def load(
+    sources: Sequence[str | Path],
+    *,
+    cache_dir: Path | None = CACHE,
+    refresh: str = "auto",
+    jobs: int | None = None,
+) -> Frames:
+    """All runs that some sources have; see `analysis.logs.frames` for what comes back.
+
+    Args:
+        sources: directories and projects.
+        cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
+            None keeps everything in memory, for small sources.
+        refresh: what to ask W&B again: `auto`, what may have changed; `always`, everything; `never`, nothing.
+        jobs: processes that read run files; None for as many as there are processors.
+
+    Raises:
+        LogError: a source does not exist or cannot be read; the message is one sentence for the user.
+    """
+    directories, projects = split(sources)
+    found = local.read(directories, cache_dir, jobs)
+    if projects:
+        found += cloud.read(projects, cache_dir, refresh)
+    return merge(found)
+
+
+def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """Which sources are directories and which are projects.
+
+    Raises:
+        LogError: one is neither.
+    """
+    directories, projects = [], []
+    for source in sources:
+        project = PROJECT.fullmatch(str(source))
+        if Path(source).is_dir() and not str(source).startswith("wandb:"):
+            directories.append(Path(source))
+        elif project and not str(source).startswith("."):
+            projects.append(project[1])
+        else:
+            raise LogError(f"there is no directory {source}")
+    return directories, projects

@@ -1,0 +1,262 @@
+"""Checks of the paper that are arithmetic: every printed number against those that it is made of."""
+
+from collections.abc import Iterator
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+from analysis.paper.audit.outcome import Outcome, number, signed
+from analysis.paper.bold import BEST_TWO, better, groups
+from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
+from analysis.paper.printed_numbers import AVERAGE, TEST_SIZES, Paper, PaperError, agrees
+
+ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
+
+
+def name(row: Any) -> str:
+    """A cell as a reader finds it: Table 3, OPT-13B, BSZO, RTE."""
+    parts = [f"Table {row['table']}{' (' + row['part'] + ')' if row['part'] else ''}"]
+    parts += [PAPER_MODELS.get(row["model"], row["model"])] if row["model"] else []
+    parts += [method_label(row["method"])] if row["method"] not in ("", "all") else []
+    parts += [PAPER_TASKS.get(row["task"], row["task"])] if row["task"] else []
+    parts += [f"k = {row['k']}"] if row["k"] else []
+    if row["table"] == 5 and row["part"] in "cd":
+        parts += [f"{row['adaptive_noise']} adaptive noise"]
+    parts += [f"run {row['run']}"] if row["run"] else []
+    return ", ".join(parts)
+
+
+def nearest_multiple(percent: float, n: int) -> float:
+    """The possible accuracy, in percent, that is nearest: of n examples a whole number is right."""
+    return 100 * round(percent * n / 100) / n
+
+
+def means_and_stds(paper: Paper) -> Iterator[Outcome]:
+    """Table 1 from the runs of Table 11: mean, and standard deviation with n − 1.
+
+    A number holds if it follows from the runs as printed or from the exact fractions they round.
+    """
+    runs: Any = paper.rows("table11")
+    for row in paper.rows("table1").to_dict("records"):
+        if row["task"] == AVERAGE:
+            continue
+        mine = runs[(runs["task"] == row["task"]) & (runs["method"] == row["method"])]
+        rounded = list(mine["value"])
+        exact = [nearest_multiple(value, TEST_SIZES[row["task"]]) for value in rounded]
+        of = fmean if row["quantity"] == "mean" else stdev
+        ok = agrees(row["printed"], of(exact)) or agrees(row["printed"], of(rounded))
+        remark = ""
+        if not ok and row["quantity"] == "std":
+            population = pstdev(exact)
+            if agrees(row["printed"], population):
+                remark = "it is the population standard deviation, with n"
+            else:
+                remark = f"with n: {population:.4f}"
+        yield number(
+            "Table 1 from the runs of Table 11",
+            name(row),
+            "mean of 5 runs" if row["quantity"] == "mean" else "sample standard deviation (n − 1)",
+            row["printed"],
+            of(exact),
+            ok,
+            remark,
+        )
+
+
+def averages(paper: Paper) -> Iterator[Outcome]:
+    """The average columns of Tables 1 and 3 over the tasks that have a number."""
+    cells: Any = paper.cells
+    for table, quantity in ((1, "mean"), (3, "test_accuracy")):
+        of_table = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
+        for _, row in of_table[of_table["task"] == AVERAGE].iterrows():
+            if row["status"] != "printed":
+                continue
+            same = (of_table["model"] == row["model"]) & (of_table["method"] == row["method"])
+            parts = of_table[same & (of_table["task"] != AVERAGE)]
+            counted = parts[parts["status"] == "printed"]
+            exact = fmean(counted["value"])
+            yield number(
+                "average columns",
+                name(row),
+                f"mean over {len(counted)} tasks",
+                row["printed"],
+                exact,
+                agrees(row["printed"], exact),
+            )
+            yield Outcome(
+                group="average columns",
+                location=name(row),
+                what=f"number of tasks in the average, of {len(parts)}",
+                ok=len(counted) == len(parts),
+                printed=row["printed"],
+                recomputed=f"{len(counted)} tasks",
+                kind="basis",
+                remark=_left_out(of_table, row, parts),
+            )
+
+
+def _left_out(of_table: Any, row: Any, parts: Any) -> str:
+    """What the other methods of the model average on the tasks that this row's average counts."""
+    missing = parts[parts["status"] != "printed"]["task"]
+    if missing.empty:
+        return ""
+    same = of_table[
+        (of_table["model"] == row["model"])
+        & (of_table["task"] != AVERAGE)
+        & (of_table["status"] != "absent")
+        & ~of_table["task"].isin(missing)
+    ]
+    means = same.groupby("method", sort=False)["value"].mean()
+    others = ", ".join(f"{method_label(str(m))} {mean:.2f}" for m, mean in means.items())
+    return f"without {', '.join(PAPER_TASKS[task] for task in missing)}, which is *; without it: {others}"
+
+
+def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
+    """Every single accuracy is a whole number of right answers."""
+    for table in ACCURACY_TABLES:
+        cells: Any = paper.rows(f"table{table}")
+        for _, row in cells[(cells["task"] != AVERAGE) & (cells["status"] == "printed")].iterrows():
+            n = TEST_SIZES[row["task"]]
+            exact = nearest_multiple(row["value"], n)
+            right = round(row["value"] * n / 100)
+            ok = agrees(row["printed"], exact)
+            twice = round(round(exact, 3) + 1e-9, 2)  # to three digits, then up to two
+            remark = f"{right} of {n} right"
+            if not ok and agrees(row["printed"], twice):
+                remark += f"; rounded twice, over {exact:.3f}"
+            yield number(
+                "accuracies as multiples of one test example",
+                name(row),
+                f"nearest multiple of 1/{n}",
+                row["printed"],
+                exact,
+                ok,
+                remark,
+            )
+
+
+def bold_cells(paper: Paper) -> Iterator[Outcome]:
+    """Bold is what the captions say: see `analysis.paper.bold`."""
+    for group in groups(paper.cells[paper.cells["status"] == "printed"]):
+        tied = group.cells["value"].duplicated(keep=False)
+        above = better(group.cells["value"], group.lowest)
+        for index, row in group.cells.iterrows():
+            remark = "tied with another cell" if tied[index] else ""
+            if row["table"] == 5 and row["part"] in "ab":
+                remark = "compared per row over (a) and (b), as Table 12 says; Table 5 does not say"
+                remark += ", and has the bold of Table 12 without its column (c)"
+            yield Outcome(
+                group="bold cells",
+                location=name(row) + (" (std)" if row["quantity"] == "std" else ""),
+                what=f"bold for the best {'two' if group.best == BEST_TWO else 'one'}, "
+                f"{'lowest' if group.lowest else 'highest'} first",
+                ok=row["bold"] == (above[index] < group.best),
+                printed=f"{row['printed']} {'bold' if row['bold'] else 'not bold'}",
+                recomputed=f"{above[index]} better",
+                kind="bold",
+                remark=remark,
+            )
+
+
+def printed_twice(paper: Paper) -> Iterator[Outcome]:
+    """Cells of Table 5 that Tables 12 and 3 print too."""
+    pairs: list[tuple[Any, Any]] = []
+    for _, row in paper.rows("table5").iterrows():
+        if row["part"] in "ab":
+            pairs.append((row, paper.find(12, part=row["part"], task=row["task"], k=row["k"])))
+        if row["adaptive_noise"] == "with" and (
+            row["part"] == "d" or (row["part"] == "b" and row["k"] == "2")
+        ):
+            pairs.append((row, paper.find(3, model=row["model"], task=row["task"], method="bszo")))
+    for row, other in pairs:
+        if other is None:
+            raise PaperError(f"{name(row)} has no twin in Tables 3 and 12")
+        yield Outcome(
+            group="numbers printed twice",
+            location=f"{name(row)} and {name(other)}",
+            what="the same run in two tables",
+            ok=bool(row["value"] == other["value"]),
+            printed=f"{row['printed']} and {other['printed']}",
+            difference=signed(row["value"] - other["value"], 2),
+        )
+
+
+def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
+    """Numbers of the text against the tables, by the rules that results/paper/README.md lists."""
+    claim: Any
+    for claim in paper.prose.to_dict("records"):
+        if claim["check"] == "none":
+            continue
+        exact, ok, remark = _quoted(claim, paper)
+        yield number(
+            "numbers quoted in the text",
+            claim["location"],
+            claim["description"],
+            claim["printed"],
+            exact,
+            ok,
+            remark,
+        )
+
+
+def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool, str]:
+    """What a quoted number should be, whether it is, and a remark.
+
+    Raises:
+        PaperError: the rule is unknown, or names cells that do not exist.
+    """
+    rule, printed = claim["check"], claim["printed"]
+    of: Any = paper.rows(claim["of"])
+    values = of["value"]
+    if rule == "distinct":
+        exact = float(of[claim["against"]].nunique())
+    elif rule in ("every", "one_more"):
+        exact = next(
+            (v for v in values if v != float(printed) - (rule == "one_more")), values.iloc[0]
+        )
+        exact += rule == "one_more"
+        return exact, exact == float(printed), ""
+    elif rule == "above":
+        exact = paper.value(claim["of"])
+        return exact, float(printed) > exact, ""
+    elif rule == "value":
+        exact = paper.value(claim["of"])
+    elif rule == "largest":
+        exact = values.max()
+    elif rule == "difference":
+        exact = paper.value(claim["of"]) - paper.value(claim["against"])
+    elif rule == "wins":
+        other = paper.rows(claim["against"]).set_index("task")["value"]
+        exact = float((of.set_index("task")["value"] > other).sum())
+    elif rule in ("least_ratio", "largest_ratio"):
+        ratios = (
+            of.set_index("model")["value"]
+            / paper.rows(claim["against"]).set_index("model")["value"]
+        )
+        exact = ratios.min() if rule == "least_ratio" else ratios.max()
+    else:
+        raise PaperError(f"prose.csv, {claim['id']}: unknown rule {rule}")
+    return exact, agrees(printed, exact), ""
+
+
+def grids(paper: Paper) -> Iterator[Outcome]:
+    """The learning-rate grids of Tables 7-10: each value once, in falling order."""
+    rates: Any = paper.rows("table7-10 quantity=lr")
+    for _, grid in rates.groupby(["table", "method"], sort=False):
+        values, first = list(grid["value"]), grid.iloc[0]
+        printed = ", ".join(grid["printed"])
+        yield Outcome(
+            group="learning-rate grids",
+            location=name(first),
+            what="values of the grid, each once",
+            ok=len(set(values)) == len(values),
+            printed=printed,
+            recomputed=f"{len(set(values))} different of {len(values)}",
+        )
+        yield Outcome(
+            group="learning-rate grids",
+            location=name(first),
+            what="values of the grid, falling",
+            ok=values == sorted(values, reverse=True),
+            printed=printed,
+            remark="the series suggests 1e-7 for the second 1e-6" if values.count(1e-6) > 1 else "",
+        )

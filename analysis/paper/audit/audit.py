@@ -1,0 +1,160 @@
+"""Whether the paper's printed numbers agree with each other; every inconsistency is listed, however small.
+
+    python -m analysis.paper.audit
+
+reads results/paper/, writes audit.md and audit.csv there and prints a summary. The checks are functions of the
+printed numbers alone (`audit_arithmetic`, `audit_claims`, `audit_plausibility`); what was only read, not computed, is
+results/paper/notes.csv. The exit code says whether the audit could be made, not whether it found something.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from analysis.paper.audit import arithmetic, plausibility, statements
+from analysis.paper.audit.outcome import KINDS, Outcome
+from analysis.paper.printed_numbers import DIRECTORY, Paper, PaperError, load
+
+CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
+    arithmetic.means_and_stds,
+    arithmetic.averages,
+    arithmetic.test_set_multiples,
+    arithmetic.bold_cells,
+    arithmetic.printed_twice,
+    arithmetic.quoted_numbers,
+    arithmetic.grids,
+    statements.claims,
+    plausibility.plausibility,
+)
+PIPE_WIDTH = 120  # characters, where there is no terminal to ask
+
+
+def audit(paper: Paper) -> list[Outcome]:
+    """Every check's outcome, in the order of the checks."""
+    return [outcome for check in CHECKS for outcome in check(paper)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.paper.audit",
+        description="Check the paper's printed numbers against each other.",
+    )
+    parser.add_argument(
+        "--paper",
+        type=Path,
+        default=DIRECTORY,
+        metavar="DIR",
+        help="directory of the printed numbers, where audit.md and audit.csv go (default: results/paper)",
+    )
+    directory = parser.parse_args(argv).paper
+    try:
+        paper = load(directory)
+        outcomes = audit(paper)
+    except PaperError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    (directory / "audit.md").write_text(_markdown(outcomes, paper), encoding="utf-8", newline="\n")
+    _frame(outcomes).to_csv(directory / "audit.csv", index=False, lineterminator="\n")
+    _show(outcomes, paper)
+    print(f"{directory / 'audit.md'}\n{directory / 'audit.csv'}")
+    return 0
+
+
+def findings(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes that are not in order, by kind and then in the order of the checks."""
+    order = list(KINDS)
+    return sorted((o for o in outcomes if not o.ok), key=lambda o: order.index(o.kind))
+
+
+def _frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """All findings as a table, in numbers as far as they are numbers."""
+    rows = [
+        {
+            "kind": o.kind,
+            "group": o.group,
+            "location": o.location,
+            "what": o.what,
+            "printed": o.printed,
+            "recomputed": o.recomputed,
+            "difference": o.difference,
+            "remark": o.remark,
+        }
+        for o in findings(outcomes)
+    ]
+    columns = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int, int]]:
+    """Each group of checks, the number of its checks and of its findings."""
+    made = Counter(o.group for o in outcomes)
+    found = Counter(o.group for o in outcomes if not o.ok)
+    return [(group, made[group], found[group]) for group in made]
+
+
+def _markdown(outcomes: Sequence[Outcome], paper: Paper) -> str:
+    found = findings(outcomes)
+    lines = [
+        "# The paper against itself",
+        "",
+        f"{len(outcomes)} checks of the printed numbers, {len(found)} findings; made by `make audit`. "
+        "Printed numbers: see [README.md](README.md).",
+        "",
+        "| checked | checks | findings |",
+        "| --- | ---: | ---: |",
+        *(f"| {group} | {made} | {count} |" for group, made, count in summary(outcomes)),
+    ]
+    for kind, meaning in KINDS.items():
+        of_kind = [o for o in found if o.kind == kind]
+        if not of_kind:
+            continue
+        lines += ["", f"## {kind.capitalize()} ({len(of_kind)})", "", f"{meaning}", ""]
+        lines += [
+            "| where | what | printed | recomputed | difference | remark |",
+            "| --- | --- | ---: | ---: | ---: | --- |",
+        ]
+        for o in of_kind:
+            cells = (o.location, o.what, o.printed, o.recomputed, o.difference, o.remark)
+            lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
+    lines += ["", f"## Read, not computed ({len(paper.notes)})", ""]
+    lines += [
+        "Contradictions in formulas and wording, noticed by reading; no check can fail on them.",
+        "",
+        "| where | about | note |",
+        "| --- | --- | --- |",
+    ]
+    notes = paper.notes[["location", "kind", "note"]].itertuples(index=False)
+    lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in notes]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def _show(outcomes: Sequence[Outcome], paper: Paper) -> None:
+    """One line per finding, and the counts."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    found = findings(outcomes)
+    for kind in KINDS:
+        of_kind = [o for o in found if o.kind == kind]
+        if of_kind:
+            console.print(Text(f"\n{kind} ({len(of_kind)}): {KINDS[kind]}", style="bold"))
+        for o in of_kind:
+            console.print(Text(f"  {o.sentence()}"))
+    console.print()
+    for group, made, count in summary(outcomes):
+        console.print(f"{made:5d} checks, {count:3d} findings: {group}")
+    console.print(
+        f"{len(outcomes):5d} checks, {len(found):3d} findings in all; "
+        f"{len(paper.notes)} more remarks by reading are in audit.md"
+    )

@@ -1,0 +1,74 @@
+"""What a check of the paper returns: one outcome per comparison, whether it holds or not."""
+
+from dataclasses import dataclass
+
+from analysis.paper.printed_numbers import digits
+
+KINDS = {
+    "number": "A printed number that does not follow from the printed numbers it is made of.",
+    "last digit": "The same, by no more than one unit of its last digit.",
+    "bold": "A cell that is bold and is not among the best, or the other way round.",
+    "claim": "A statement of the text that the paper's tables contradict.",
+    "basis": "Right arithmetic on numbers that cannot be compared, or beside the number that matters.",
+    "observation": "No contradiction; what a reader of the number should know.",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One comparison.
+
+    Attributes:
+        group: what it belongs to, for the counts.
+        location: table and cell, or section.
+        what: what was compared.
+        ok: whether it holds.
+        printed: what the paper says.
+        recomputed: what follows from its other numbers.
+        difference: printed minus recomputed, signed; empty if that means nothing.
+        kind: one of KINDS.
+        remark: what explains it.
+    """
+
+    group: str
+    location: str
+    what: str
+    ok: bool
+    printed: str = ""
+    recomputed: str = ""
+    difference: str = ""
+    kind: str = "number"
+    remark: str = ""
+
+    def sentence(self) -> str:
+        """The outcome as one line."""
+        parts = [f"{self.location}: {self.what}"]
+        parts += [f"printed {self.printed}"] if self.printed else []
+        parts += [f"recomputed {self.recomputed}"] if self.recomputed else []
+        parts += [f"difference {self.difference}"] if self.difference else []
+        return "; ".join(parts) + (f" ({self.remark})" if self.remark else "")
+
+
+def number(
+    group: str, location: str, what: str, printed: str, exact: float, ok: bool, remark: str = ""
+) -> Outcome:
+    """The outcome for a printed number and what it should be, one digit more precise than it is printed."""
+    places = digits(printed)
+    difference = float(printed) - exact
+    small = "e" not in printed and abs(difference) <= 10.0**-places + 1e-9
+    return Outcome(
+        group=group,
+        location=location,
+        what=what,
+        ok=ok,
+        printed=printed,
+        recomputed=signed(exact, places + 2, plus=False),
+        difference=signed(difference, places + 2),
+        kind="last digit" if small else "number",
+        remark=remark,
+    )
+
+
+def signed(value: float, places: int, plus: bool = True) -> str:
+    """A number with a minus sign as printed, without trailing noise."""
+    return format(value, f"{'+' if plus else ''}.{places}f").replace("-", "−")

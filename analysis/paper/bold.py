@@ -1,0 +1,56 @@
+"""Which cells the paper sets in bold: the groups that are compared, and how many of each."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+BEST_TWO, BEST_ONE = 2, 1
+
+
+class Group(NamedTuple):
+    """Cells that are compared with each other.
+
+    Attributes:
+        cells: rows of a frame with the columns of `analysis.paper.printed_numbers`.
+        best: how many of them are bold; ties share.
+        lowest: whether the lowest are the best.
+    """
+
+    cells: Any
+    best: int
+    lowest: bool
+
+
+def groups(cells: Any) -> Iterator[Group]:
+    """The groups of Tables 1, 3, 5 and 12, as their captions say.
+
+    Tables 1 and 3: the two best of a column, of a model; standard deviations on their own. Table 12: the best of a row.
+    Table 5 does not say; (a) and (b) are compared per row, as in Table 12, (c) per row, (d) per column.
+    """
+    for table, quantity, lowest in (
+        (1, "mean", False),
+        (1, "std", True),
+        (3, "test_accuracy", False),
+    ):
+        some = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
+        for _, column in some.groupby(["model", "task"], sort=False):
+            yield Group(column, BEST_TWO, lowest)
+    for table, part, compared in (
+        (5, ("a", "b"), ["k", "task"]),
+        (5, ("c",), ["k"]),
+        (5, ("d",), ["task"]),
+        (12, ("a", "b", "c"), ["k", "task"]),
+    ):
+        some = cells[(cells["table"] == table) & cells["part"].isin(part)]
+        for _, row in some.groupby(compared, sort=False):
+            yield Group(row, BEST_ONE, False)
+
+
+def better(values: Any, lowest: bool) -> Any:
+    """How many of the values are better than each; a NaN is better than nothing.
+
+    Args:
+        values: a pandas Series.
+        lowest: whether the lowest are the best.
+    """
+    signed = -values if lowest else values
+    return signed.map(lambda value: int((signed > value).sum()))

@@ -1,0 +1,179 @@
+"""The numbers that the paper prints, read from results/paper/: one frame, and a way to name a cell.
+
+| column | content |
+|---|---|
+| `table` | 1 to 12 |
+| `part`, `model`, `task`, `method`, | what the number belongs to; |
+| `k`, `adaptive_noise`, `run`, `position` | empty text where that does not apply |
+| `quantity` | what it is, see results/paper/README.md for the units |
+| `printed` | as printed |
+| `value` | as a number; NaN for `*`, `–` and formulas |
+| `status` | `printed`, `collapsed` for `*`, `absent` for `–` |
+| `bold` | whether the paper has it in bold |
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+
+DIRECTORY = Path(__file__).parents[2] / "results" / "paper"
+TABLES = range(1, 13)
+KEYS = ("part", "model", "task", "method", "k", "adaptive_noise", "run", "position", "quantity")
+STATUS = {"*": "collapsed", "–": "absent"}
+FORMULAS = (2,)  # the tables whose cells are O(...), not numbers
+METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")  # in the paper's order
+BASELINES, OURS = METHODS[:4], METHODS[4:]
+AVERAGE = "avg"
+# Examples of each test set; every accuracy is a multiple of one example. docs/reproducing.md.
+TEST_SIZES = {
+    "sst2": 872,
+    "rte": 277,
+    "cb": 56,
+    "wic": 638,
+    "trec": 500,
+    "copa": 100,
+    "wsc": 104,
+    "boolq": 1000,
+}
+
+
+class PaperError(ValueError):
+    """A file of printed numbers cannot be used; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The printed numbers.
+
+    Attributes:
+        cells: of all tables, see the module; in the paper's order.
+        prose: of the text: id, location, description, printed, unit, check, of, against.
+        notes: what was noticed by reading: location, kind, note.
+    """
+
+    cells: pd.DataFrame
+    prose: pd.DataFrame
+    notes: pd.DataFrame
+
+    def rows(self, selector: str) -> pd.DataFrame:
+        """The cells that a selector names.
+
+        Args:
+            selector: `table3 model=opt-13b task=avg`; `table7-10` is several tables, `method=mezo,lozo` several
+                methods.
+
+        Raises:
+            PaperError: the selector is not of this form, or names no cell.
+        """
+        head, *conditions = selector.split()
+        first, _, last = head.removeprefix("table").partition("-")
+        try:
+            found = self.cells[self.cells["table"].between(int(first), int(last or first))]
+            for condition in conditions:
+                key, separator, values = condition.partition("=")
+                if not separator or key not in KEYS:
+                    raise ValueError
+                found = found[found[key].isin(values.split(","))]
+        except ValueError as error:
+            raise PaperError(
+                f"{selector!r} does not name cells: wanted is `table3 model=opt-13b task=avg`"
+            ) from error
+        if found.empty:
+            raise PaperError(f"{selector!r}: no such cell in results/paper")
+        return found
+
+    def value(self, selector: str) -> float:
+        """The one number that a selector names.
+
+        Raises:
+            PaperError: it names none, or several.
+        """
+        found = self.rows(selector)
+        if len(found) != 1:
+            raise PaperError(f"{selector!r} names {len(found)} cells, not one")
+        return float(found["value"].iloc[0])
+
+    def find(self, table: int, **keys: str) -> pd.Series | None:
+        """The cell with these keys, or None if the paper prints none."""
+        found = self.cells[self.cells["table"] == table]
+        for key, value in keys.items():
+            found = found[found[key] == value]
+        return found.iloc[0] if len(found) == 1 else None
+
+
+def load(directory: Path = DIRECTORY) -> Paper:
+    """Read all files.
+
+    Raises:
+        PaperError: a file is missing, a number in it cannot be read, or a cell is there twice.
+    """
+    cells = pd.concat([_table(number, directory) for number in TABLES], ignore_index=True)
+    return Paper(
+        cells,
+        _text(directory / "prose.csv", ("id", "location", "printed", "check", "of", "against")),
+        _text(directory / "notes.csv", ("location", "note")),
+    )
+
+
+def digits(printed: str) -> int:
+    """Digits behind the decimal point; 1e-3 has three."""
+    exponent = Decimal(printed).as_tuple().exponent
+    return max(0, -int(exponent))
+
+
+def agrees(printed: str, exact: float) -> bool:
+    """Whether a number, rounded as the printed one is, gives it; both ways to round a half count."""
+    return abs(float(printed) - exact) <= 0.5 * 10.0 ** -digits(printed) + 1e-9
+
+
+def _table(number: int, directory: Path) -> pd.DataFrame:
+    path = directory / f"table{number}.csv"
+    frame = _text(path, ("quantity", "printed"))
+    strangers = set(frame.columns) - {*KEYS, "printed", "bold"}
+    if strangers:
+        raise PaperError(f"{path}: unknown column {sorted(strangers)[0]}")
+    frame = frame.reindex(columns=[*KEYS, "printed", "bold"], fill_value="")
+    twice = frame[frame.duplicated(list(KEYS))]
+    if len(twice):
+        raise PaperError(f"{path}, line {twice.index[0] + 2}: this cell is there twice")
+    frame.insert(0, "table", number)
+    frame["value"] = list(_values(frame["printed"], path, number in FORMULAS))
+    frame["status"] = frame["printed"].map(STATUS).fillna("printed")
+    frame["bold"] = frame["bold"] == "bold"
+    return frame
+
+
+def _values(printed: pd.Series, path: Path, formulas: bool) -> Iterator[float]:
+    """Each printed cell as a number; NaN for marks and formulas."""
+    for line, text in enumerate(printed, start=2):
+        if text in STATUS or (formulas and text.startswith("O(")):
+            yield float("nan")
+            continue
+        try:
+            yield float(text)
+        except ValueError as error:
+            raise PaperError(
+                f"{path}, line {line}: {text!r} is neither a number nor * nor –"
+            ) from error
+
+
+def _text(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A csv file with every cell as text."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
+    except FileNotFoundError as error:
+        raise PaperError(f"there is no file {path}: it belongs to the repository") from error
+    header = list(reader.fieldnames or [])
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise PaperError(f"{path} lacks the column {missing[0]}")
+    for line, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise PaperError(f"{path}, line {line}: {len(header)} values are wanted")
+    return pd.DataFrame(rows, columns=header, dtype=object)

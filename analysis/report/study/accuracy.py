@@ -1,0 +1,206 @@
+"""Test accuracy of every method in every precision, in the form of the paper's Tables 1 and 3, and its grid."""
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.paper.bold import BEST_TWO, better
+from analysis.paper.names import model_label, task_label
+from analysis.report.style import look
+from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, bold
+from analysis.select.cell_runs import over_seeds
+from analysis.select.study_runs import Study
+from analysis.select.study_sweeps import MAIN
+from analysis.select.sweep_selection import ZERO_SHOT
+from analysis.stats.intervals import student_interval
+
+AVERAGE = "average"
+LACK = ("n_missing", "n_unfinished", "n_duplicated")
+
+
+def accuracy_frame(study: Study) -> pd.DataFrame:
+    """A row per method and precision, and one per method for the average over the precisions; in %.
+
+    Returns:
+        Columns `method`, `precision`, `lr`, `test_mean`, `test_std` (sample), `student_low`, `student_high` (95 %, over
+        the seeds), `val_mean`, `val_std`, `n`, `seeds`, `collapsed` (seeds at the chosen lr), `status`, `grid`,
+        `grid_collapsed`, `grid_lacking` (runs of the whole grid), `bold`, `run_ids`. An average has a mean where every
+        precision is measured or collapsed, over those that are measured; its `n` counts them.
+    """
+    means = over_seeds(study.chosen[study.chosen["sweep"] == study.name])
+    rows = []
+    for method in study.methods:
+        of_method = [_row(study, means, method, precision) for precision in study.precisions]
+        rows += [*of_method, _average(method, of_method)]
+    frame = pd.DataFrame(rows)
+    frame["bold"] = False
+    for _, column in frame[frame["method"] != ZERO_SHOT].groupby("precision", sort=False):
+        whole = column["status"].isin(["finished", "collapsed"]) & (column["grid_lacking"] == 0)
+        if whole.all():
+            best = better(column["test_mean"], lowest=False) < BEST_TWO
+            frame.loc[column.index, "bold"] = best & column["test_mean"].notna()
+    return frame
+
+
+def _row(study: Study, means: Any, method: str, precision: str) -> dict[str, Any]:
+    found = means[(means["optimizer"] == method) & (means["precision"] == precision)]
+    if found.empty:
+        return _empty(method, precision)
+    row = found.iloc[0]
+    values = [100 * run["test_accuracy"] for run in study.runs(method, precision).values()]
+    low, high = student_interval(values) if len(values) > 1 else (float("nan"),) * 2
+    return {
+        "method": method,
+        "precision": precision,
+        "lr": row["lr"],
+        **{key: 100 * row[key] for key in ("test_mean", "test_std")},
+        "student_low": low,
+        "student_high": high,
+        **{key: 100 * row[key] for key in ("val_mean", "val_std")},
+        **{key: row[key] for key in ("n", "seeds", "collapsed", "status")},
+        "grid": row["n_expected"],
+        "grid_collapsed": row["n_collapsed"],
+        "grid_lacking": sum(row[key] for key in LACK),
+        "run_ids": row["run_ids"],
+    }
+
+
+def _empty(method: str, precision: str) -> dict[str, Any]:
+    counts = dict.fromkeys(("n", "seeds", "collapsed", "grid", "grid_collapsed", "grid_lacking"), 0)
+    return {"method": method, "precision": precision, "status": "missing", "run_ids": ""} | counts
+
+
+def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over the precisions; the accuracies of which are fractions of one set of examples."""
+    done = [row for row in rows if row["status"] == "finished"]
+    known = all(row["status"] in ("finished", "collapsed") for row in rows)
+    mean = sum(row["test_mean"] for row in done) / len(done) if done and known else float("nan")
+    status = "missing" if not known else "finished" if done else "collapsed"
+    sums = {
+        key: sum(row[key] for row in rows) for key in ("grid", "grid_collapsed", "grid_lacking")
+    }
+    return _empty(method, AVERAGE) | {
+        "test_mean": mean,
+        "status": status,
+        "n": len(done) if known else 0,
+        "seeds": len(rows),
+        **sums,
+    }
+
+
+def accuracy_table(study: Study, frame: pd.DataFrame) -> TextTable:
+    """The page of `accuracy_frame`."""
+    first = study.part(MAIN).iloc[0]
+    table = TextTable(
+        title=f"{study.name}: test accuracy (%), {model_label(first['model'])} on {task_label(first['task'])}",
+        columns=["method", *study.precisions, AVERAGE],
+        caption=[
+            "Mean ± sample standard deviation over the seeds (their number). The learning rate of each cell is chosen "
+            "by validation accuracy over all seeds; the test accuracy is that of the best evaluation on validation. "
+            "Bold: the two best trained methods of a column, once its grid is complete. "
+            f"{COLLAPSED} every run collapsed, {ABSENT} no number yet.",
+            *(f"{sentence}." for sentence in study.lacks(MAIN)),
+        ],
+    )
+    for method, rows in frame.groupby("method", sort=False):
+        cells = [_cell(row, table) for row in rows.to_dict("records")]
+        table.rows.append([look(str(method)).label, *cells])
+        if method == ZERO_SHOT:
+            table.breaks.append(len(table.rows))
+    return table
+
+
+def _cell(row: dict[Any, Any], table: TextTable) -> str:
+    """A number, or the mark of why there is none, with its notes."""
+    lacking = int(row["grid_lacking"])
+    lack = f"{lacking} of the {int(row['grid'])} runs of this grid lack"
+    if row["precision"] == AVERAGE:
+        return _average_cell(row, table)
+    if row["status"] == "collapsed":
+        return COLLAPSED + table.note(f"all {int(row['grid'])} runs collapsed")
+    if row["status"] != "finished":
+        return ABSENT + (table.note(lack) if lacking else "")
+    spread = ABSENT if pd.isna(row["test_std"]) else f"{row['test_std']:.2f}"
+    text = f"{row['test_mean']:.2f} ± {spread} ({int(row['n'])})"
+    text = bold(text) if row["bold"] else text
+    if row["collapsed"]:
+        text += table.note(f"{int(row['collapsed'])} of {int(row['seeds'])} seeds collapsed")
+    return text + (table.note(f"chosen among the runs that there are: {lack}") if lacking else "")
+
+
+def _average_cell(row: dict[Any, Any], table: TextTable) -> str:
+    if pd.isna(row["test_mean"]):
+        return COLLAPSED if row["status"] == "collapsed" else ABSENT
+    text = f"{row['test_mean']:.2f}"
+    text = bold(text) if row["bold"] else text
+    left_out = int(row["seeds"] - row["n"])
+    return text + (table.note(f"without {left_out} that collapsed") if left_out else "")
+
+
+def grid_frame(study: Study) -> pd.DataFrame:
+    """A row per method, precision and learning rate of the main sweep; accuracies in %, of the finished runs."""
+    chosen = study.chosen.groupby(["sweep", "optimizer", "precision"])["lr"].first()
+    rows = []
+    keys = ["optimizer", "precision", "lr"]
+    for (method, precision, lr), cells in study.part(MAIN).groupby(keys, sort=False):
+        done = cells[cells["status"] == "finished"]
+        counts = cells["status"].value_counts()
+        collapsed = int(counts.get("collapsed", 0))
+        rows.append(
+            {
+                "method": method,
+                "precision": precision,
+                "lr": lr,
+                "chosen": bool(lr == chosen.get((study.name, method, precision))),
+                "val_mean": 100 * done["val_accuracy"].mean(),
+                "val_std": 100 * done["val_accuracy"].std(ddof=1),
+                "test_mean": 100 * done["test_accuracy"].mean(),
+                "test_std": 100 * done["test_accuracy"].std(ddof=1),
+                "n": len(done),
+                "seeds": len(cells),
+                "collapsed": collapsed,
+                "lacking": len(cells) - len(done) - collapsed,
+                "run_ids": " ".join(done["run_id"]),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    order = {name: i for i, name in enumerate([*study.methods, *study.precisions])}
+    places = frame[["method", "precision"]].map(order.__getitem__).assign(lr=frame["lr"])
+    index = places.sort_values(["method", "precision", "lr"], kind="stable").index
+    return frame.loc[index].reset_index(drop=True)
+
+
+def grid_table(study: Study, frame: pd.DataFrame) -> TextTable:
+    """The page of `grid_frame`."""
+    table = TextTable(
+        title=f"{study.name}: every learning rate",
+        columns=["method", "precision", "lr", "val. %", "test %", "n", "collapsed", "lacking"],
+        names=2,
+        caption=[
+            "Means over the n finished seeds. → is the chosen learning rate, by validation accuracy alone; "
+            "a learning rate of which more seeds collapsed is never chosen before one of which fewer did."
+        ],
+    )
+    for row in frame.to_dict("records"):
+        trains = row["method"] != ZERO_SHOT
+        numbers = [_percent(row[key]) for key in ("val_mean", "test_mean")]
+        table.rows.append(
+            [
+                look(row["method"]).label,
+                row["precision"],
+                ("→ " if row["chosen"] else "") + f"{row['lr']:g}" if trains else ABSENT,
+                *numbers,
+                *(str(row[key]) for key in ("n", "collapsed", "lacking")),
+            ]
+        )
+    table.breaks = [i for i in range(1, len(frame)) if _starts(frame, i)]
+    return table
+
+
+def _starts(frame: pd.DataFrame, i: int) -> bool:
+    keys = ["method", "precision"]
+    return bool((frame.loc[i, keys] != frame.loc[i - 1, keys]).any())
+
+
+def _percent(value: float) -> str:
+    return ABSENT if pd.isna(value) else f"{value:.2f}"

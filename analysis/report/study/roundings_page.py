@@ -1,0 +1,183 @@
+"""The page of the roundings: levels, what exactness brings, and BSZO's lead over MeZO."""
+
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from analysis.report.style import look
+from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, markdown
+from analysis.select.contrast_rows import NATS
+from analysis.select.study_roundings import (
+    ALL,
+    COMBINATIONS,
+    COMMON,
+    EVERYTHING,
+    EXPLAINED,
+    FACTORS,
+    FLOAT32,
+    GAIN,
+    GAP,
+    INTERACTION,
+    LEAD,
+    LEVEL,
+    MAIN_EFFECT,
+    NOTHING,
+    OWN,
+    QUANTITIES,
+    Roundings,
+    name,
+)
+from analysis.select.study_sweeps import ROUNDINGS
+from analysis.stats.contrasts import CONTRADICTED, HOLDS
+
+SHOWN = [FLOAT32, name(NOTHING), *(f"{factor} exact" for factor in FACTORS), name(EVERYTHING)]
+RATES = {OWN: "each at its own learning rate", COMMON: "all at one learning rate"}
+HOW = [
+    "Exact: the loss computed in float32 (`precision.loss=float32`); θ never moved for a probe, so that nothing has to "
+    "be restored (`precision.restore=streamed`); what rounding an update loses kept for the next one "
+    "(`precision.rounding=compensated`). Rounded: as in the released code.",
+    "First each of the eight combinations, and fp32, at its own learning rate, chosen by validation accuracy over the "
+    "seeds: what one gets who tunes (fp32 out of the whole grid of accuracy.md). Then all eight and fp32 at one common "
+    "rate, chosen over all of a method's runs in a precision: what a rounding does when nothing else changes.",
+    "Effects and leads: positive means that exactness helps, or BSZO is ahead (a loss counts with its sign turned). A "
+    "main effect is the mean gain over the four combinations of the other factors, an interaction half the difference "
+    "of gains. 95 % intervals in brackets, ! where they exclude 0: as in claims.md, over seeds and, for accuracies, "
+    "test examples.",
+]
+
+
+def roundings_markdown(roundings: Roundings) -> str:
+    """The whole page; without a run, what is missing."""
+    study, frame = roundings.study, roundings.frame
+    lines = [f"# {study.name}: where half precision hurts", ""]
+    lines += [f"- {line}" for line in summaries(roundings)]
+    lines += ["", *(f"{line}\n" for line in HOW), *(f"{s}.\n" for s in study.lacks(ROUNDINGS))]
+    tables = [] if frame.empty else roundings_tables(frame)
+    return "\n".join(lines) + "\n" + "\n".join(map(markdown, tables))
+
+
+def summaries(roundings: Roundings) -> list[str]:
+    """One sentence per precision and quantity: which rounding matters, over the methods.
+
+    Main effects where a method has all eight combinations, else what each thing exact alone gains.
+    """
+    frame = roundings.frame
+    if frame.empty:
+        return ["Nothing of this has been run."]
+    said = []
+    over_methods = frame[(frame["method"] == ALL) & (frame["rates"] == OWN)]
+    for (precision, quantity), rows in over_methods.groupby(["precision", "quantity"], sort=False):
+        known = rows[(rows["kind"] == MAIN_EFFECT) & rows["estimate"].notna()]
+        if known.empty:
+            known = rows[(rows["kind"] == GAIN) & rows["estimate"].notna()]
+        if known.empty:
+            said.append(f"{precision}, {quantity}: nothing has been made exact yet.")
+            continue
+        known = known.sort_values("estimate", ascending=False)
+        parts = [f"the {row['what']} {_with_interval(row)}" for row in known.to_dict("records")]
+        unit = known["unit"].iloc[0]
+        said.append(
+            f"{precision}, {quantity}: exactness gains, on average over the methods that have it, in {unit}: "
+            f"{', '.join(parts)}."
+        )
+    return said
+
+
+def roundings_tables(frame: pd.DataFrame) -> list[TextTable]:
+    """Levels, effects, shares and leads for each quantity."""
+    tables = []
+    for rates, quantity in product((OWN, COMMON), QUANTITIES):
+        rows = frame[(frame["quantity"] == quantity) & (frame["rates"] == rates)]
+        tables += [_levels(rows, quantity), _gains(rows, quantity)]
+        tables += [_effects(rows, quantity), _shares(rows, quantity)]
+        tables.append(_leads(rows, quantity))
+    return [table for table in tables if table.rows]
+
+
+def _levels(rows: pd.DataFrame, quantity: str) -> TextTable:
+    unit = "nats" if quantity.endswith("loss") else "%"
+    table = TextTable(
+        f"{quantity} ({unit}){_rates(rows)}", ["precision", "method", *SHOWN], names=2
+    )
+    table.caption.append(
+        "Means over the seeds; the learning rate in brackets. "
+        f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
+    )
+    levels = rows[rows["kind"] == LEVEL]
+    for names, of_method in levels.groupby(["precision", "method"], sort=False):
+        precision, method = map(str, names)
+        by_what = {row["what"]: row for row in of_method.to_dict("records")}
+        cells = [_level(by_what[what], table) for what in SHOWN]
+        table.rows.append([precision, look(method).label, *cells])
+    return table
+
+
+def _level(row: dict[Any, Any], table: TextTable) -> str:
+    if pd.isna(row["estimate"]):
+        return COLLAPSED if row["status"] == "collapsed" else ABSENT
+    text = f"{row['estimate']:.{4 if row['unit'] == NATS else 2}f}"
+    text += f" ({row['lr']:g})"
+    return text + (table.note(f"{row['n']} seeds only") if row["n"] < 3 else "")
+
+
+def _rates(rows: pd.DataFrame) -> str:
+    return f", {RATES[rows['rates'].iloc[0]]}" if len(rows) else ""
+
+
+def _gains(rows: pd.DataFrame, quantity: str) -> TextTable:
+    kept = rows[rows["kind"] == GAIN]
+    whats = list(dict.fromkeys(kept["what"]))
+    title = f"gain in {quantity} ({QUANTITIES[quantity]}) over all rounded by what alone is made exact{_rates(rows)}"
+    return _filled(TextTable(title, ["precision", "method", *whats], names=2), kept, whats)
+
+
+def _effects(rows: pd.DataFrame, quantity: str) -> TextTable:
+    kept = rows[rows["kind"].isin([MAIN_EFFECT, INTERACTION])]
+    whats = list(dict.fromkeys(kept["what"]))
+    title = f"gain in {quantity} ({QUANTITIES[quantity]}), all eight combinations{_rates(rows)}"
+    table = TextTable(title, ["precision", "method", *whats], names=2)
+    return _filled(table, kept, whats)
+
+
+def _shares(rows: pd.DataFrame, quantity: str) -> TextTable:
+    kept = rows[rows["kind"].isin([GAP, EXPLAINED])]
+    whats = list(dict.fromkeys(kept["what"]))
+    title = f"{quantity}: loss from fp32 ({QUANTITIES[quantity]}) and % of it that exactness brings back{_rates(rows)}"
+    table = TextTable(title, ["precision", "method", *whats], names=2)
+    table.caption.append("A share stands only where the loss's interval lies above 0.")
+    return _filled(table, kept, whats)
+
+
+def _leads(rows: pd.DataFrame, quantity: str) -> TextTable:
+    kept = rows[rows["kind"] == LEAD]
+    whats = [FLOAT32, *map(name, COMBINATIONS)]
+    title = f"BSZO's lead over MeZO in {quantity} ({QUANTITIES[quantity]}){_rates(rows)}"
+    return _filled(TextTable(title, ["precision", "method", *whats], names=2), kept, whats)
+
+
+def _filled(table: TextTable, rows: pd.DataFrame, whats: list[str]) -> TextTable:
+    """A row per precision and method that has a number."""
+    for names, of_method in rows.groupby(["precision", "method"], sort=False):
+        if of_method["estimate"].isna().all():
+            continue
+        precision, method = map(str, names)
+        by_what = {row["what"]: row for row in of_method.to_dict("records")}
+        label = method if method == ALL else look(method).label
+        table.rows.append([precision, label, *(_with_interval(by_what[what]) for what in whats)])
+    return table
+
+
+def _with_interval(row: Any) -> str:
+    """`+1.20 [+0.30, +2.10]!`."""
+    if pd.isna(row["estimate"]):
+        return ABSENT
+    places = {NATS: 4, "%": 0}.get(row["unit"], 2)
+
+    def number(value: float) -> str:
+        return f"{value:+.{places}f}".replace("-", "−")
+
+    if pd.isna(row["low"]):
+        return number(row["estimate"])
+    firm = "!" if row["verdict"] in (HOLDS, CONTRADICTED) else ""
+    return f"{number(row['estimate'])} [{number(row['low'])}, {number(row['high'])}]{firm}"

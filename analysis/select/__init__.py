@@ -1,0 +1,1 @@
+"""Runs -> numbers: the cells of a sweep, chosen learning rates, paper beside measured."""

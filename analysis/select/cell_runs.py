@@ -1,0 +1,295 @@
+"""From the cells that the sweeps ask for, and the runs that there are, to the numbers of a table.
+
+    expected = analysis.select.sweep_cells.cells(["table1"])    one row per cell
+    filled = fill(expected, frames.runs)              + what its run says
+    chosen = choose(filled)                           one row per seed, at the chosen learning rate
+    table = over_seeds(chosen)                        mean, sample standard deviation, n
+
+A run fills a cell if its id is the cell's, whatever W&B group it was logged under: the id is a hash of everything that
+decides the run's numbers, so one run can fill cells of several sweeps.
+
+The learning rate is chosen once per method, model and task, as the paper does, and, where the sweep varies
+more, per variant: of the learning rates of which the fewest seeds collapsed, the one of best validation
+accuracy, averaged over the seeds that finished; of equal ones the smaller. With one seed that is the paper's
+protocol to the letter: a collapsed run is never chosen while another one has finished. Test accuracy plays
+no part.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.logs.run_file import LogError
+
+STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated")
+SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
+"""What a learning rate is chosen for."""
+
+TAKEN = {
+    "run_status": "status",
+    "val_accuracy": "best/val_accuracy",
+    "test_accuracy": "best/test_accuracy",
+    "best_step": "best/step",
+    "val_n": "best/val_n",
+    "test_n": "best/test_n",
+    "stop_reason": "run/stop_reason",
+    "collapse_step": "run/collapse_step",
+    "made_steps": "last_step",
+    "forwards_per_step": "run/forwards_per_step",
+    "forwards_to_best": "forwards_to_best",
+    "step_ms": "time/step_ms_median",
+    "forward_ms": "time/forward_ms_median",
+    "perturb_ms": "time/perturb_ms_median",
+    "total_s": "time/total_s",
+    "peak_gib": "mem/peak_gib",
+    "state_mib": "mem/state_mib",
+    "parameters": "provenance.parameters",
+    "device": "provenance.device",
+    "git_revision": "provenance.git_revision",
+    "git_dirty": "provenance.git_dirty",
+    "started": "started",
+    "fragments": "fragments",
+    "duplicates": "duplicates",
+    "torn": "torn",
+    "source": "source",
+    "group": "group",
+    "predictions": "best/test_predictions",
+    "labels": "test/labels",
+}
+"""Column of a filled cell -> column of the runs frame."""
+
+TEXT = (
+    *("run_status", "stop_reason", "device", "git_revision", "git_dirty", "started"),
+    *("torn", "source", "group", "predictions", "labels"),
+)
+
+
+def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """What the run of each cell says.
+
+    Args:
+        expected: see `analysis.select.sweep_cells.cells`.
+        runs: the runs frame, see `analysis.logs.frames`.
+
+    Returns:
+        The rows and columns of `expected`, and:
+
+        | column | content |
+        |---|---|
+        | `status` | see below |
+        | `val_accuracy`, `test_accuracy` | fractions, at the step of the best validation accuracy |
+        | `best_step`, `val_n`, `test_n` | that step, and the numbers of examples |
+        | `stop_reason`, `collapse_step` | why and where it ended |
+        | `made_steps` | the last step that was logged |
+        | `forwards_per_step`, `forwards_to_best` | forward passes of training |
+        | `step_ms`, `forward_ms`, `perturb_ms` | median milliseconds |
+        | `total_s`, `peak_gib`, `state_mib`, `parameters` | seconds, GiB, MiB, number of weights |
+        | `device`, `git_revision`, `git_dirty`, `started` | where the run's last fragment came from |
+        | `fragments`, `duplicates`, `torn`, `source`, `group` | see `analysis.logs.frames` |
+        | `predictions`, `labels` | one digit per test example |
+
+        Numbers are float64 with NaN, everything else objects with None, where the run did not log it.
+
+        A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or
+        still running; `missing`: there is no such run; `duplicated`: the run ended more than once, with different
+        numbers, and somebody has to say which of them counts.
+
+    Raises:
+        LogError: a finished run did not log its accuracies.
+    """
+    by_id = runs.drop_duplicates("run_id").set_index("run_id")
+    found = by_id.reindex(columns=list(TAKEN.values())).reindex(expected["run_id"])
+    filled = expected.reset_index(drop=True)
+    for name, key in TAKEN.items():
+        values = found[key].reset_index(drop=True)
+        if name in TEXT:
+            filled[name] = values.astype(object).where(values.notna(), None)
+        else:
+            filled[name] = pd.to_numeric(values, errors="coerce").astype("float64")
+    status = filled.pop("run_status")
+    present = filled["run_id"].isin(by_id.index)
+    status = status.where(present, "missing").where(~(filled["duplicates"] > 0), "duplicated")
+    filled.insert(len(expected.columns), "status", status.astype(object))
+    _check_complete(filled)
+    return filled
+
+
+def unexpected(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that fill no cell of any of the sweeps: `run_id`, `group`, `status`, `source` and what they are.
+
+    Give it all sweeps, or runs of the sweeps left out are listed too.
+    """
+    names = ["model.name", "task.name", "optimizer.name", "precision.name", "seed", "lr", "steps"]
+    columns = ["run_id", "group", "status", "source", *names]
+    rows = runs[~runs["run_id"].isin(expected["run_id"])].reindex(columns=columns)
+    return rows.rename(columns={name: name.removesuffix(".name") for name in names}).reset_index(
+        drop=True
+    )
+
+
+def choose(filled: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting and seed, at the learning rate that the module describes.
+
+    Returns:
+        The columns of `filled`, of the cell at the chosen learning rate, in the order in which settings and seeds
+        appear there, with
+
+        | column | content |
+        |---|---|
+        | `at_edge` | whether the chosen learning rate is the smallest or the largest of the grid |
+        | `rates` | number of learning rates in the grid |
+        | `n_expected` | number of the seed's runs, over the grid |
+        | `n_finished`, `n_collapsed`, `n_unfinished`, `n_missing`, `n_duplicated` | so many of them are |
+
+        Where no run of a setting has finished, nothing can be chosen: then `lr`, `run_id` and all numbers are
+        missing, and `status` is `collapsed` if all of the seed's runs are, else what the first other one is.
+    """
+    rows = []
+    for _, setting in filled.groupby(SETTING, sort=False, dropna=False):
+        lr = chosen_lr(setting)
+        grid = sorted(setting["lr"].unique())
+        for _, seed in setting.groupby("seed", sort=False):
+            row = _unfilled(seed) if lr is None else seed[seed["lr"] == lr].iloc[0].to_dict()
+            row["at_edge"] = lr is not None and len(grid) > 1 and lr in (grid[0], grid[-1])
+            row["rates"] = len(grid)
+            row["n_expected"] = len(seed)
+            row |= {f"n_{status}": int((seed["status"] == status).sum()) for status in STATUSES}
+            rows.append(row)
+    counts = [f"n_{status}" for status in STATUSES]
+    columns = [*filled.columns, "at_edge", "rates", "n_expected", *counts]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def chosen_lr(setting: pd.DataFrame) -> float | None:
+    """The learning rate of one setting; None if no run has finished.
+
+    Args:
+        setting: rows with `lr`, `status` and `val_accuracy`, one per learning rate and seed.
+    """
+    best: tuple[int, float, float] | None = None
+    for lr, runs in setting.groupby("lr"):  # rising
+        finished = runs[runs["status"] == "finished"]
+        if finished.empty:
+            continue
+        collapsed = int((runs["status"] == "collapsed").sum())
+        key = (-collapsed, float(finished["val_accuracy"].mean()), float(lr))  # type: ignore[arg-type]
+        if best is None or _better(key, best):
+            best = key
+    return None if best is None else best[2]
+
+
+def _better(one: tuple[int, float, float], other: tuple[int, float, float]) -> bool:
+    """Means of equal accuracies in another order differ in the last bit, which decides nothing."""
+    if one[0] != other[0]:
+        return one[0] > other[0]
+    return one[1] > other[1] and not np.isclose(one[1], other[1], rtol=0, atol=1e-12)
+
+
+def _unfilled(seed: pd.DataFrame) -> dict[str, Any]:
+    """The row of a seed for which no learning rate could be chosen."""
+    others = [status for status in seed["status"] if status != "collapsed"]
+    keep = {*SETTING, "seed", "steps"}
+    row = {key: value for key, value in seed.iloc[0].to_dict().items() if key in keep}
+    return row | {"status": others[0] if others else "collapsed"}
+
+
+def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting.
+
+    Returns:
+        `sweep`, `model`, `task`, `optimizer`, `precision`, `variant`, and
+
+        | column | content |
+        |---|---|
+        | `lr` | the chosen learning rate; NaN without one |
+        | `n`, `seeds` | seeds whose run at that learning rate has finished, and seeds expected |
+        | `test_mean`, `val_mean` | mean accuracies over the n seeds, fractions |
+        | `test_std`, `val_std` | sample standard deviations (ddof 1); NaN for n < 2 |
+        | `step_ms`, `peak_gib`, `state_mib` | medians over the n seeds |
+        | `collapsed` | seeds that are `collapsed` in `chosen` |
+        | `status` | `finished` if n > 0; `collapsed` if all seeds are; else the first other status |
+        | `n_expected`, ... | counts of runs as in `choose`, summed over the seeds |
+        | `run_ids` | of the n runs, joined by spaces |
+    """
+    counts = ["n_expected", *(f"n_{status}" for status in STATUSES)]
+    rows = []
+    for setting, seeds in chosen.groupby(SETTING, sort=False, dropna=False):
+        finished = seeds[seeds["status"] == "finished"]
+        statuses = [status for status in seeds["status"] if status != "collapsed"]
+        lost = statuses[0] if statuses else "collapsed"
+        lrs = seeds["lr"].dropna()
+        rows.append(
+            {
+                **dict(zip(SETTING, setting, strict=True)),
+                "lr": lrs.iloc[0] if len(lrs) else np.nan,
+                "n": len(finished),
+                "seeds": len(seeds),
+                "test_mean": finished["test_accuracy"].mean(),
+                "test_std": finished["test_accuracy"].std(ddof=1),
+                "val_mean": finished["val_accuracy"].mean(),
+                "val_std": finished["val_accuracy"].std(ddof=1),
+                **{key: finished[key].median() for key in ("step_ms", "peak_gib", "state_mib")},
+                "collapsed": int((seeds["status"] == "collapsed").sum()),
+                "status": "finished" if len(finished) else lost,
+                **{key: int(seeds[key].sum()) for key in counts},
+                "run_ids": " ".join(finished["run_id"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def shortfall(filled: pd.DataFrame) -> list[str]:
+    """A sentence per sweep that lacks cells: how many, why, and what would run them. Empty if nothing lacks.
+
+    A collapsed run is a result, not a gap.
+    """
+    sentences = []
+    for sweep, cells in filled.groupby("sweep", sort=False):
+        counts = {s: int((cells["status"] == s).sum()) for s in STATUSES[2:]}
+        lacking = sum(counts.values())
+        if lacking:
+            why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+            text = f"{lacking} of {len(cells)} runs of {sweep} lack ({why})"
+            if lacking > counts["duplicated"]:
+                text += f": `{command(str(sweep))}` makes them"
+            if counts["duplicated"]:
+                ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
+                text += f"; read only one source of each duplicated run ({ids})"
+            sentences.append(text)
+    return sentences
+
+
+def require_complete(filled: pd.DataFrame) -> None:
+    """What `--strict` asks.
+
+    Raises:
+        LogError: a cell is missing, unfinished or duplicated; the message has `shortfall`'s sentences.
+    """
+    sentences = shortfall(filled)
+    if sentences:
+        raise LogError("; ".join(sentences))
+
+
+def command(sweep: str) -> str:
+    """What makes the runs of a sweep that there are not yet."""
+    return f"python -m launch.submit sweep={sweep}"
+
+
+def variant(text: str) -> dict[str, Any]:
+    """The content of a `variant` column's cell."""
+    return json.loads(text)
+
+
+def _check_complete(filled: pd.DataFrame) -> None:
+    """Refuse a finished run without its numbers, rather than show a gap that looks like a missing one.
+
+    Raises:
+        LogError: with the run and the key.
+    """
+    finished = filled[filled["status"] == "finished"]
+    for name in ("best_step", "val_accuracy", "test_accuracy", "val_n", "test_n"):
+        bad = finished[finished[name].isna()]
+        if len(bad):
+            raise LogError(f"run {bad['run_id'].iloc[0]} is finished but did not log {TAKEN[name]}")

@@ -1,0 +1,199 @@
+"""Every cell that the paper prints, with what has been measured here beside it.
+
+One frame, a row per printed number: the columns of `analysis.paper.printed_numbers`, and
+
+| column | content |
+|---|---|
+| `measured` | in the unit of the printed number; NaN without one |
+| `difference` | measured − printed; NaN unless both are numbers |
+| `n`, `seeds` | finished runs behind it, and runs that there should be |
+| `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: no sweep asks for this cell |
+| `lacking` | runs of the cell's grid that are missing, unfinished or duplicated |
+| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured |
+| `lr` | the chosen learning rate |
+| `sweep`, `run_ids` | where the runs come from |
+| `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.paper.bold import better, groups
+from analysis.paper.printed_numbers import AVERAGE, Paper
+from analysis.select.cell_runs import choose, over_seeds
+
+PERCENT = 100
+GIB_IN_GB = 2**30 / 1e9
+SWEEPS: dict[int, tuple[str, ...]] = {
+    1: ("table1",),
+    3: ("table3_opt_1_3b", "table3_mistral_7b", "table3_opt_13b"),
+    4: ("table4",),
+    5: ("table5_a", "table5_b", "table5_c", "table5_d"),
+    11: ("table1",),
+    12: ("table5_a", "table5_b", "table12_c"),
+}
+"""Table -> the sweeps that its cells come from."""
+BY_MODEL = {"opt-1.3b": SWEEPS[3][0], "mistral-7b": SWEEPS[3][1], "opt-13b": SWEEPS[3][2]}
+FAILED = ("collapsed", "finished")  # what counts as measured
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured number, or why there is none; the fields are columns of the frame."""
+
+    measured: float = float("nan")
+    n: int = 0
+    seeds: int = 0
+    here: str = "nowhere"
+    lacking: int = 0
+    lr: float = float("nan")
+    sweep: str = ""
+    run_ids: str = ""
+    remark: str = ""
+
+
+def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
+    """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12.
+
+    Args:
+        paper: the printed numbers.
+        filled: see `analysis.select.cell_runs.fill`, of all the sweeps in SWEEPS.
+    """
+    printed = paper.cells[paper.cells["table"].isin(list(SWEEPS))].reset_index(drop=True)
+    chosen = choose(filled)
+    by_setting, by_seed = _index(over_seeds(chosen)), _index(chosen, "seed")
+    found = [_measured(row, by_setting, by_seed) for row in printed.to_dict("records")]
+    frame = pd.concat([printed, pd.DataFrame([asdict(one) for one in found])], axis=1)
+    _fill_averages(frame)
+    frame["difference"] = frame["measured"] - frame["value"]
+    frame["here_bold"] = False
+    for group in groups(frame):
+        there = group.cells[group.cells["status"] != "absent"]  # rows that the paper has
+        if there["here"].isin(FAILED).all() and not there["lacking"].any():
+            best = better(there["measured"], group.lowest) < group.best
+            frame.loc[there.index, "here_bold"] = best & there["measured"].notna()
+    return frame
+
+
+Key = tuple[Any, ...]
+
+
+def _index(rows: pd.DataFrame, *more: str) -> dict[Key, dict[str, Any]]:
+    """Rows by sweep, model, task, method and what the sweep varies (k, adaptive noise), as text, and `more`."""
+    index: dict[Key, dict[str, Any]] = {}
+    for row in rows.to_dict("records"):
+        varied = json.loads(row["variant"])
+        k = varied.get("optimizer.k", "")
+        noise = varied.get("optimizer.adaptive_noise", "")
+        words = {True: "with", False: "without", "": ""}
+        setting = (row["sweep"], row["model"], row["task"], row["optimizer"], str(k), words[noise])
+        index[(*setting, *(row[key] for key in more))] = {str(k): v for k, v in row.items()}
+    return index
+
+
+def _key(row: dict[Any, Any]) -> Key:
+    """The setting that a printed cell comes from; its sweep is empty if no sweep asks for it."""
+    part, k, noise = row["part"], row["k"], ""
+    if row["table"] in (1, 11):
+        return ("table1", row["model"], row["task"], row["method"], "", "")
+    if row["table"] == 3:
+        return (BY_MODEL[row["model"]], row["model"], row["task"], row["method"], "", "")
+    if row["table"] == 4:
+        return ("table4", row["model"], "phrases", row["method"], "", "")
+    sweep = "table12_c" if row["table"] == 12 and part == "c" else f"table5_{part}"
+    if sweep in ("table5_c", "table5_d"):
+        noise = row["adaptive_noise"]
+    if sweep == "table5_d":
+        k = ""  # the default
+    return (sweep, row["model"], row["task"], "bszo", k, noise)
+
+
+def _measured(
+    row: dict[Any, Any], by_setting: dict[Key, dict[str, Any]], by_seed: dict[Key, dict[str, Any]]
+) -> Measured:
+    """What has been measured for one printed cell; averages come later."""
+    if row["task"] == AVERAGE:
+        return Measured()
+    key = _key(row)
+    if row["table"] == 11:
+        run = by_seed.get((*key, int(row["run"]) - 1))  # run 1 is seed 0
+        return Measured() if run is None else _of_run(run)
+    setting = by_setting.get(key)
+    return Measured() if setting is None else _of_setting(setting, row["quantity"])
+
+
+def _of_run(run: dict[str, Any]) -> Measured:
+    """One seed at the chosen learning rate."""
+    finished = run["status"] == "finished"
+    return Measured(
+        measured=PERCENT * run["test_accuracy"] if finished else float("nan"),
+        n=int(finished),
+        seeds=1,
+        here=run["status"],
+        lacking=_lacking(run),
+        lr=run["lr"],
+        sweep=run["sweep"],
+        run_ids=run["run_id"] if finished else "",
+        remark=_collapse_remark(run),
+    )
+
+
+def _of_setting(setting: dict[str, Any], quantity: str) -> Measured:
+    """All seeds of a setting; a standard deviation needs two."""
+    value, factor = {
+        "mean": ("test_mean", PERCENT),
+        "std": ("test_std", PERCENT),
+        "test_accuracy": ("test_mean", PERCENT),
+        "memory_gb": ("peak_gib", GIB_IN_GB),
+        "step_ms": ("step_ms", 1.0),
+    }[quantity]
+    return Measured(
+        measured=factor * setting[value],
+        n=int(setting["n"]),
+        seeds=int(setting["seeds"]),
+        here=setting["status"],
+        lacking=_lacking(setting),
+        lr=setting["lr"],
+        sweep=setting["sweep"],
+        run_ids=setting["run_ids"],
+        remark=_collapse_remark(setting),
+    )
+
+
+def _lacking(row: dict[str, Any]) -> int:
+    return int(row["n_missing"] + row["n_unfinished"] + row["n_duplicated"])
+
+
+def _collapse_remark(row: dict[str, Any]) -> str:
+    """How many seeds a mean leaves out because they collapsed."""
+    collapsed = row.get("collapsed", 0)
+    if row["status"] == "collapsed" or not collapsed:
+        return ""
+    return f"{collapsed} of {row['seeds']} seeds collapsed at the chosen learning rate"
+
+
+def _fill_averages(frame: pd.DataFrame) -> None:
+    """The average columns of Tables 1 and 3: over the tasks of a method, if each has been measured or collapsed."""
+    for index, row in frame[frame["task"] == AVERAGE].iterrows():
+        parts: Any = frame[
+            (frame["table"] == row["table"])
+            & (frame["model"] == row["model"])
+            & (frame["method"] == row["method"])
+            & (frame["quantity"] == row["quantity"])
+            & (frame["task"] != AVERAGE)
+        ]
+        numbers = parts[parts["measured"].notna()]
+        left_out = parts[parts["here"] == "collapsed"]["task"]
+        open_ = [status for status in parts["here"] if status not in FAILED]
+        frame.loc[index, "here"] = (
+            open_[0] if open_ else "finished" if len(numbers) else "collapsed"
+        )  # type: ignore[index]
+        frame.loc[index, ["lacking", "seeds"]] = parts["lacking"].sum(), parts["seeds"].max()  # type: ignore[index]
+        frame.loc[index, "sweep"] = parts["sweep"].max()  # type: ignore[index]
+        if not open_ and len(numbers):
+            frame.loc[index, ["measured", "n"]] = numbers["measured"].mean(), numbers["n"].min()  # type: ignore[index]
+            if len(left_out):
+                frame.loc[index, "remark"] = f"leaves out {', '.join(left_out)}, which collapsed"  # type: ignore[index]

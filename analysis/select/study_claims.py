@@ -1,0 +1,199 @@
+"""Which of the paper's claims hold at a study's scale: one row per claim, contrast, precision and quantity.
+
+Every estimate has the sign of its claim: positive speaks for it. Accuracies are in percentage points, losses in nats.
+`analysis.stats.contrasts` says what the intervals are and how they decide.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.paper.names import method_label
+from analysis.select.contrast_rows import (
+    ACCURACY,
+    AREA,
+    AT_END,
+    AT_STEP,
+    CHANGE,
+    DOUBLING,
+    POINTS,
+    VAL_ACCURACY,
+    Term,
+    accuracy_at_end,
+    accuracy_row,
+    area,
+    at_end,
+    at_step,
+    common_steps,
+    curve_row,
+    loss_row,
+    negative,
+)
+from analysis.select.study_runs import Study, check_examples
+from analysis.select.study_sweeps import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
+from analysis.stats.intervals import holm
+
+OURS, RIVAL, VARIANT, REFERENCE = "bszo", "mezo", "bszo_b", "fp32"
+CLAIMS = {
+    "i": "BSZO is ahead of each other method in test accuracy, at equal steps",
+    "ii": "BSZO is ahead per step in validation loss",
+    "iii": "BSZO is ahead at equal numbers of training forward passes",
+    "iv": "BSZO is robust in half precision: it loses less from fp32 than other methods",
+    "v": "A larger subspace helps (accuracy grows with k), and so does m = k + 1 against m = k",
+    "vi": "Adaptive noise helps in bf16",
+    "vii": "BSZO-B is ahead of BSZO",
+}
+
+
+def claims_frame(study: Study) -> pd.DataFrame:
+    """All rows.
+
+    Returns:
+        Columns `claim` (a key of CLAIMS), `what`, `precision`, `quantity`, `unit`, the fields of
+        `analysis.stats.contrasts.Estimate`, `p_holm` (over all rows of the claim), `verdict` (`holds`,
+        `contradicted`, `open`; `–` for a measurement that is no claim, and where too few runs have finished),
+        `remark` (which runs lack or collapsed).
+
+    Raises:
+        LogError: runs were tested on different examples, or one contradicts itself.
+    """
+    check_examples(study.filled)
+    frame = pd.DataFrame(list(_rows(study)))
+    frame.insert(list(frame.columns).index("p_value") + 1, "p_holm", float("nan"))
+    for _, rows in frame.groupby("claim"):
+        known = rows["p_value"].dropna()
+        frame.loc[known.index, "p_holm"] = holm(list(known))
+    return frame
+
+
+def _rows(study: Study) -> Iterator[dict[str, Any]]:
+    others = [method for method in study.methods if method not in (OURS, VARIANT)]
+    others.sort(key=lambda method: method != RIVAL)
+    trained = [method for method in others if study.part(MAIN)["optimizer"].eq(method).any()]
+    trained = [method for method in trained if _trains(study, method)]
+    for precision in study.precisions:
+        for other in others:
+            yield accuracy_row(study, "i", _lead(OURS, other, precision))
+        for other in trained:
+            pair = _lead(OURS, other, precision)
+            yield from _per_step(study, "ii", pair, each=other == RIVAL)
+            yield from _per_forward(study, "iii", pair)
+    halves = [precision for precision in study.precisions if precision != REFERENCE]
+    for precision in halves if REFERENCE in study.precisions else ():
+        yield from _robust(study, precision, [*trained, OURS, VARIANT])
+    yield from _subspace(study)
+    yield from _noise(study)
+    for precision in study.precisions:
+        pair = _lead(VARIANT, OURS, precision)
+        yield accuracy_row(study, "vii", pair)
+        yield from _per_step(study, "vii", pair, each=False)
+
+
+def _trains(study: Study, method: str) -> bool:
+    cells = study.part(MAIN)
+    return bool((cells.loc[cells["optimizer"] == method, "steps"] > 0).any())
+
+
+def _lead(ahead: str, behind: str, precision: str) -> list[Term]:
+    return [Term(1, ahead, precision), Term(-1, behind, precision)]
+
+
+def _per_step(study: Study, claim: str, pair: list[Term], each: bool) -> Iterator[dict[str, Any]]:
+    """Area and last value over steps; with `each` every evaluation, too."""
+    yield loss_row(study, claim, pair, AREA, "step", area)
+    yield loss_row(study, claim, pair, AT_END, "step", at_end)
+    for step in common_steps(study, pair) if each else ():
+        yield loss_row(study, claim, pair, AT_STEP.format(step), "step", at_step(step))
+
+
+def _per_forward(study: Study, claim: str, pair: list[Term]) -> Iterator[dict[str, Any]]:
+    """Over the range of forward passes that all runs of the pair have."""
+    yield loss_row(study, claim, pair, AREA, "forwards", area)
+    yield loss_row(study, claim, pair, AT_END, "forwards", at_end)
+    yield curve_row(study, claim, pair, VAL_ACCURACY, "forwards", accuracy_at_end, POINTS)
+
+
+def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[str, Any]]:
+    """Each method's change from fp32, which is no claim, and how much less BSZO loses than each."""
+    change = {
+        method: [Term(1, method, precision), Term(-1, method, REFERENCE)] for method in methods
+    }
+    for method in methods:
+        what = f"{method_label(method)}, {precision} − {REFERENCE}"
+        yield accuracy_row(study, "iv", change[method], what, CHANGE, claimed=False)
+    for method in methods:
+        if method not in (OURS, VARIANT):
+            terms = [*change[OURS], *negative(change[method])]
+            what = f"{method_label(OURS)} loses less than {method_label(method)}"
+            yield accuracy_row(study, "iv", terms, what, CHANGE)
+
+
+def _subspace(study: Study) -> Iterator[dict[str, Any]]:
+    """Accuracy over k, and m = k + 1 against m = k, in each precision that the sweeps have."""
+    for ending, words in ((M_IS_K, "m = k"), (M_IS_K_PLUS_1, "m = k + 1")):
+        for precision, ks in _ks(study, ending).items():
+            if len(ks) > 1:
+                slope = zip(slope_weights(ks), ks, strict=True)
+                terms = [Term(w, OURS, precision, ending, {"k": k}) for w, k in slope]
+                what = f"slope over log2 k = {_listed(ks)}, {words}"
+                yield accuracy_row(study, "v", terms, what, ACCURACY, unit=DOUBLING)
+    for precision, ks in _ks(study, M_IS_K).items():
+        common = [k for k in ks if k in _ks(study, M_IS_K_PLUS_1).get(precision, ())]
+        pairs = {
+            k: [
+                Term(1, OURS, precision, M_IS_K_PLUS_1, {"k": k}),
+                Term(-1, OURS, precision, M_IS_K, {"k": k}),
+            ]
+            for k in common
+        }
+        yield from _each_and_mean(study, "v", pairs, "m = k + 1 against m = k")
+
+
+def _noise(study: Study) -> Iterator[dict[str, Any]]:
+    for precision, ks in _ks(study, NOISE).items():
+        pairs = {
+            k: [
+                Term(1, OURS, precision, NOISE, {"k": k, "adaptive_noise": True}),
+                Term(-1, OURS, precision, NOISE, {"k": k, "adaptive_noise": False}),
+            ]
+            for k in ks
+        }
+        yield from _each_and_mean(study, "vi", pairs, "adaptive noise on against off")
+
+
+def _each_and_mean(
+    study: Study, claim: str, pairs: Mapping[int, list[Term]], words: str
+) -> Iterator[dict[str, Any]]:
+    for k, pair in pairs.items():
+        yield accuracy_row(study, claim, pair, f"{words}, k = {k}")
+    if len(pairs) > 1:
+        terms = [
+            Term(t.weight / len(pairs), t.method, t.precision, t.ending, t.variant)
+            for pair in pairs.values()
+            for t in pair
+        ]
+        yield accuracy_row(study, claim, terms, f"{words}, mean over k")
+
+
+def slope_weights(ks: Sequence[int]) -> list[float]:
+    """Weights whose sum with values at these k is their least-squares slope over log2 k."""
+    x = np.log2(ks)
+    centred = x - x.mean()
+    return [float(w) for w in centred / (centred**2).sum()]
+
+
+def _ks(study: Study, ending: str) -> dict[str, list[int]]:
+    """Precision -> values of k of one of the ablation's sweeps."""
+    cells = study.part(ending)
+    ks: dict[str, list[int]] = {}
+    for precision, rows in cells.groupby("precision", sort=False):
+        variants = [json.loads(text) for text in rows["variant"].unique()]
+        ks[str(precision)] = sorted({v["optimizer.k"] for v in variants if "optimizer.k" in v})
+    return ks
+
+
+def _listed(ks: Sequence[int]) -> str:
+    return ", ".join(map(str, ks))

@@ -1,0 +1,138 @@
+"""Which cells the sweeps in conf/sweep consist of, asked of the suite itself in a process of its own.
+
+The answer takes half a minute of two cores for all sweeps (the suite composes and checks 4,400 configurations), so it
+is kept, under a name made from everything that can change it.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from analysis.logs.run_file import LogError
+
+ROOT = Path(__file__).resolve().parents[2]
+DECIDING = (
+    *("conf/**/*.yaml", "src/zo/optim/*.py", "src/zo/tasks/config.py", "launch/expected.py"),
+    "src/zo/config/*.py",
+    "src/zo/lm/config.py",
+)
+COLUMNS = (
+    *("sweep", "run_id", "model", "task", "optimizer", "precision"),
+    *("seed", "lr", "steps", "variant", "command"),
+)
+
+
+def sweep_names() -> list[str]:
+    """The sweeps that there are: the names of the files in conf/sweep, sorted."""
+    return sorted(path.stem for path in (ROOT / "conf" / "sweep").glob("*.yaml"))
+
+
+def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataFrame:
+    """Every cell of some sweeps, one row per sweep and run.
+
+    Args:
+        sweeps: names of files in conf/sweep; none for all of them.
+        cache_dir: where the answer is kept; None asks anew.
+
+    Returns:
+        In the order of the sweeps and, within one, in the order in which its runs are made:
+
+        | column | content |
+        |---|---|
+        | `sweep` | name of the file in conf/sweep |
+        | `run_id` | id of the run that fills the cell: a run that two sweeps share has two rows |
+        | `model`, `task`, `optimizer`, `precision` | names, as in conf/ |
+        | `seed`, `steps` | whole numbers |
+        | `lr` | float; 0 for a method that does not train |
+        | `variant` | what else the sweep varies, as JSON text, sorted: `{"optimizer.k": 4}`, mostly `{}` |
+        | `command` | what runs this cell alone |
+
+    Raises:
+        LogError: there is no such sweep, or the suite refuses it; the message is the suite's.
+    """
+    wanted = tuple(dict.fromkeys(sweeps)) or tuple(sweep_names())
+    unknown = [name for name in wanted if name not in sweep_names()]
+    if unknown:
+        raise LogError(f"there is no sweep {unknown[0]}: there are {', '.join(sweep_names())}")
+    kept = None if cache_dir is None else cache_dir / "expected" / f"{_state()}.json"
+    known: dict[str, list[dict[str, Any]]] = _read(kept)
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        known |= {name: [] for name in missing}
+        for cell in _ask(missing):
+            known[cell["sweep"]].append(cell)
+        _write(kept, known)
+    return _frame(cell for name in wanted for cell in known[name])
+
+
+def _frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    frame["variant"] = [json.dumps(variant, sort_keys=True) for variant in frame["variant"]]
+    return frame.astype({"seed": "int64", "steps": "int64", "lr": "float64"})
+
+
+def _ask(sweeps: Sequence[str]) -> list[dict[str, Any]]:
+    """What `launch.expected` prints, with a bar that counts sweeps."""
+    command = [sys.executable, "-m", "launch.expected", *sweeps]
+    paths = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    with TemporaryFile("w+") as errors, _bar(len(sweeps)) as bar:
+        with Popen(command, cwd=ROOT, env=paths, stdout=PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            for cell in map(json.loads, process.stdout):
+                found.setdefault(cell["sweep"], []).append(cell)
+                bar.update(bar.task_ids[0], completed=len(found))
+        if process.returncode != 0:
+            errors.seek(0)
+            said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
+            raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
+    return [cell for cells_ in found.values() for cell in cells_]
+
+
+def _bar(total: int) -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar.add_task("composing what the sweeps ask for", total=total)
+    return bar
+
+
+def _state() -> str:
+    """A hash of every file that decides which cells there are and what their ids are."""
+    digest = hashlib.sha256()
+    for pattern in DECIDING:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
+            digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+def _read(kept: Path | None) -> dict[str, Any]:
+    """The kept answer; nothing if there is none, or another process has written half of it or removed it."""
+    try:
+        return {} if kept is None else json.loads(kept.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(kept: Path | None, known: dict[str, Any]) -> None:
+    """Keep the answer, and remove those to earlier states."""
+    if kept is None:
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(known))
+    partial.replace(kept)
+    for earlier in kept.parent.glob("*.json"):
+        if earlier != kept:
+            earlier.unlink(missing_ok=True)

@@ -1,0 +1,148 @@
+"""The audit finds what is wrong, and only that: break a number, and a finding appears that names it."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from analysis.paper.audit.audit import audit, findings, main, summary
+from analysis.paper.audit.outcome import KINDS, Outcome
+from analysis.paper.printed_numbers import DIRECTORY, load
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return audit(load())
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return shutil.copytree(DIRECTORY, tmp_path / "paper")
+
+
+def located(outcomes: list[Outcome]) -> set[tuple[str, str]]:
+    return {(o.location, o.what) for o in findings(outcomes)}
+
+
+def test_what_the_paper_has_wrong(outcomes: list[Outcome]) -> None:
+    """Findings worked out by hand."""
+    found = {(o.location, o.recomputed) for o in findings(outcomes)}
+    assert ("Table 12 (c), OPT-1.3B, RTE, k = 1", "63.5379") in found  # 176 of 277
+    assert ("section 5.4", "102.00") in found  # LOZO is not under 100 ms
+    assert ("Table 9, Mistral-7B, HiZOO", "4 different of 5") in found
+    assert ("Table 3, OPT-1.3B, HiZOO, Avg", "69.4733") in found  # 416.84 / 6
+    assert ("Table 3, Mistral-7B, LOZO, WSC", "0 better") in found
+    assert ("section 5.3, Mistral-7B", "2.19 on the 5 tasks that both have") in found
+    assert ("abstract", "18.18") in found  # 73.76 - 55.58
+    assert ("section 5.1 and Table 6", "in no table") in found  # BoolQ
+
+
+def test_what_the_paper_has_right(outcomes: list[Outcome]) -> None:
+    """All means and stds of Table 1 follow from Table 11, and what is printed twice is the same."""
+    counts = {group: (made, found) for group, made, found in summary(outcomes)}
+    assert counts["Table 1 from the runs of Table 11"] == (60, 0)
+    assert counts["numbers printed twice"] == (24, 0)
+    assert {o.kind for o in outcomes} <= set(KINDS)
+
+
+def test_same_findings_every_time(outcomes: list[Outcome]) -> None:
+    assert audit(load()) == outcomes
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "location", "what"),
+    [
+        (
+            *("table1.csv", "roberta-large,cb,mezo,std,5.56", "roberta-large,cb,mezo,std,4.98"),
+            *("Table 1, RoBERTa-large, MeZO, CB", "sample standard deviation (n − 1)"),
+        ),
+        (
+            *("table11.csv", "rte,bszo,2,test_accuracy,68.23", "rte,bszo,2,test_accuracy,68.95"),
+            *("Table 1, RoBERTa-large, BSZO, RTE", "mean of 5 runs"),
+        ),
+        (
+            *("table11.csv", "rte,bszo,2,test_accuracy,68.23", "rte,bszo,2,test_accuracy,68.24"),
+            *("Table 11, RoBERTa-large, BSZO, RTE, run 2", "nearest multiple of 1/277"),
+        ),
+        (
+            *("table3.csv", "copa,bszo,test_accuracy,79.0", "copa,bszo,test_accuracy,78.0"),
+            *("Table 3, OPT-1.3B, BSZO, Avg", "mean over 6 tasks"),
+        ),
+        (
+            *("table3.csv", "rte,mezo,test_accuracy,64.98,bold", "rte,mezo,test_accuracy,64.98,"),
+            *("Table 3, OPT-1.3B, MeZO, RTE", "bold for the best two, highest first"),
+        ),
+        (
+            *(
+                "table12.csv",
+                "a,opt-1.3b,rte,4,with,test_accuracy,67.51",
+                "a,opt-1.3b,rte,4,with,test_accuracy,67.15",
+            ),
+            "Table 5 (a), OPT-1.3B, RTE, k = 4 and Table 12 (a), OPT-1.3B, RTE, k = 4",
+            "the same run in two tables",
+        ),
+        (
+            *("prose.csv", 'RoBERTa-large",3.66', 'RoBERTa-large",3.65'),
+            *("section 5.2", "lead of BSZO-B over MeZO-Adam, average on RoBERTa-large"),
+        ),
+        (
+            *("table4.csv", "opt-13b,bszo,memory_gb,30.1", "opt-13b,bszo,memory_gb,33.1"),
+            *("abstract", "memory of BSZO relative to MeZO, high end"),
+        ),
+        (
+            *("table10.csv", "bszo,lr,2,5e-7", "bszo,lr,2,5e-6"),
+            *("Table 10, OPT-13B, BSZO", "values of the grid, each once"),
+        ),
+        (
+            *("table8.csv", "lozo,batch_size,,16", "lozo,batch_size,,8"),
+            *("section 5.1", "batch size of every experiment"),
+        ),
+        (
+            *("table4.csv", "opt-1.3b,mezo,step_ms,109.7", "opt-1.3b,mezo,step_ms,99.7"),
+            *("section 5.4", "BSZO and LOZO are the fastest on OPT-1.3B"),
+        ),
+    ],
+)
+def test_a_broken_number_is_found(
+    copy: Path, outcomes: list[Outcome], file: str, old: str, new: str, location: str, what: str
+) -> None:
+    path = copy / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert (location, what) not in located(outcomes)
+    assert (location, what) in located(audit(load(copy)))
+
+
+def test_a_mended_number_is_not(copy: Path, outcomes: list[Outcome]) -> None:
+    path = copy / "table12.csv"
+    path.write_text(path.read_text().replace("63.58", "63.54"))
+    gone = located(outcomes) - located(audit(load(copy)))
+    assert gone == {("Table 12 (c), OPT-1.3B, RTE, k = 1", "nearest multiple of 1/277")}
+
+
+def test_population_std_is_recognised(copy: Path) -> None:
+    path = copy / "table1.csv"  # MeZO on CB: 5.56 with n - 1, 4.97 with n
+    path.write_text(path.read_text().replace("cb,mezo,std,5.56", "cb,mezo,std,4.97"))
+    remarks = [o.remark for o in findings(audit(load(copy))) if o.printed == "4.97"]
+    assert remarks == ["it is the population standard deviation, with n"]
+
+
+def test_command(copy: Path, capsys: pytest.CaptureFixture[str], outcomes: list[Outcome]) -> None:
+    assert main(["--paper", str(copy)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(findings(outcomes)):3d} findings in all" in shown
+    for name in ("audit.md", "audit.csv"):  # what is committed is what the command makes
+        assert (copy / name).read_text() == (DIRECTORY / name).read_text()
+    page = (copy / "audit.md").read_text()
+    kinds = Counter(o.kind for o in findings(outcomes))
+    for kind, count in kinds.items():
+        assert f"## {kind.capitalize()} ({count})" in page
+
+
+def test_command_refuses_in_one_sentence(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = copy / "prose.csv"
+    path.write_text(path.read_text().replace("least_ratio", "least", 1))
+    assert main(["--paper", str(copy)]) == 2
+    assert capsys.readouterr().err == "error: prose.csv, p002: unknown rule least\n"

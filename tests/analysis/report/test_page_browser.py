@@ -1,0 +1,207 @@
+"""The page in a real browser: Debian's package chromium, headless, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.report.report_page import write_page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = (
+    os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+)
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+WIDTHS = (400, 1600)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt install chromium"),
+    pytest.mark.xdist_group("page"),  # one process starts the browser
+]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_page(tmp_path_factory.mktemp("page") / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["sync_api.Browser"]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: "sync_api.Browser", address: str) -> Iterator["sync_api.Page"]:
+    """The page; whatever the browser complains about, or asks the network for, fails the test."""
+    page = browser.new_page(viewport={"width": 1600, "height": 900})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda r: r.url.startswith(("file:", "data:")) or complaints.append(r.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def column(page: "sync_api.Page", table: str, i: int) -> list[str]:
+    return page.eval_on_selector_all(
+        f"#{table} tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{i}].innerText)"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_fits_its_window(page: "sync_api.Page", width: int, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.eval_on_selector_all(
+        "body p, body td", "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
+    assert min(sizes) >= 12
+    panel = page.locator("svg.panel").first.bounding_box()
+    assert panel is not None
+    assert panel["width"] > 280  # its smallest words are then 9 pixels high
+    ink, ground = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert ink != ground
+
+
+def test_tables_sort_and_come_back(page: "sync_api.Page") -> None:
+    before = column(page, "paper-measured", 6)
+    header = page.locator("#paper-measured thead th").nth(6)
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    numbers = [float(v.split(" ")[0]) for v in column(page, "paper-measured", 6) if v != "*"]
+    assert numbers == sorted(numbers)
+    header.locator("button").press("Enter")
+    assert header.get_attribute("aria-sort") == "descending"
+    numbers = [float(v.split(" ")[0]) for v in column(page, "paper-measured", 6) if v != "*"]
+    assert numbers == sorted(numbers, reverse=True)
+    header.locator("button").click()
+    assert column(page, "paper-measured", 6) == before
+
+
+def test_filters_work_together_and_live_in_the_address(page: "sync_api.Page", address: str) -> None:
+    everything = len(column(page, "paper-measured", 0))
+    page.select_option("#filter-model", "opt-13b")
+    page.select_option("#filter-method", "hizoo")
+    assert set(column(page, "paper-measured", 1)) == {"OPT-13B"}
+    assert set(column(page, "paper-measured", 3)) == {"HiZOO"}
+    assert page.evaluate("location.hash") == "#model=opt-13b&method=hizoo"
+    assert "rows" in page.locator("#count").inner_text()
+    page.goto("about:blank")
+    page.goto(f"{address}#task=trec&precision=fp16")
+    assert set(column(page, "paper-measured", 2)) == {"TREC"}
+    assert set(column(page, "paper-measured", 4)) == {"fp16"}
+    assert page.input_value("#filter-task") == "trec"
+    page.evaluate("location.hash = '#method=nobody'")  # a stale address filters nothing
+    page.wait_for_function("document.getElementById('filter-task').value === ''")
+    assert len(column(page, "paper-measured", 0)) == everything
+    page.select_option("#filter-task", "sst2")
+    page.click("#reset")
+    page.wait_for_function("location.hash === ''")
+    assert len(column(page, "paper-measured", 0)) == everything
+
+
+def test_a_filter_that_leaves_nothing_says_so(page: "sync_api.Page") -> None:
+    page.select_option("#filter-model", "roberta-large")
+    page.select_option("#filter-task", "copa")
+    assert column(page, "paper-measured", 0) == []
+    assert page.locator("#results .nothing").is_visible()
+    page.select_option("#filter-method", "bszo")
+    dimmed = page.eval_on_selector_all(
+        "svg.panel .line[data-method=mezo]", "all => all.every(e => e.classList.contains('off'))"
+    )
+    assert dimmed
+
+
+def test_cells_tell_their_runs_by_pointer_and_by_keyboard(page: "sync_api.Page") -> None:
+    cell = page.locator("#paper-measured td.measured .tip").first
+    cell.scroll_into_view_if_needed()
+    cell.hover()
+    tip = page.locator("#tip")
+    assert tip.is_visible()
+    assert cell.get_attribute("data-runs", timeout=1000) in tip.inner_text()
+    assert "cuda: made" in tip.inner_text()
+    assert cell.get_attribute("aria-describedby") == "tip"
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    missing = page.locator("#paper-measured td.missing .tip").first
+    missing.focus()
+    assert "python -m launch.submit sweep=" in tip.inner_text()
+
+
+def test_lines_tell_their_values_by_pointer_and_by_arrow_keys(page: "sync_api.Page") -> None:
+    panel = page.locator("figure#quickstart-accuracy_steps svg.panel").first
+    panel.scroll_into_view_if_needed()
+    panel.focus()
+    page.keyboard.press("ArrowRight")
+    first = page.locator("#tip").inner_text()
+    assert "validation accuracy (%)" in first
+    assert "lr" in first
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    last = page.locator("#tip").inner_text()
+    assert last != first
+    assert "\n80" in last.replace(" ", "")  # the made runs end at 80 %
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#tip").inner_text() != last
+    page.keyboard.press("Escape")
+    box = panel.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.5)
+    page.mouse.move(box["x"] + box["width"] * 0.56, box["y"] + box["height"] * 0.5)
+    assert page.locator("#tip").is_visible()
+
+
+def test_colours_follow_the_reader(page: "sync_api.Page") -> None:
+    def ground() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    page.emulate_media(color_scheme="light")
+    light = ground()
+    page.emulate_media(color_scheme="dark")
+    dark = ground()
+    assert light != dark
+    page.click("#theme")  # light, whatever the system has
+    assert ground() == light
+    page.emulate_media(color_scheme="light")
+    page.click("#theme")
+    assert ground() == dark
+    line = page.evaluate(
+        "getComputedStyle(document.querySelector('.line[data-method=mezo] path')).stroke"
+    )
+    assert line != "none"
+    page.click("#theme")
+
+
+def test_page_prints_with_everything_open(page: "sync_api.Page", tmp_path: Path) -> None:
+    page.emulate_media(media="print")
+    assert page.locator(".filters").is_hidden()
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
+    )
+    pdf = page.pdf(path=str(tmp_path / "report.pdf"), format="A4")
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 100_000
+    assert page.locator("details:not([open])").count() > 0  # folded up again
+
+
+def test_sections_are_reached_without_losing_the_filters(page: "sync_api.Page") -> None:
+    page.select_option("#filter-method", "bszo")
+    page.click(".sections a[href='#runs']")
+    assert page.evaluate("location.hash") == "#method=bszo"
+    assert page.evaluate("document.activeElement.id") == "runs"
+    top = page.evaluate("document.querySelector('#runs h2').getBoundingClientRect().top")
+    assert 0 < top < 400

@@ -1,0 +1,234 @@
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.logs.frames import read_frames
+from analysis.report.sweep_tables import compare, main, method_table
+from analysis.report.text_table import markdown
+from analysis.select.sweep_selection import select
+from tests.analysis.make_logs import config, history, summary, write_run
+
+FILES = [
+    *("grid.csv", "grid.md", "loss.csv", "loss.pdf", "loss.png"),
+    *("provenance.json", "table.csv", "table.md", "table.tex"),
+]
+
+
+def make(logs: Path, results: Path, *more: str) -> Path:
+    assert main(["quickstart", "--runs", str(logs), "--results", str(results), *more]) == 0
+    return results / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def made(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the miniature sweep, to be read only."""
+    return make(quickstart, tmp_path_factory.mktemp("results"))
+
+
+def page_of(logs: Path) -> str:
+    """The main table as markdown, without writing a file."""
+    selection = select(read_frames([logs]), "quickstart", [logs])
+    return markdown(method_table(selection, compare(selection)))
+
+
+def records(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("| ").split(" | ")]
+
+
+def test_values_by_hand(made: Path) -> None:
+    """zero-shot gets examples 1-10 right, mezo 1-17, bszo 1-16: discordant 7 and 6, all one way."""
+    zero, mezo, bszo = records(made / "table.csv")
+    assert (zero["method"], zero["lr"], zero["gain_points"], zero["p_mcnemar"]) == (
+        *("zero_shot", ""),
+        *("", ""),
+    )
+    assert (mezo["method"], float(mezo["lr"]), mezo["best_step"]) == ("mezo", 1e-4, "20")
+    assert (mezo["val_accuracy"], mezo["val_n"], mezo["test_accuracy"]) == ("0.75", "20", "0.85")
+    assert float(mezo["gain_points"]) == 35.0
+    assert float(mezo["p_mcnemar"]) == 2 / 2**7
+    assert (mezo["step_ms"], mezo["forwards_per_step"], mezo["forwards_to_best"]) == (
+        *("50", "2"),
+        "40",
+    )
+    # Wilson, 17 of 20, z = 1.95996: (0.85 + z^2/40 -+ z sqrt(0.1275/20 + z^2/1600)) / (1 + z^2/20)
+    assert float(mezo["test_low"]) == pytest.approx(0.63958, abs=1e-5)
+    assert float(mezo["test_high"]) == pytest.approx(0.94763, abs=1e-5)
+    assert (bszo["run_id"], float(bszo["gain_points"])) == ("bszo-4", 30.0)
+    assert float(bszo["p_mcnemar"]) == 2 / 2**6
+    assert bszo["forwards_to_best"] == "120"
+
+
+def test_pages_by_hand(made: Path) -> None:
+    lines = (made / "table.md").read_text().splitlines()
+    assert cells(lines[2])[:5] == ["method", "lr", "best step", "val. %, n=20", "test %, n=20"]
+    assert cells(lines[5]) == [
+        *("MeZO", "0.0001", "20", "75.0", "85.0", "64.0–94.8"),
+        *("+35.0", "0.016", "50.0", "2", "40"),
+    ]
+    assert "6 runs of the W&B group quickstart; git 1489d1e000; torch 2.9.0; on cpu" in lines[-1]
+    grid = (made / "grid.md").read_text()
+    assert r"| MeZO | 0.1 | \* | \* | \* | \* collapsed at step 7 |" in grid
+    assert "| BSZO | 0.0001 | 80.0 | 80.0 | 30 | → finished |" in grid
+    assert "| BSZO | 0.001 | 80.0 | 100.0 | 30 | finished |" in grid
+    assert [row["status"] for row in records(made / "grid.csv")].count("collapsed") == 1
+
+
+def test_latex_is_a_booktabs_tabular(made: Path) -> None:
+    text = (made / "table.tex").read_text()
+    (columns,) = re.findall(r"\\begin\{tabular\}\{(\w+)\}", text)
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 4
+    assert all(row.count(" & ") == len(columns) - 1 for row in rows)
+    assert [text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == sorted(
+        text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")
+    )
+    body = text.split("\n", 1)[1]
+    assert not re.search(r"(?<!\\)[%#_]", body)
+    assert body.isascii()
+    assert r"W\&B" in body
+
+
+def test_same_logs_same_bytes(
+    quickstart: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also from another directory, and over the files of the time before; prints it all."""
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    assert sorted(before) == FILES
+    shutil.copytree(made, tmp_path / "quickstart")
+    again = make(shutil.copytree(quickstart, tmp_path / "moved", symlinks=True), tmp_path)
+    for name in FILES:
+        assert (again / name).read_bytes() == before[name], name
+    printed = capsys.readouterr().out
+    assert "64.0–94.8" in printed
+    assert "* collapsed at step 7" in printed
+    assert sorted(printed.splitlines()[-len(FILES) :]) == [str(again / name) for name in FILES]
+
+
+def test_provenance_comes_from_the_runs(made: Path) -> None:
+    content = json.loads((made / "provenance.json").read_text())
+    assert content["shared"]["git_revision"] == "1489d1e0000000000000000000000000000000ab"
+    assert content["shared"]["versions.torch"] == "2.9.0"
+    assert content["shared"]["device"] == "cpu"
+    assert [run["run_id"] for run in content["runs"] if run["chosen"]] == [
+        "zero",
+        "mezo-4",
+        "bszo-4",
+    ]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}", run["started"]) for run in content["runs"])
+
+
+def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
+    """hizoo has only an unfinished run, lozo has collapsed, mezo lacks one learning rate."""
+    running = history(3, [0.5, 0.6])
+    write_run(logs, "hizoo-4", config("hizoo", 1e-4), running, {})
+    gone = {"run/status": "collapsed", "run/collapse_step": 3}
+    write_run(logs, "lozo-4", config("lozo", 1e-4), running[:4], gone)
+    write_run(logs, "mezo-6", config("mezo", 1e-6), history(2, [0.5, 0.5]), {})
+    write_run(logs, "bszo-6", config("bszo", 1e-6), [], {})
+    directory = make(logs, tmp_path)
+    page = (directory / "table.md").read_text()
+    rows = {cells(line)[0]: cells(line) for line in page.splitlines() if line.startswith("| ")}
+    assert rows["HiZOO"][1:6] == ["–", "–", "–", "–ᶜ", "–"]
+    assert rows["LOZO"][1:6] == [r"\*", r"\*", r"\*", r"\*ᵈ", r"\*"]
+    assert rows["MeZO"][1] == "0.0001ᵃ"
+    assert "ᵃ chosen without lr 1e−06 (stopped at step 10), which has not finished" in page
+    assert "lr 1e−06 (stopped before its first step)" in page
+    assert "ᶜ no run of HiZOO has finished (hizoo-4); `python train.py sweep=quickstart`" in page
+    assert "ᵈ every run of LOZO collapsed (non-finite loss): lr 0.0001 at step 3" in page
+    assert (
+        "| HiZOO | 0.0001 | – | – | – | – stopped at step 10 |"
+        in (directory / "grid.md").read_text()
+    )
+    found = {row["method"]: row for row in records(directory / "table.csv")}
+    assert (found["hizoo"]["status"], found["hizoo"]["test_accuracy"]) == ("unfinished", "")
+    assert found["lozo"]["status"] == "collapsed"
+    latex = (directory / "table.tex").read_text()
+    assert r"--\textsuperscript{c}" in latex
+    assert r"\texttt{python train.py sweep=quickstart}" in latex
+
+
+def test_without_zero_shot(logs: Path) -> None:
+    shutil.rmtree(logs / "zero")
+    page = page_of(logs)
+    assert "| –ᵃ | –ᵃ |" in page
+    assert (
+        "ᵃ there is no finished zero-shot run; `python train.py sweep=quickstart` makes it" in page
+    )
+
+
+def test_lost_files_are_mentioned(logs: Path) -> None:
+    lost = logs / "x" / "wandb" / "offline-run-20260101_000000-lost" / "run-lost.wandb"
+    lost.parent.mkdir(parents=True)
+    lost.write_bytes(b"")
+    page = page_of(logs)
+    assert "Killed before W&B wrote which sweep they belong to: run-lost.wandb." in page
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence that the command says when it stops with exit code 2."""
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_errors_are_one_sentence(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    runs = ["quickstart", "--results", str(tmp_path / "results"), "--runs"]
+    said = fails(capsys, *runs, str(empty))
+    assert str(empty) in said
+    assert "`python train.py sweep=quickstart`" in said
+    said = fails(capsys, *runs, str(tmp_path / "nowhere"))
+    assert "nowhere: make the runs with `python train.py sweep=quickstart`" in said
+    write_run(logs, "more", config("bszo", 1e-5, steps=80), [], {})
+    assert "differ in steps: 40, 80" in fails(capsys, *runs, str(logs))
+    assert not (tmp_path / "results").exists()
+    main([*runs, str(logs), "--where", "optimizer.name=mezo"])
+    assert (tmp_path / "results" / "quickstart" / "table.md").exists()
+    (tmp_path / "file").touch()
+    blocked = ["quickstart", "--runs", str(logs / "mezo-4"), "--results", str(tmp_path / "file")]
+    capsys.readouterr()
+    assert "file" in fails(capsys, *blocked)
+
+
+def test_accuracy_must_agree_with_predictions(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    final = summary(2, [0.5, 0.9], 12, **{"best/test_accuracy": 0.65})
+    write_run(logs, "liar", config("mezo", 3e-4), history(2, [0.5, 0.9]), final)
+    said = fails(capsys, "quickstart", "--runs", str(logs), "--results", str(tmp_path))
+    assert "run liar logs a test accuracy of 0.650000, but its predictions have 0.600000" in said
+    assert list((tmp_path / "quickstart").iterdir()) == []
+
+
+def test_help_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert "python -m analysis.report.sweep_tables quickstart --runs out" in text
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+
+
+def test_if_any_does_nothing_without_runs(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (logs, tmp_path / "nowhere"):
+        asked = ["table1", "--runs", str(place), "--results", str(tmp_path / "results")]
+        assert main([*asked, "--if-any"]) == 0
+        assert capsys.readouterr() == ("", "")
+        assert main(asked) == 2
+        capsys.readouterr()
+    assert not (tmp_path / "results").exists()

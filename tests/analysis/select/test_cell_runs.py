@@ -1,0 +1,201 @@
+"""Selection on frames made by hand; the rules are those of the paper's protocol."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.logs.run_file import LogError
+from analysis.select.cell_runs import (
+    choose,
+    fill,
+    over_seeds,
+    require_complete,
+    shortfall,
+    unexpected,
+    variant,
+)
+
+LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
+
+
+def expected(**changes: Any) -> pd.DataFrame:
+    """A sweep of one method on one task: three learning rates and three seeds, the largest rate first."""
+    rows = [
+        {
+            "sweep": "s",
+            "run_id": f"mezo-{lr:g}-{seed}",
+            "model": "m",
+            "task": "rte",
+            "optimizer": "mezo",
+            "precision": "fp32",
+            "seed": seed,
+            "lr": lr,
+            "steps": 100,
+            "variant": "{}",
+            "command": f"python train.py sweep=s lr={lr:g} seed={seed}",
+            **changes,
+        }
+        for lr in reversed(LRS)
+        for seed in SEEDS
+    ]
+    return pd.DataFrame(rows)
+
+
+def run(lr: float, seed: int, val: float, test: float = 0.5, **changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": f"mezo-{lr:g}-{seed}",
+        "status": "finished",
+        "group": "another",
+        "duplicates": 0,
+        "best/step": 50,
+        "best/val_accuracy": val,
+        "best/test_accuracy": test,
+        "best/val_n": 500,
+        "best/test_n": 277,
+        "time/step_ms_median": 10.0 + seed,
+        **changes,
+    }
+
+
+def collapsed(lr: float, seed: int) -> dict[str, Any]:
+    return {"run_id": f"mezo-{lr:g}-{seed}", "status": "collapsed", "run/collapse_step": 7}
+
+
+def filled(*runs: dict[str, Any], cells: pd.DataFrame | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame(runs) if runs else pd.DataFrame(columns=["run_id", "status"])
+    return fill(expected() if cells is None else cells, frame)
+
+
+def test_a_run_fills_its_cell_whatever_its_group() -> None:
+    rows = filled(run(1e-5, 1, 0.7, 0.65)).set_index("run_id")
+    cell = rows.loc["mezo-1e-05-1"]
+    assert (cell["status"], cell["group"]) == ("finished", "another")
+    assert (cell["val_accuracy"], cell["test_accuracy"], cell["best_step"]) == (0.7, 0.65, 50)
+    assert (cell["val_n"], cell["test_n"], cell["step_ms"]) == (500, 277, 11.0)
+    assert (rows["status"] == "missing").sum() == 8
+    assert rows.loc["mezo-1e-06-0", "device"] is None
+    assert np.isnan(rows.loc["mezo-1e-06-0", "test_accuracy"])
+
+
+def test_one_run_fills_the_cells_of_two_sweeps() -> None:
+    both = pd.concat([expected(), expected(sweep="t")])
+    rows = filled(run(1e-5, 1, 0.7), cells=both)
+    assert list(rows.loc[rows["status"] == "finished", "sweep"]) == ["s", "t"]
+
+
+def test_every_status() -> None:
+    killed = {"run_id": "mezo-1e-06-1", "status": "unfinished"}
+    twice = run(1e-6, 2, 0.7, duplicates=2)
+    rows = filled(run(1e-6, 0, 0.7), killed, twice, collapsed(1e-5, 0)).set_index("run_id")
+    found = dict(rows["status"])
+    assert found["mezo-1e-06-0"] == "finished"
+    assert found["mezo-1e-06-1"] == "unfinished"
+    assert found["mezo-1e-06-2"] == "duplicated"
+    assert found["mezo-1e-05-0"] == "collapsed"
+    assert found["mezo-0.0001-0"] == "missing"
+
+
+def test_a_finished_run_without_its_numbers_is_refused() -> None:
+    with pytest.raises(LogError, match=r"run mezo-1e-05-1 is finished but did not log best/test_n"):
+        filled(run(1e-5, 1, 0.7, **{"best/test_n": None}))
+
+
+def test_runs_of_no_sweep_are_listed() -> None:
+    stray = run(3e-3, 0, 0.9) | {"optimizer.name": "mezo", "task.name": "rte", "lr": 3e-3}
+    listed = unexpected(expected(), pd.DataFrame([run(1e-5, 1, 0.7), stray]))
+    assert list(listed["run_id"]) == ["mezo-0.003-0"]
+    assert (listed["optimizer"].iloc[0], listed["lr"].iloc[0]) == ("mezo", 3e-3)
+
+
+def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
+    """Seed 0 alone would take 1e-4, whose mean is lower; test accuracy would take 1e-6."""
+    runs = [run(1e-6, s, 0.60, 0.99) for s in SEEDS]
+    runs += [run(1e-5, s, v, t) for s, v, t in ((0, 0.7, 0.6), (1, 0.8, 0.7), (2, 0.75, 0.5))]
+    runs += [run(1e-4, s, v, 0.9) for s, v in ((0, 0.9), (1, 0.6), (2, 0.6))]
+    rows = choose(filled(*runs))
+    assert list(rows["seed"]) == [0, 1, 2]
+    assert list(rows["lr"]) == [1e-5] * 3
+    assert not rows["at_edge"].any()
+    assert list(rows["rates"]) == [3] * 3
+    assert list(rows["n_expected"]) == [3] * 3
+    (line,) = over_seeds(rows).to_dict("records")
+    assert line["test_mean"] == pytest.approx(0.6)
+    assert line["test_std"] == pytest.approx(0.1)  # n - 1, by hand: sqrt((0 + 0.01 + 0.01) / 2)
+    assert (line["n"], line["seeds"], line["status"]) == (3, 3, "finished")
+    assert line["step_ms"] == 11.0
+    assert line["run_ids"] == "mezo-1e-05-0 mezo-1e-05-1 mezo-1e-05-2"
+
+
+def test_of_equal_rates_the_smaller() -> None:
+    """0.1 + 0.2 is not 0.3: the order of summation must not decide."""
+    assert np.mean([0.1, 0.2, 0.3]) > np.mean([0.3, 0.2, 0.1])
+    runs = [run(1e-5, s, v) for s, v in zip(SEEDS, (0.1, 0.2, 0.3), strict=True)]
+    runs += [run(1e-6, s, v) for s, v in zip(SEEDS, (0.3, 0.2, 0.1), strict=True)]
+    rows = choose(filled(*runs))
+    assert list(rows["lr"]) == [1e-6] * 3
+    assert rows["at_edge"].all()
+
+
+def test_a_rate_that_collapses_is_taken_only_if_none_is_free_of_it() -> None:
+    runs = [run(1e-5, s, 0.6) for s in SEEDS] + [run(1e-4, s, 0.9) for s in (0, 1)]
+    rows = choose(filled(*runs, collapsed(1e-4, 2)))
+    assert list(rows["lr"]) == [1e-5] * 3
+    runs = [run(1e-4, s, 0.9) for s in (0, 1)]
+    rows = choose(filled(*runs, collapsed(1e-4, 2), *(collapsed(1e-5, s) for s in SEEDS)))
+    assert list(rows["status"]) == ["finished", "finished", "collapsed"]
+    (line,) = over_seeds(rows).to_dict("records")
+    assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
+
+
+def test_all_collapsed_and_nothing_there() -> None:
+    rows = choose(filled(*(collapsed(lr, s) for lr in LRS for s in SEEDS)))
+    assert list(rows["status"]) == ["collapsed"] * 3
+    assert rows["lr"].isna().all()
+    (line,) = over_seeds(rows).to_dict("records")
+    assert (line["status"], line["n"], line["collapsed"]) == ("collapsed", 0, 3)
+    rows = choose(filled(*(collapsed(lr, 0) for lr in LRS)))
+    assert list(rows["status"]) == ["collapsed", "missing", "missing"]
+    assert over_seeds(rows)["status"].tolist() == ["missing"]
+
+
+def test_one_run_has_no_deviation() -> None:
+    (line,) = over_seeds(choose(filled(run(1e-5, 0, 0.7, 0.6)))).to_dict("records")
+    assert (line["n"], line["seeds"], line["test_mean"]) == (1, 3, 0.6)
+    assert np.isnan(line["test_std"])
+    assert (line["n_missing"], line["n_finished"]) == (8, 1)
+
+
+def test_variants_choose_for_themselves() -> None:
+    cells = pd.concat(
+        [
+            expected(variant=json.dumps({"optimizer.k": k})).assign(
+                run_id=lambda f, k=k: f["run_id"] + f"-k{k}"
+            )
+            for k in (2, 4)
+        ]
+    )
+    runs = [run(1e-5, 0, 0.7) | {"run_id": "mezo-1e-05-0-k2"}]
+    runs += [run(1e-4, 0, 0.7) | {"run_id": "mezo-0.0001-0-k4"}]
+    rows = choose(filled(*runs, cells=cells))
+    rows = rows[rows["seed"] == 0]
+    assert [variant(text)["optimizer.k"] for text in rows["variant"]] == [2, 4]
+    assert list(rows["lr"]) == [1e-5, 1e-4]
+
+
+def test_what_lacks_is_said_and_refused() -> None:
+    rows = filled(run(1e-5, 0, 0.7), collapsed(1e-4, 0), run(1e-5, 1, 0.7, duplicates=2))
+    (sentence,) = shortfall(rows)
+    assert sentence == (
+        "7 of 9 runs of s lack (6 missing, 1 duplicated): `python -m launch.submit sweep=s` makes them; "
+        "read only one source of each duplicated run (mezo-1e-05-1)"
+    )
+    with pytest.raises(LogError, match="7 of 9 runs of s lack"):
+        require_complete(rows)
+    complete = filled(
+        *(run(lr, s, 0.5) for lr in LRS for s in SEEDS[1:]), *(collapsed(lr, 0) for lr in LRS)
+    )
+    assert shortfall(complete) == []
+    require_complete(complete)

@@ -1,0 +1,246 @@
+"""Printed and measured numbers side by side, on cells and runs small enough to check by hand."""
+
+import json
+from statistics import fmean, stdev
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.logs.frames import FILE_COLUMNS
+from analysis.paper.printed_numbers import METHODS, load
+from analysis.report.paper_layout import Page
+from analysis.report.text_table import latex, markdown
+from analysis.select.cell_runs import fill, shortfall
+from analysis.select.paper_cells import GIB_IN_GB, beside
+from analysis.select.sweep_cells import COLUMNS
+
+TASKS = ("sst2", "rte", "cb", "wic", "trec")
+
+
+def expected(sweep: str, model: str, **choices: list[Any]) -> pd.DataFrame:
+    """The cells of a sweep: every combination of tasks, methods, lrs, seeds and variants."""
+    rows = [
+        {
+            "sweep": sweep,
+            "run_id": f"{sweep}-{task}-{method}-{lr:g}-{seed}-{json.dumps(variant)}",
+            "model": model,
+            "task": task,
+            "optimizer": method,
+            "precision": "fp32",
+            "seed": seed,
+            "lr": lr,
+            "steps": 100,
+            "variant": json.dumps(variant),
+            "command": "",
+        }
+        for task in choices["tasks"]
+        for method in choices["methods"]
+        for variant in choices.get("variants", [{}])
+        for lr in choices.get("lrs", [1e-4])
+        for seed in choices.get("seeds", [0])
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def runs(*rows: dict[str, Any]) -> pd.DataFrame:
+    """A runs frame; finished unless a row says otherwise."""
+    usual = {
+        "status": "finished",
+        "duplicates": 0,
+        "best/step": 50,
+        "best/val_n": 20,
+        "best/test_n": 20,
+    }
+    frame = pd.DataFrame([usual | row for row in rows])
+    return frame.reindex(columns=list(dict.fromkeys([*FILE_COLUMNS, *frame.columns])))
+
+
+def finished(run_id: str, test: float, val: float = 0.5, **more: Any) -> dict[str, Any]:
+    return {"run_id": run_id, "best/test_accuracy": test, "best/val_accuracy": val, **more}
+
+
+def made(cells: pd.DataFrame, *rows: dict[str, Any]) -> pd.DataFrame:
+    return beside(load(), fill(cells, runs(*rows) if rows else runs({"run_id": "other"})))
+
+
+def one(frame: pd.DataFrame, **keys: Any) -> Any:
+    for key, value in keys.items():
+        frame = frame[frame[key] == value]
+    (row,) = frame.to_dict("records")
+    return row
+
+
+def table1(seeds: int = 5) -> pd.DataFrame:
+    return expected(
+        *("table1", "roberta-large"),
+        tasks=list(TASKS),
+        methods=list(METHODS),
+        seeds=list(range(seeds)),
+    )
+
+
+def test_mean_and_sample_std_over_seeds() -> None:
+    cells = table1()
+    mezo = cells[(cells["task"] == "cb") & (cells["optimizer"] == "mezo")]["run_id"]
+    accuracies = [0.80, 0.90, 0.85, 0.75, 0.95]
+    frame = made(cells, *(finished(i, a) for i, a in zip(mezo, accuracies, strict=True)))
+    mean = one(frame, table=1, task="cb", method="mezo", quantity="mean")
+    std = one(frame, table=1, task="cb", method="mezo", quantity="std")
+    percent = [100 * a for a in accuracies]
+    assert mean["measured"] == pytest.approx(fmean(percent))
+    assert std["measured"] == pytest.approx(stdev(percent))
+    assert mean["difference"] == pytest.approx(fmean(percent) - 86.07)
+    assert (mean["n"], mean["seeds"], mean["lacking"]) == (5, 5, 0)
+    run3 = one(frame, table=11, task="cb", method="mezo", run="3")
+    assert (run3["measured"], run3["difference"]) == pytest.approx((85.0, 85.0 - 91.07))
+    assert one(frame, table=1, task="avg", method="mezo")["here"] == "missing"
+    page = markdown(Page(1, frame, {"table1": "most lack"}).tables()[0])
+    assert "| 85.00 (±7.91; 5) |" in page
+    assert "−1.07" in page
+    assert "ᵃ most lack" in page
+
+
+def test_averages_need_every_task_and_leave_out_collapses() -> None:
+    cells = table1(seeds=1)
+    rows = [
+        finished(i, 0.9 if "sst2" in i else 0.6) for i in cells["run_id"] if "trec-mezo-" not in i
+    ]
+    collapsed = {"run_id": "table1-trec-mezo-0.0001-0-{}", "status": "collapsed"}
+    frame = made(cells, *rows, collapsed)
+    average = one(frame, table=1, task="avg", method="mezo")
+    assert average["measured"] == pytest.approx((90 + 3 * 60) / 4)
+    assert average["remark"] == "leaves out trec, which collapsed"
+    assert one(frame, table=1, task="avg", method="bszo")["measured"] == pytest.approx(66.0)
+    page = markdown(Page(1, frame, {}).tables()[0])
+    assert r"| \* |" in page
+    assert "leaves out trec, which collapsed" in page
+
+
+def test_bold_waits_for_the_whole_column() -> None:
+    cells = table1(seeds=1)
+    score = {"mezo": 0.5, "mezo_adam": 0.9, "hizoo": 0.8, "lozo": 0.8, "bszo": 0.3, "bszo_b": 0.2}
+    rows = [finished(row.run_id, score[row.optimizer]) for row in cells.itertuples()]
+    frame = made(cells, *rows)
+    bold = frame[(frame["table"] == 1) & (frame["task"] == "cb") & frame["here_bold"]]
+    assert list(bold["method"]) == ["mezo_adam", "hizoo", "lozo"]  # a tie for the second place
+    without_one = made(cells, *(row for row in rows if "cb-lozo" not in row["run_id"]))
+    column = without_one[(without_one["table"] == 1) & (without_one["task"] == "cb")]
+    assert not column["here_bold"].any()
+    assert without_one[(without_one["table"] == 1) & (without_one["task"] == "rte")][
+        "here_bold"
+    ].any()
+    assert "**90.00** (±–; 1)" in markdown(Page(1, frame, {}).tables()[0])
+
+
+def test_bold_waits_for_the_whole_grid() -> None:
+    """Of Mistral-7B the paper has five methods, which make a column; one lr too few, and nothing is bold."""
+    cells = expected(
+        *("table3_mistral_7b", "mistral-7b"),
+        tasks=["rte"],
+        methods=[m for m in METHODS if m != "mezo_adam"],
+        lrs=[1e-6, 1e-7],
+    )
+    rows = [finished(i, 0.9 if "bszo" in i else 0.5) for i in cells["run_id"]]
+    frame = made(cells, *rows)
+    assert list(frame[frame["here_bold"]]["method"]) == ["bszo", "bszo_b"]
+    assert not made(cells, *rows[1:])["here_bold"].any()
+
+
+def test_every_way_to_have_no_number() -> None:
+    cells = expected("table3_opt_13b", "opt-13b", tasks=["sst2", "rte"], methods=list(METHODS))
+    frame = made(
+        cells,
+        finished("table3_opt_13b-sst2-mezo-0.0001-0-{}", 0.9),
+        {"run_id": "table3_opt_13b-sst2-lozo-0.0001-0-{}", "status": "collapsed"},
+        {"run_id": "table3_opt_13b-sst2-bszo-0.0001-0-{}", "status": "unfinished"},
+        finished("table3_opt_13b-sst2-bszo_b-0.0001-0-{}", 0.9, duplicates=2),
+    )
+    here = frame[(frame["table"] == 3) & (frame["model"] == "opt-13b") & (frame["task"] == "sst2")]
+    assert dict(zip(here["method"], here["here"], strict=True)) == {
+        "mezo": "finished",
+        "mezo_adam": "missing",
+        "hizoo": "missing",
+        "lozo": "collapsed",
+        "bszo": "unfinished",
+        "bszo_b": "duplicated",
+    }
+    assert here["measured"].notna().sum() == 1
+    assert (
+        one(frame, table=3, model="mistral-7b", task="sst2", method="mezo_adam")["here"]
+        == "nowhere"
+    )
+
+
+def test_incomplete_grid_is_said_beside_the_number() -> None:
+    cells = expected(
+        *("table3_opt_13b", "opt-13b"),
+        tasks=["sst2"],
+        methods=["mezo"],
+        lrs=[1e-4, 1e-5],
+    )
+    filled = fill(cells, runs(finished("table3_opt_13b-sst2-mezo-1e-05-0-{}", 0.88)))
+    frame = beside(load(), filled)
+    cell = one(frame, table=3, model="opt-13b", task="sst2", method="mezo")
+    assert (cell["measured"], cell["lr"], cell["lacking"]) == (pytest.approx(88.0), 1e-5, 1)
+    lacks = {"table3_opt_13b": shortfall(filled)[0]}
+    page = markdown(Page(3, frame, lacks).tables()[0])
+    assert "| 88.00ᵃ |" in page.replace("ᵇ", "ᵃ").replace("ᶜ", "ᵃ")
+    assert "chosen among the runs that there are: 1 of 2 runs of table3_opt_13b lack" in page
+
+
+def test_ablations_take_their_own_sweep() -> None:
+    part_a = expected(
+        *("table5_a", "opt-1.3b"),
+        tasks=["sst2", "rte"],
+        methods=["bszo"],
+        variants=[{"optimizer.k": k} for k in (1, 2, 4, 8)],
+    )
+    noise = [{"optimizer.adaptive_noise": on} for on in (True, False)]
+    part_d = expected("table5_d", "opt-13b", tasks=["wsc"], methods=["bszo"], variants=noise)
+    noise_free = expected(
+        *("table12_c", "opt-1.3b"),
+        tasks=["rte"],
+        methods=["bszo"],
+        variants=[{"optimizer.k": 8}],
+    )
+    cells = pd.concat([part_a, part_d, noise_free], ignore_index=True)
+    rows = [finished(i, place / 100) for place, i in enumerate(cells["run_id"], start=1)]
+    frame = made(cells, *rows)
+    assert one(frame, table=5, part="a", task="rte", k="4")["measured"] == pytest.approx(7.0)
+    assert one(frame, table=12, part="a", task="rte", k="4")["measured"] == pytest.approx(7.0)
+    with_noise = one(frame, table=5, part="d", task="wsc", adaptive_noise="with")
+    without = one(frame, table=5, part="d", task="wsc", adaptive_noise="without")
+    assert (with_noise["measured"], without["measured"]) == pytest.approx((9.0, 10.0))
+    assert one(frame, table=12, part="c", task="rte", k="8")["measured"] == pytest.approx(11.0)
+    assert one(frame, table=5, part="b", task="rte", k="4")["here"] == "nowhere"
+
+
+def test_memory_is_in_the_papers_gigabytes() -> None:
+    cells = expected("table4", "opt-13b", tasks=["phrases"], methods=list(METHODS))
+    row = finished(
+        "table4-phrases-bszo-0.0001-0-{}",
+        0.5,
+        **{"mem/peak_gib": 28.0, "time/step_ms_median": 400.0},
+    )
+    frame = made(cells, row)
+    memory = one(frame, table=4, model="opt-13b", method="bszo", quantity="memory_gb")
+    assert memory["measured"] == pytest.approx(28 * GIB_IN_GB) == pytest.approx(30.0648, abs=1e-3)
+    time = one(frame, table=4, model="opt-13b", method="bszo", quantity="step_ms")
+    assert time["difference"] == pytest.approx(400 - 440.5)
+
+
+def test_every_table_without_a_run() -> None:
+    """Each printed number is on the page, and every measured cell says why it is empty."""
+    paper = load()
+    frame = made(table1())
+    for number in (1, 3, 4, 5, 11, 12):
+        page = "\n".join(markdown(table) for table in Page(number, frame, {}).tables())
+        for text in paper.rows(f"table{number}")["printed"]:
+            assert text.replace("*", r"\*") in page
+        assert "difference |" not in page
+        assert "ᵃ" in page
+    (table,) = Page(1, frame, {}).tables()
+    line = r"MeZO-Adam & paper & \textbf{92.34} ($\pm$0.50) & 63.61 ($\pm$\textbf{1.41}) & "
+    assert line in latex(table)
+    assert r" & here & --\textsuperscript{a} & " in latex(table)

@@ -1,0 +1,75 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.logs.run_file import LogError
+from analysis.select import sweep_cells
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the suite is asked for, which it really answers."""
+    questions: list[list[str]] = []
+    original = sweep_cells._ask
+
+    def ask(sweeps):
+        questions.append(list(sweeps))
+        return original(sweeps)
+
+    monkeypatch.setattr(sweep_cells, "_ask", ask)
+    return questions
+
+
+def test_cells_of_the_suite_asked_once(
+    tmp_path: Path, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = sweep_cells.cells(["quickstart", "figure1"], tmp_path)
+    assert list(frame.columns) == list(sweep_cells.COLUMNS)
+    assert list(frame["sweep"].unique()) == ["quickstart", "figure1"]
+    quickstart = frame[frame["sweep"] == "quickstart"]
+    assert list(quickstart["optimizer"]) == ["zero_shot"] + ["mezo"] * 3 + ["bszo"] * 3
+    assert quickstart["lr"].iloc[0] == 0.0
+    again = sweep_cells.cells(["figure1"], tmp_path)
+    assert asked == [["quickstart", "figure1"]]
+    assert again.equals(frame[frame["sweep"] == "figure1"].reset_index(drop=True))
+    monkeypatch.setattr(sweep_cells, "DECIDING", (*sweep_cells.DECIDING, "README.md"))
+    sweep_cells.cells(["quickstart"], tmp_path)  # as if a file that decides had changed
+    assert asked[1:] == [["quickstart"]]
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_every_deciding_file_is_watched() -> None:
+    names = {
+        p.relative_to(sweep_cells.ROOT).as_posix()
+        for d in sweep_cells.DECIDING
+        for p in sweep_cells.ROOT.glob(d)
+    }
+    assert {"conf/config.yaml", "conf/sweep/table1.yaml", "src/zo/config/schema.py"} <= names
+    assert {"src/zo/optim/bszo.py", "src/zo/tasks/config.py", "launch/expected.py"} <= names
+
+
+def test_state_follows_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_cells, "ROOT", tmp_path)
+    sweep = tmp_path / "conf" / "sweep" / "s.yaml"
+    sweep.parent.mkdir(parents=True)
+    sweep.write_text("seed: 0")
+    before = sweep_cells._state()
+    sweep.write_text("seed: 1")
+    assert sweep_cells._state() != before
+    sweep.write_text("seed: 0")
+    assert sweep_cells._state() == before
+
+
+def test_half_written_answer_is_asked_again(tmp_path: Path, asked: list[list[str]]) -> None:
+    kept = tmp_path / "expected" / f"{sweep_cells._state()}.json"
+    kept.parent.mkdir()
+    kept.write_text('{"quickstart": [')
+    assert len(sweep_cells.cells(["quickstart"], tmp_path)) == 7
+    assert len(asked) == 1
+    assert list(json.loads(kept.read_text())) == ["quickstart"]
+
+
+def test_unknown_sweep() -> None:
+    with pytest.raises(LogError, match="there is no sweep table0: there are figure1, "):
+        sweep_cells.cells(["table0"])

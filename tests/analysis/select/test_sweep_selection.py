@@ -1,0 +1,120 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from analysis.logs import local
+from analysis.logs.fragments import with_history
+from analysis.logs.frames import Frames, merge, read_frames
+from analysis.logs.history import History
+from analysis.logs.run_file import LogError
+from analysis.select.sweep_selection import Selection, select
+
+
+@pytest.fixture
+def frames(quickstart: Path) -> Frames:
+    return read_frames([quickstart])
+
+
+def changed(frames: Frames, run_id: str, **values: Any) -> Frames:
+    """The frames with other values in one run's row."""
+    runs = frames.runs.astype(object).set_index("run_id", drop=False)
+    for key, value in values.items():
+        runs.loc[run_id, key] = value
+    return Frames(runs.reset_index(drop=True), frames.history, ())
+
+
+def chosen(selection: Selection) -> dict[str, str]:
+    return {method: cell.run_id for method, cell in selection.chosen.items()}
+
+
+def test_lr_by_validation_then_the_smaller(frames: Frames) -> None:
+    """mezo-5 has the better test accuracy, bszo-3 too: neither counts."""
+    selection = select(frames, "quickstart", [])
+    assert selection.methods == ["zero_shot", "mezo", "bszo"]
+    assert chosen(selection) == {"zero_shot": "zero", "mezo": "mezo-4", "bszo": "bszo-4"}
+    better = changed(frames, "bszo-3", **{"best/val_accuracy": 0.85})
+    assert chosen(select(better, "quickstart", []))["bszo"] == "bszo-3"
+
+
+def test_collapsed_and_unfinished_runs_are_never_chosen(frames: Frames) -> None:
+    better = changed(frames, "mezo-1", **{"best/val_accuracy": 0.99})
+    assert chosen(select(better, "quickstart", []))["mezo"] == "mezo-4"
+    unfinished = changed(frames, "mezo-4", status="unfinished")
+    assert chosen(select(unfinished, "quickstart", []))["mezo"] == "mezo-5"
+
+
+def test_forwards_up_to_the_best_step(frames: Frames, quickstart: Path) -> None:
+    selection = select(frames, "quickstart", [])
+    assert [c.forwards_to_best for c in selection.chosen.values()] == [0, 40, 120]
+    torn = merge(
+        with_history(fragment, fragment.history.filter(pc.field("step") < 20))
+        for fragment in local.read([quickstart], cache_dir=None)
+    )
+    selection = select(torn, "quickstart", [])
+    assert [c.forwards_to_best for c in selection.chosen.values()] == [0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "values", "message"),
+    [
+        (
+            "mezo-5",
+            {"steps": 1000},
+            r"runs of mezo differ in steps: 1000, 40; .*--where steps=1000",
+        ),
+        ("bszo-3", {"optimizer.k": 2.0}, r"runs of bszo differ in optimizer\.k: 2, nothing; "),
+        (
+            "mezo-5",
+            {"seed": 1},
+            r"runs of mezo differ in seed: 0, 1; choose one with --where seed=0",
+        ),
+        ("mezo-5", {"lr": 1e-4}, r"runs mezo-4 and mezo-5 are the same cell, mezo at lr 0.0001"),
+        (
+            "zero",
+            {"model.name": "opt"},
+            r"runs of the sweep differ in model\.name: opt, reviews-tiny",
+        ),
+        ("zero", {"test/labels": "0" * 20}, r"finished runs differ in test/labels: 0000"),
+        ("zero", {"best/val_n": 5}, r"finished runs differ in best/val_n: 20, 5$"),
+        ("zero", {"best/step": None}, r"run zero is finished but did not log best/step"),
+        ("zero", {"optimizer.name": None}, r"run zero does not log its optimizer\.name"),
+    ],
+)
+def test_runs_that_do_not_belong_together(
+    frames: Frames, run_id: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LogError, match=message):
+        select(changed(frames, run_id, **values), "quickstart", [])
+
+
+@pytest.mark.parametrize("key", ["lr_index", "provenance.device", "out", "model.lr_grid.bszo"])
+def test_what_decides_no_number_may_differ(frames: Frames, key: str) -> None:
+    select(changed(frames, "mezo-5", **{key: 7}), "quickstart", [])
+
+
+def test_where_keeps_what_meets_it(frames: Frames) -> None:
+    mixed = changed(frames, "mezo-5", steps=1000)
+    for condition in ("steps=1000", "optimizer.name=mezo"):
+        with pytest.raises(LogError, match=r"differ in|no run"):
+            select(mixed, "quickstart", [], [condition, "lr=3"])
+    assert chosen(select(mixed, "quickstart", [], ["steps=1000"])) == {"mezo": "mezo-5"}
+    narrow = select(mixed, "quickstart", [], ["optimizer.name=mezo", "steps=40"])
+    assert chosen(narrow) == {"mezo": "mezo-4"}
+    assert set(narrow.runs["run_id"]) == {"mezo-4", "mezo-1"}
+    for wrong in ("steps", "stepz=40"):
+        with pytest.raises(LogError, match=f"--where {wrong}: wanted is key=value"):
+            select(mixed, "quickstart", [], [wrong])
+
+
+def test_no_runs_say_where_and_how(frames: Frames) -> None:
+    with pytest.raises(LogError) as error:
+        select(frames, "table1", [Path("out")])
+    assert str(error.value) == (
+        "no run of sweep table1 among the 6 W&B runs below out: "
+        "make them with `python train.py sweep=table1`"
+    )
+    empty = Frames(frames.runs.iloc[:0], History({}), ())
+    with pytest.raises(LogError, match="quickstart with steps=40 among the 0 W&B runs"):
+        select(empty, "quickstart", [Path("out")], ["steps=40"])

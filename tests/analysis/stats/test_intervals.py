@@ -1,0 +1,168 @@
+from itertools import product
+from math import ceil, sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, bootstrap, friedmanchisquare, rankdata, ttest_1samp, wilcoxon
+
+from analysis.stats.intervals import (
+    accuracy,
+    bootstrap_interval,
+    holm,
+    mcnemar_exact,
+    ranking,
+    sign_test,
+    student_interval,
+    wilcoxon_exact,
+    wilson_interval,
+)
+
+
+def test_wilson_textbook() -> None:
+    """Newcombe, Statistics in Medicine 17, 1998, Table I: 81/263, 15/148, 0/20, 1/29."""
+    for correct, n, low, high in [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ]:
+        assert wilson_interval(correct, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize("n", [1, 7, 1066])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_wilson_equals_scipy(n: int, confidence: float) -> None:
+    for correct in {0, 1, n // 3, n - 1, n}:
+        expected = binomtest(correct, n).proportion_ci(confidence, method="wilson")
+        interval = wilson_interval(correct, n, confidence)
+        assert interval == pytest.approx((expected.low, expected.high), abs=1e-12)
+        assert 0 <= interval[0] <= correct / n <= interval[1] <= 1
+
+
+@pytest.mark.parametrize(("correct", "n", "confidence"), [(1, 0, 0.9), (3, 2, 0.9), (1, 2, 1.0)])
+def test_wilson_refuses(correct: int, n: int, confidence: float) -> None:
+    with pytest.raises(ValueError, match="no interval"):
+        wilson_interval(correct, n, confidence)
+
+
+def test_mcnemar_by_hand() -> None:
+    """Discordant 1 against 5: p = 2 (1 + 6) / 2^6; concordant examples change nothing."""
+    labels = "1" * 10
+    first = "1111100011"  # right where second is wrong: 5 times
+    second = "0000010011"  # right where first is wrong: once
+    assert mcnemar_exact(first, second, labels) == 2 * 7 / 64
+    assert mcnemar_exact(second, first, labels) == 2 * 7 / 64
+    assert mcnemar_exact(first + "10", second + "10", labels + "11") == 2 * 7 / 64
+
+
+def test_mcnemar_without_difference() -> None:
+    assert mcnemar_exact("0101", "0101", "0000") == 1.0
+    assert mcnemar_exact("10", "01", "11") == 1.0  # one to one: the doubled tail stops at 1
+
+
+def test_mcnemar_equals_scipy() -> None:
+    rng = np.random.default_rng(0)
+    for n in (20, 500, 5000):
+        labels, first, second = ("".join(map(str, rng.integers(0, 3, n))) for _ in range(3))
+        first = labels[: n // 10] + first[n // 10 :]
+        only_first = sum(a == y != b for a, b, y in zip(first, second, labels, strict=True))
+        only_second = sum(b == y != a for a, b, y in zip(first, second, labels, strict=True))
+        expected = binomtest(only_first, only_first + only_second, 0.5).pvalue
+        assert mcnemar_exact(first, second, labels) == pytest.approx(expected, rel=1e-9)
+
+
+def test_unpaired_predictions_are_refused() -> None:
+    with pytest.raises(ValueError, match="unpaired"):
+        mcnemar_exact("01", "011", "011")
+    with pytest.raises(ValueError, match="2 predictions for 3 labels"):
+        accuracy("01", "011")
+    assert accuracy("0110", "0111") == 0.75
+
+
+def test_bootstrap_enumerates_few_values() -> None:
+    """All 27 resamples of three values, by hand."""
+    values = [0.0, 3.0, 9.0]
+    means = sorted(sum(pick) / 3 for pick in product(values, repeat=3))
+    for confidence in (0.5, 0.8, 0.95):
+        tail = (1 - confidence) / 2
+        expected = (means[ceil(27 * tail) - 1], means[ceil(27 * (1 - tail)) - 1])
+        assert bootstrap_interval(values, confidence) == pytest.approx(expected)
+    assert bootstrap_interval([2.0] * 5) == (2.0, 2.0)
+    with pytest.raises(ValueError, match="no interval for 1 values"):
+        bootstrap_interval([1.0])
+
+
+def test_bootstrap_of_many_values_equals_scipy() -> None:
+    values = np.random.default_rng(1).normal(size=25)
+    expected = bootstrap((values,), np.mean, method="percentile", rng=3).confidence_interval
+    interval = bootstrap_interval(list(values))
+    assert interval == pytest.approx(tuple(expected), abs=0.02)
+    assert interval == bootstrap_interval(list(values))
+    assert interval != bootstrap_interval(list(values), seed=1)
+
+
+def test_bootstrap_of_five_is_too_narrow_as_it_says() -> None:
+    """Coverage of a nominal 95 % for five normal values, over 2,000 samples: standard error 0.8 points."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        low, high = bootstrap_interval([float(v) for v in rng.normal(size=5)])
+        hits += low <= 0 <= high
+    assert 0.81 < hits / 2000 < 0.87
+
+
+def test_student_interval_equals_scipy() -> None:
+    values = [1.0, 2.5, -0.5, 4.0, 3.0]
+    expected = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert student_interval(values) == pytest.approx((expected.low, expected.high))
+
+
+def test_sign_test_equals_scipy() -> None:
+    assert sign_test(5, 0) == 2 / 32
+    assert sign_test(0, 0) == 1.0
+    for wins, losses in ((18, 5), (9, 9), (1, 7)):
+        assert sign_test(wins, losses) == pytest.approx(binomtest(wins, wins + losses).pvalue)
+
+
+def test_wilcoxon_equals_scipy_and_all_signs() -> None:
+    rng = np.random.default_rng(2)
+    for n in (5, 12, 23):
+        differences = [float(d) for d in rng.normal(0.4, 1, n)]
+        expected = wilcoxon(differences, method="exact")
+        positive, p_value = wilcoxon_exact(differences)
+        assert min(positive, n * (n + 1) / 2 - positive) == pytest.approx(expected.statistic)
+        assert p_value == pytest.approx(expected.pvalue)
+    tied = [1.0, 1.0, -1.0, 2.0, 2.0, -3.0, 4.0, 0.0]  # ranks 2 2 2 4.5 4.5 6 7
+    ranks = [2, 2, 2, 4.5, 4.5, 6, 7]
+    sums = [
+        sum(r for r, s in zip(ranks, signs, strict=True) if s)
+        for signs in product((0, 1), repeat=7)
+    ]
+    smaller = 2 + 6
+    expected_p = 2 * sum(s <= smaller for s in sums) / 2**7
+    assert wilcoxon_exact(tied) == (20.0, pytest.approx(expected_p))
+    assert wilcoxon_exact([0.0, 0.0]) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="not finite"):
+        wilcoxon_exact([1.0, float("nan")])
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+
+
+def test_ranking_equals_scipy_and_demsar() -> None:
+    scores = np.random.default_rng(3).integers(0, 9, (12, 4)) + np.array([0, 0, 2, 6])
+    found = ranking(scores.tolist())
+    assert found.p_value == pytest.approx(friedmanchisquare(*scores.T).pvalue)
+    assert found.average == pytest.approx((5 - rankdata(scores, axis=1)).mean(axis=0))
+    assert found.critical_difference == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 12)), abs=1e-3)
+    few = ranking(scores[:9].tolist())
+    assert few.critical_difference is None
+    alike = ranking([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]] * 6)
+    assert alike.p_value == pytest.approx(1.0)
+    assert alike.critical_difference is None
+    collapsed = ranking([[1.0, 2.0, float("-inf")]] * 10)
+    assert collapsed.average == [2.0, 1.0, 3.0]
+    with pytest.raises(ValueError, match="without gaps"):
+        ranking([[1.0, float("nan"), 2.0]] * 3)
