@@ -75,7 +75,7 @@ def _cell(sweep: str, run: RunConfig, swept: Mapping[str, Any]) -> dict[str, Any
     choices = [f"{key}={_typed(value)}" for key, value in swept.items()]
     return {
         "sweep": sweep,
-        "run_id": run_id(run.optimizer.name, config.scientific(run)),
+        "run_id": run_id(run),
         "model": run.model.name,
         "task": run.task.name,
         "optimizer": run.optimizer.name,

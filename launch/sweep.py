@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.records import Record
-from zo import config
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
 from zo.run.lock import holder
@@ -68,7 +67,7 @@ class Sweep:
         for cfg in configs:
             if cfg.tracking.group is None:
                 cfg.tracking.group = group
-            name = run_id(cfg.optimizer.name, config.scientific(cfg))
+            name = run_id(cfg)
             runs[name] = Run(name, cfg)
         return cls(tuple(overrides), list(runs.values()), len(configs))
 

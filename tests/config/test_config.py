@@ -56,7 +56,7 @@ def test_no_yaml_is_out_of_reach_of_the_test_above():
 
 def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
     runs = command_line.runs(["sweep=quickstart"])
-    ids = {identity.run_id(run.optimizer.name, config.scientific(run)) for run in runs}
+    ids = {identity.run_id(run) for run in runs}
     trained = [run for run in runs if run.optimizer.name != "zero_shot"]
     assert len(ids) == 7
     for name in ("mezo", "bszo"):
@@ -184,7 +184,7 @@ def test_lr_without_index_is_the_middle_of_the_grid():
 
 
 def id_of(*overrides):
-    return identity.run_id("x", config.scientific(the_run(*overrides)))
+    return identity.run_id(the_run(*overrides))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ config.register()
 
 
 def ids(overrides: list[str]) -> list[str]:
-    return [run_id(r.optimizer.name, config.scientific(r)) for r in command_line.runs(overrides)]
+    return [run_id(r) for r in command_line.runs(overrides)]
 
 
 @pytest.mark.parametrize("sweep", ["quickstart", "table4", "table5_a", "table5_c"])

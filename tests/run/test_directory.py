@@ -40,6 +40,24 @@ def test_an_edited_run_does_not_go_on_by_itself_either(make_run, capsys):
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "steps: 4", "\x00"])
+def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, text):
+    cfg = make_run("optimizer=mezo")
+    path = freeze(cfg) / "config.yaml"
+    path.write_text(text)
+    assert main([str(path.parent)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{path} is not a run's configuration: ")
+    assert said.endswith(
+        "; remove this file and repeat the run's command, which writes it anew and keeps the steps\n"
+    )
+    assert len(said.splitlines()) == 1
+    with pytest.raises(DirectoryError, match="is not this run's: "):
+        run(cfg)
+    path.unlink()
+    assert run(cfg)["run/status"] == "finished"
+
+
 def test_another_override_is_another_run_and_where_it_runs_is_not(make_run):
     cfg = make_run("optimizer=mezo")
     assert directory_of(make_run("optimizer=mezo", "batch_size=8")) != directory_of(cfg)
@@ -67,7 +85,7 @@ def test_many_processes_may_freeze_one_run_at_once(make_run):
     with ProcessPoolExecutor(4, mp_context=get_context("fork")) as processes:
         made = list(processes.map(freeze, [cfg] * 24))
     assert set(made) == {directory_of(cfg)}
-    assert [path.name for path in made[0].iterdir()] == ["config.yaml"]
+    assert {path.name for path in made[0].iterdir()} == {"config.yaml", "inputs.json"}
     assert load(made[0]).optimizer == cfg.optimizer
 
 

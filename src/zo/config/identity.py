@@ -1,20 +1,138 @@
-"""Run identity: an id from the configuration that decides a run's numbers."""
+"""Run identity: an id from the settings and the input files that decide a run's numbers."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
+from zo.config import digests
+from zo.config.schema import RunConfig, scientific
+from zo.tasks import package_files
 
-def run_id(name: str, configuration: Mapping[str, Any]) -> str:
-    """Returns an id that depends on the configuration alone.
+NUMBERS = 2
+"""To be raised when a configuration begins to give other numbers, or a dataclass another default: changes every id."""
+
+FILE_FORMATS = ("csv", "json", "parquet", "text")
+"""Values of `task.path` that name the format of `task.data_files`."""
+
+ONLY_STEPS = ("seed", "lr", "batch_size", "eval_every", "patience")
+ONLY_PROBES = ("restore", "noise", "rounding")
+"""Settings that decide nothing in a run without steps."""
+
+
+def run_id(run: RunConfig, files: Mapping[str, str] | None = None) -> str:
+    """Returns a run's id: the method's name, a dash and 12 hexadecimal digits.
 
     Args:
-        name: A readable beginning, letters, digits, dashes and underscores.
-        configuration: Plain nested data: everything that decides the run's numbers, and nothing else.
-
-    Returns:
-        `name`, a dash and 12 hexadecimal digits; usable as directory name and as W&B id.
+        run: Checked configuration.
+        files: Digests to take for those of its input files; None reads the files.
     """
-    canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
-    return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+    return id_of(identity(run, files))
+
+
+def id_of(decisive: Mapping[str, Any]) -> str:
+    """Returns the id that an identity has."""
+    canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return f"{decisive['optimizer']['name']}-{digest[:12]}"
+
+
+def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns what decides a run's numbers, as plain nested data: settings that differ from defaults, and inputs.
+
+    A local file or directory counts by its content, an address of a hub or a pip package by its text.
+
+    Args:
+        run: Checked configuration.
+        files: Digests to take for those of its input files; None reads the files.
+    """
+    files = input_files(run, packages=False) if files is None else files
+    plain = _normalised(run)
+    for group in ("model", "task", "optimizer", "precision"):
+        plain[group] = _changed(getattr(run, group), plain[group])
+    decisive = {**_changed(run, plain), "numbers": NUMBERS}
+    decisive["optimizer"]["name"] = run.optimizer.name
+    for key, address in _addresses(run):
+        if key in files and not address.startswith(package_files.PREFIX):
+            _put(decisive, key, files[key])
+            group = decisive[key.partition(".")[0]]
+            for of_the_hub in ("revision", "gguf_file"):
+                group.pop(of_the_hub, None)
+            if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
+                group["path"] = "directory of data_files"
+    return decisive
+
+
+def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
+    """Returns the digests of the local files and directories that a run reads, by the key that names each.
+
+    Args:
+        run: Checked configuration.
+        packages: Whether files of pip packages count.
+    """
+    found: dict[str, str] = {}
+    for key, address in _addresses(run):
+        if address.startswith(package_files.PREFIX) and not packages:
+            continue
+        try:
+            digest = digests.of_address(package_files.resolve(address))
+        except OSError:  # not there, or not to be read: whoever loads it says so
+            continue
+        if digest is not None:
+            found[key] = digest
+    return found
+
+
+def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yields the keys that name what a run reads, and where it is."""
+    model, task = run.model, run.task
+    if model.weights == "pretrained" or not model.architecture:
+        inside = f"/{model.gguf_file}" if model.gguf_file else ""
+        yield "model.path", model.path + inside
+    in_format = task.path in FILE_FORMATS
+    if not task.data_files:
+        yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
+    for split, file in (task.data_files or {}).items():
+        relative = not (in_format or file.startswith(package_files.PREFIX))
+        yield f"task.data_files.{split}", str(Path(task.path, file)) if relative else file
+
+
+def _normalised(run: RunConfig) -> dict[str, Any]:
+    """Returns a run's settings, each in one form, without those that decide nothing."""
+    plain = scientific(run)
+    for group in ("model", "task", "precision"):
+        del plain[group]["name"]
+    plain["model"].pop("sha256")
+    optimizer, precision = plain["optimizer"], plain["precision"]
+    if optimizer.get("m", 0) is None:
+        optimizer["m"] = optimizer["k"] + 1
+    if optimizer.get("m") == optimizer.get("k", 0) + 1:
+        optimizer.pop("m", None)
+    if precision["restore"] in ("merged", "subtract"):  # the same bits in another number of passes
+        del precision["restore"]
+    if run.steps == 0:
+        plain = {key: value for key, value in plain.items() if key not in ONLY_STEPS}
+        plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
+        plain["optimizer"] = {}
+    if run.model.weights == "random" and run.model.architecture:
+        del plain["model"]["path"]
+    return plain
+
+
+def _changed(config: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of `plain` that differ from their defaults in the dataclass of `config`."""
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(config)
+    }
+    return {key: value for key, value in plain.items() if value != defaults[key]}
+
+
+def _put(nested: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the entry with a dotted key."""
+    *above, name = key.split(".")
+    for part in above:
+        nested = nested[part]
+    nested[name] = value

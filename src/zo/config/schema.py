@@ -165,7 +165,10 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
 
 
 def scientific(run: RunConfig) -> dict[str, Any]:
-    """Returns, as plain nested data, what decides a run's numbers: all but paths of output, device and logging."""
+    """Returns a run's settings as plain nested data, without those of output, device and logging.
+
+    W&B shows them. `zo.config.identity.identity` says which of them make another run.
+    """
     plain = asdict(run)
     for key in NOT_SCIENTIFIC:
         del plain[key]

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cfg = load(args.directory)
         cfg.device = args.device or cfg.device
         cfg.threads = args.threads or cfg.threads
-        run(cfg)
+        run(cfg, args.directory)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except LockedError as error:

@@ -3,9 +3,13 @@
 import errno
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+CHECK = "crc"
+"""Last key of a sealed line."""
 
 
 class Appender:
@@ -67,6 +71,23 @@ def replace(path: Path, content: str, writer: str = "") -> None:
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file like `replace`."""
     replace(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """Returns a line of JSON with the CRC-32 of its own text as its last value."""
+    text = json.dumps(content)
+    return f'{text[:-1]}, "{CHECK}": {zlib.crc32(text.encode())}}}\n'.encode()
+
+
+def unseal(line: bytes) -> dict[str, Any] | None:
+    """Returns what `seal` made a line of; None if the line was torn or altered."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or content.pop(CHECK, None) is None:
+        return None
+    return content if seal(content) == line else None
 
 
 def sync_directory(directory: Path) -> None:

@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
-from zo.config import ConfigError, RunConfig, from_yaml, identity, scientific, to_yaml
+from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
+from zo.config.identity import identity, run_id
 from zo.run import atomic
+from zo.run.inputs import Inputs, differing, flat
 
 CONFIG = "config.yaml"
 UNSET = "not there"
+REMEDY = "remove this file and repeat the run's command, which writes it anew and keeps the steps"
 
 
 class DirectoryError(ValueError):
@@ -16,7 +18,7 @@ class DirectoryError(ValueError):
 
 
 def freeze(cfg: RunConfig) -> Path:
-    """Makes the run's directory and writes its configuration there, unless it is there already.
+    """Makes the run's directory and writes configuration and inputs there, unless they are there already.
 
     Args:
         cfg: Checked configuration.
@@ -27,23 +29,30 @@ def freeze(cfg: RunConfig) -> Path:
     Raises:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
     """
-    wanted, directory = scientific(cfg), directory_of(cfg)
+    wanted = Inputs.of(cfg)
+    directory = Path(cfg.out) / wanted.run_id
     path = directory / CONFIG
     try:
         if not path.exists():
             directory.mkdir(parents=True, exist_ok=True)
-            atomic.replace(path, to_yaml(cfg), writer=f".{os.getpid()}")
+            writer = f".{os.getpid()}"
+            if Inputs.load(directory) is None:
+                wanted.save(directory, writer)
+            atomic.replace(path, to_yaml(cfg), writer)
             return directory
-        frozen = scientific(from_yaml(path.read_text()))
+        frozen = from_yaml(path.read_text())
     except OSError as error:
-        raise DirectoryError(f"{error.filename}: {error.strerror}; out= chooses another") from None
-    except ConfigError as error:
-        raise DirectoryError(f"{path} is not this run's: {error}") from None
-    if frozen != wanted:
-        was, now = _flat(wanted), _flat(frozen)
-        key = next(k for k in {**was, **now} if was.get(k, UNSET) != now.get(k, UNSET))
+        where = error.filename or directory
+        raise DirectoryError(f"{where}: {error.strerror}; out= chooses another") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise DirectoryError(f"{path} is not this run's: {_one_line(error)}; {REMEDY}") from None
+    recorded = Inputs.load(directory) or Inputs.of(frozen)
+    found = identity(frozen, recorded.files)
+    if found != wanted.identity:
+        key = min(differing(flat(wanted.identity), flat(found)))
+        was = flat(scientific(cfg)).get(key, UNSET)
         raise DirectoryError(
-            f"{path} was changed after the run began: {key} was {was.get(key, UNSET)}; put it back, "
+            f"{path} was changed after the run began: {key} was {was}; put it back, "
             "and ask for what you want on the command line: it is another run"
         )
     return directory
@@ -51,7 +60,7 @@ def freeze(cfg: RunConfig) -> Path:
 
 def directory_of(cfg: RunConfig) -> Path:
     """Returns where a run lives: `<out>/<run id>`."""
-    return Path(cfg.out) / identity.run_id(cfg.optimizer.name, scientific(cfg))
+    return Path(cfg.out) / run_id(cfg)
 
 
 def load(directory: Path) -> RunConfig:
@@ -65,10 +74,14 @@ def load(directory: Path) -> RunConfig:
         cfg = from_yaml(path.read_text())
     except OSError as error:
         raise DirectoryError(f"{path}: {error.strerror}; a run's directory is wanted") from None
-    except ConfigError as error:
-        raise DirectoryError(f"{path} is not a run's configuration: {error}") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise DirectoryError(
+            f"{path} is not a run's configuration: {_one_line(error)}; {REMEDY}"
+        ) from None
     cfg.out, cfg.resume = str(directory.resolve().parent), True
-    if directory.resolve().name != (wanted := directory_of(cfg).name):
+    recorded = Inputs.load(directory)
+    wanted = run_id(cfg, recorded.files if recorded is not None else None)
+    if directory.resolve().name != wanted:
         raise DirectoryError(
             f"{path} is the configuration of {wanted}, not of {directory.resolve().name}: it was "
             "changed, or the directory renamed; put it back"
@@ -76,12 +89,5 @@ def load(directory: Path) -> RunConfig:
     return cfg
 
 
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested data with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+def _one_line(error: Exception) -> str:
+    return "; ".join(str(error).splitlines())

@@ -13,6 +13,7 @@ from zo.lm.scoring import Batch, CandidateScorer, Evaluation
 from zo.optim import NonFiniteError
 from zo.run import checkpoint, memory, trajectory
 from zo.run.assembly import Assembly
+from zo.run.inputs import digest_examples
 from zo.run.progress import Progress
 from zo.run.signals import Requests
 from zo.run.tracking import Row, RunLog
@@ -26,13 +27,23 @@ Summary = dict[str, Any]
 
 @dataclass
 class Session:
-    """What a run works with: data as tokens, scorer, θ and optimizer."""
+    """What a run works with: data as tokens, scorer, θ and optimizer.
+
+    Attributes:
+        train: Examples of the mini-batches.
+        validation: Examples that choose the best step.
+        test: Examples that the best step is reported on.
+        scorer: Computes losses and predictions.
+        assembly: Model, θ and optimizer.
+        read: See `zo.run.inputs.Inputs.read`.
+    """
 
     train: list[Encoded]
     validation: list[Encoded]
     test: list[Encoded]
     scorer: CandidateScorer
     assembly: Assembly
+    read: dict[str, str]
 
     @classmethod
     def open(cls, cfg: RunConfig) -> "Session":
@@ -60,7 +71,11 @@ class Session:
         scorer.check([*train, *validation, *test])
         if cfg.task.objective == "lm":
             train = [example.true_candidate_alone() for example in train]
-        return cls(train, validation, test, scorer, assembly)
+        read = {split: digest_examples(of) for split, of in vars(splits).items()}
+        read["weights"] = assembly.base
+        if assembly.optimizer.trains and assembly.optimizer.replays:
+            read["noise"] = assembly.params.engine.backend
+        return cls(train, validation, test, scorer, assembly, read)
 
 
 @dataclass

@@ -9,9 +9,20 @@ from typing import Any
 
 from zo.config import RunConfig, describe, scientific
 from zo.lm.models import ModelError
-from zo.run import atomic, checkpoint, history, lock, memory, provenance, signals, trajectory
+from zo.run import (
+    atomic,
+    checkpoint,
+    history,
+    lock,
+    memory,
+    provenance,
+    signals,
+    tracking,
+    trajectory,
+)
 from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
 from zo.run.history import Past
+from zo.run.inputs import Inputs, InputsError, related
 from zo.run.loop import Journal, Session, Summary, Totals, train
 from zo.run.progress import Progress
 from zo.run.replay import rebuild
@@ -26,15 +37,16 @@ LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
 
-UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError)
+UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError, InputsError)
 """Data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
 
 
-def run(cfg: RunConfig) -> Summary:
+def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
     """Makes one run, goes on with it where it was interrupted, or returns at once if it has ended.
 
     Args:
         cfg: Checked configuration.
+        directory: Of a run that is frozen; None finds or makes the one of the configuration.
 
     Returns:
         The run's summary, as docs/design.md lists it.
@@ -43,11 +55,14 @@ def run(cfg: RunConfig) -> Summary:
         TaskError, ModelError: If data or weights cannot be had as configured.
         TrajectoryError: If the weights of an interrupted run cannot be made again here.
         DirectoryError: If the run's directory cannot be written or is of another run.
+        InputsError: If data, weights or noise are not those that the run began with.
         LockedError: If another process is making this run.
         Interrupted: If a signal asked to stop; what was made is saved.
     """
-    new = not directory_of(cfg).exists()
-    directory, title = freeze(cfg), describe(cfg)
+    new = directory is None and not directory_of(cfg).exists()
+    directory, title = freeze(cfg) if directory is None else directory.resolve(), describe(cfg)
+    if cfg.resume and (recorded := Inputs.load(directory)) is not None:
+        recorded.check_files(cfg, directory)
     if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
         print(
             f"{title}: {status['run/status']} before, see {directory} (resume=false runs it anew)"
@@ -57,6 +72,9 @@ def run(cfg: RunConfig) -> Summary:
         try:
             if not cfg.resume:
                 _clear(directory)
+                Inputs.of(cfg).save(directory)
+            if new:
+                _name_changed_files(directory, title)
             summary = _attempt(cfg, directory, title, requests)
         except UNUSABLE as error:
             _unusable(directory, error, new)
@@ -74,6 +92,7 @@ def run(cfg: RunConfig) -> Summary:
 def _attempt(cfg: RunConfig, directory: Path, title: str, requests: Requests) -> Summary:
     """Makes what is missing of a run whose directory is held."""
     session = Session.open(cfg)
+    _record_inputs(cfg, directory, session)
     memory.reset_peak(session.assembly.device)
     with Progress(title, cfg.steps) as progress:
         before = _resume(cfg, directory, session, progress, requests)
@@ -96,6 +115,25 @@ def _attempt(cfg: RunConfig, directory: Path, title: str, requests: Requests) ->
     log.finish(summary)
     checkpoint.remove(directory, keep=totals.best.step if cfg.checkpoint.keep_best else None)
     return summary
+
+
+def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:
+    """Compares what was loaded with what the run's steps were made with; records it if there are none."""
+    recorded = Inputs.load(directory) or Inputs.of(cfg)
+    if tracking.read_rows(directory):
+        recorded.check_read(session.read, directory)
+    if recorded.read != session.read:
+        recorded.read = session.read
+        recorded.save(directory)
+
+
+def _name_changed_files(directory: Path, title: str) -> None:
+    """Says which runs a new one would be if its files had another content."""
+    own = Inputs.load(directory)
+    assert own is not None
+    for other, keys in related(directory, own):
+        if keys and keys <= set(own.files):
+            print(f"{title}: a new run, not {other}: {', '.join(sorted(keys))} has another content")
 
 
 def _resume(

@@ -5,8 +5,7 @@ import os
 import shutil
 import sys
 import traceback
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,6 @@ FLUSH_SECONDS = 1.0
 METRICS = "metrics.jsonl"
 STATUS = "status.json"
 ERROR = "error.txt"
-CHECK = "crc"
-"""Last key of a row in metrics.jsonl."""
-
 OWN = "best/"
 """Metrics that stay in metrics.jsonl: W&B has them in its summary."""
 
@@ -57,7 +53,7 @@ class RunLog:
     ):
         self.directory = directory
         self._mode = wandb_mode(tracking.mode)
-        keep = sum(len(_line(row)) for row in rows)
+        keep = sum(len(atomic.seal(row)) for row in rows)
         self._metrics = atomic.Appender(directory / METRICS, keep)
         set_status(directory, {"run/status": "running"})
         (directory / ERROR).unlink(missing_ok=True)
@@ -79,7 +75,7 @@ class RunLog:
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Adds one row; `step` increases from call to call."""
         row = {"step": step, **metrics}
-        self._metrics.write(_line(row))
+        self._metrics.write(atomic.seal(row))
         self._feed_wandb(row)
 
     def sync(self) -> None:
@@ -151,24 +147,12 @@ def read_rows(directory: Path) -> list[Row]:
     return rows
 
 
-def _rows(path: Path) -> Any:
+def _rows(path: Path) -> Iterator[Row]:
     for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            return
-        row.pop(CHECK, None)
-        if _line(row) != line:
+        row = atomic.unseal(line)
+        if row is None or not isinstance(row.get("step"), int):
             return
         yield row
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    """Returns a row as it stands in the file, with the CRC-32 of its own text as its last value."""
-    text = json.dumps(row)
-    return f'{text[:-1]}, "{CHECK}": {zlib.crc32(text.encode())}}}\n'.encode()
 
 
 def read_status(directory: Path) -> dict[str, Any]:

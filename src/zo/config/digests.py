@@ -1,0 +1,92 @@
+"""Digests of local files and directories: equal for equal content, wherever it lies."""
+
+import glob
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import xxhash
+
+ALGORITHM = "xxh3_128"
+KEPT_ON_DISK = 1 << 26
+"""Bytes from which a file's digest is kept in the cache directory, so that weights are read once per change."""
+
+SETTLED_S = 2.0
+"""Age from which size and time of change identify a file's content: a clock may tick more slowly than files change."""
+
+_known: dict[str, str] = {}
+
+
+def of_address(address: str) -> str | None:
+    """Returns the digest of a local file, directory or glob pattern; None if nothing local has this address."""
+    path = Path(address).expanduser()
+    if path.is_file():
+        return f"{ALGORITHM}:{_of_file(path)}"
+    if path.is_dir():
+        return _of_files(path, _visible_files(path))
+    matching = [Path(name) for name in glob.glob(str(path)) if Path(name).is_file()]
+    return _of_files(path.parent, matching) if matching else None
+
+
+def _of_files(root: Path, files: Iterable[Path]) -> str:
+    """Returns the digest of names, relative to `root`, and contents."""
+    digest = xxhash.xxh3_128()
+    for name, path in sorted((os.path.relpath(path, root), path) for path in files):
+        digest.update(f"{name} {_of_file(path)};".encode())
+    return f"{ALGORITHM}:{digest.hexdigest()}"
+
+
+def _visible_files(root: Path) -> Iterable[Path]:
+    """Yields the files below a directory, without hidden ones and those in hidden directories."""
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _of_file(path: Path) -> str:
+    """Returns the hexadecimal digest of a file's content; one that has not changed is not read again."""
+    status = path.stat()
+    stamp = (str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
+    key = xxhash.xxh3_128_hexdigest(repr(stamp).encode())
+    settled = time.time() - status.st_mtime > SETTLED_S
+    large = status.st_size >= KEPT_ON_DISK
+    known = (_known.get(key) or (_read_kept(key) if large else None)) if settled else None
+    if known is None:
+        known = _read(path)
+        if settled:
+            _known[key] = known
+            if large:
+                _keep(key, known)
+    return known
+
+
+def _read(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo") / "digests"
+
+
+def _read_kept(key: str) -> str | None:
+    try:
+        text = (_cache() / key).read_text()
+    except OSError:
+        return None
+    return text if len(text) == 32 else None
+
+
+def _keep(key: str, digest: str) -> None:
+    """Keeps a digest for other processes, where the cache directory can be written."""
+    partial = _cache() / f".{key}.{os.getpid()}"
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(digest)
+        partial.replace(_cache() / key)
+    except OSError:
+        return
