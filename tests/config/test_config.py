@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from zo import config
 from zo.config import ConfigError, command_line, identity
+from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -16,6 +18,8 @@ GROUPS = {
 }
 
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
+
+GOLDEN = ("bszo-a831234d7bb8", "mezo-79ba09c521bd", "zero_shot-caa9498aee8c")
 
 config.register()
 
@@ -189,7 +193,11 @@ def id_of(*overrides):
 
 @pytest.mark.parametrize(
     "override",
-    ["out=elsewhere", "device=cpu", "tracking.mode=offline", "resume=false", "lr_index=1"],
+    [
+        *("out=elsewhere", "device=cpu", "tracking.mode=offline", "resume=false", "lr_index=1"),
+        *("optimizer.m=3", "precision.restore=subtract", "model.name=mine", "task.install=null"),
+        "optimizer.eps=1e-4",
+    ],
 )
 def test_id_does_not_depend_on_where_a_run_happens(override):
     assert id_of(override) == id_of()
@@ -209,6 +217,33 @@ def test_id_does_not_depend_on_where_a_run_happens(override):
 )
 def test_id_depends_on_what_decides_the_numbers(override):
     assert id_of(override) != id_of()
+
+
+@pytest.mark.parametrize("override", ["seed=1", "lr=1", "precision.noise=philox", "batch_size=8"])
+def test_id_without_steps_does_not_depend_on_what_steps_are_made_of(override):
+    assert id_of("optimizer=zero_shot", override) == id_of("optimizer=zero_shot")
+
+
+def test_ids_stay_where_they_are():
+    """A change here makes every run anew: raise NUMBERS and say so in CHANGELOG.md, or find what moved them."""
+    lr = "lr=1e-6"
+    assert id_of("optimizer=bszo", lr) == GOLDEN[0]
+    assert id_of("model=opt-13b", "task=sst2", "precision=paper", "optimizer=mezo", lr) == GOLDEN[1]
+    assert id_of("model=roberta-large", "task=cb", "optimizer=zero_shot") == GOLDEN[2]
+
+
+def test_a_new_option_with_a_default_moves_no_id(monkeypatch):
+    before = id_of("optimizer=bszo")
+
+    @dataclass
+    class Later(OPTIMIZERS["bszo"].config):
+        later: int = 3
+
+    run = the_run("optimizer=bszo")
+    run.optimizer = Later(**vars(run.optimizer))
+    assert identity.run_id(run) == before
+    run.optimizer.later = 4
+    assert identity.run_id(run) != before
 
 
 def test_id_is_the_same_however_the_learning_rate_was_given():
