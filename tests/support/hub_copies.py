@@ -79,7 +79,7 @@ def sst2(root, train=30):
 
 
 def super_glue(root, part, train=18):
-    """The branch refs/convert/parquet of aps/super_glue: <part>/<split>/0000.parquet, no README."""
+    """aps/super_glue: <part>/<split>-00000-of-00001.parquet and a README that names the configurations."""
     schema = SUPER_GLUE[part]
     for split, n in {"train": train, "validation": 12, "test": 4}.items():
         classes = schema["label"].num_classes
@@ -88,7 +88,10 @@ def super_glue(root, part, train=18):
             true = -1 if split == "test" else i % classes
             blank = {key: 0 for key, kind in schema.items() if kind == NUMBER}
             rows.append(blank | ROWS[part](i) | {"idx": i, "label": true})
-        _parquet(rows, schema, root / part / split / "0000.parquet")
+        _parquet(rows, schema, root / part / f"{split}-00000-of-00001.parquet")
+    files = [{"split": s, "path": f"{part}/{s}-*"} for s in ("train", "validation", "test")]
+    head = yaml.safe_dump({"configs": [{"config_name": part, "data_files": files}]})
+    (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
     return root
 
 

@@ -206,11 +206,11 @@ def test_a_boolean_column_is_mapped_as_it_is(tmp_path):
     assert found == {("a", "Yes"), ("b", "No")}
 
 
-def test_a_hub_out_of_reach_names_the_branch_to_download(monkeypatch):
+def test_a_hub_out_of_reach_names_the_revision_to_download(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(TaskError) as caught:
         load_splits(from_yaml("wsc"))
     message = str(caught.value)
     assert message.startswith("task.path: split 'train' of aps/super_glue (wsc.fixed) cannot be")
-    command = "hf download --repo-type dataset aps/super_glue --revision refs/convert/parquet"
+    command = "hf download --repo-type dataset aps/super_glue --revision 3de24cf8022e94f4ee4b9d55a6f539891524d646"
     assert f"`{command} --local-dir super_glue` brings a copy" in message

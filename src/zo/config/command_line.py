@@ -5,7 +5,6 @@ import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -18,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zo.config import ConfigError, Problem, RunConfig, to_run_config
+from zo.config.origin import CONFIG_DIR
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 CONFIG_NAME = "config"
 GROUPS = ("model", "task", "optimizer", "precision")
 TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "checkpoint", "tracking"}

@@ -10,6 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from zo.config.origin import follow_path
 from zo.config.precision import PrecisionConfig
 from zo.lm.models import ModelConfig
 from zo.optim import OPTIMIZERS
@@ -154,6 +155,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
         text = str(error).splitlines()[0]
         raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
     assert isinstance(run, RunConfig)
+    follow_path(run.model, run.task)
     problems = list(_problems(run))
     if OPTIMIZERS[run.optimizer.name].optimizer.trains and run.steps != 0:
         problems += _resolve_lr(run)
@@ -174,6 +176,7 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         del plain[key]
     for group, key in (
         ("model", "lr_grid"),
+        ("model", "lr_grid_of"),
         ("model", "paper"),
         ("model", "install"),
         ("task", "install"),
@@ -192,6 +195,19 @@ def describe(run: RunConfig) -> str:
     lr = "" if run.steps == 0 else f" lr={run.lr:g}"
     parts = (run.optimizer.name, run.model.name, run.task.name, run.precision.name)
     return f"{' '.join(parts)}{lr} seed={run.seed}"
+
+
+def notes(run: RunConfig) -> list[str]:
+    """Returns what a person should know of the choices, one sentence each."""
+    found = list(getattr(run.optimizer, "notes", list)())
+    grid = run.model.lr_grid.get(run.optimizer.name, ())
+    if run.model.lr_grid_of and run.lr in grid:
+        rates = ", ".join(f"{lr:g}" for lr in grid)
+        found.append(
+            f"lr={run.lr:g} is one of the learning rates of {run.model.lr_grid_of} ({rates}); "
+            f"none are known for {run.model.name}, so try several with -m lr=..."
+        )
+    return found
 
 
 def to_yaml(run: RunConfig) -> str:

@@ -32,6 +32,7 @@ class ModelConfig:
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
         lr_grid: optimizer name -> learning rates of its sweep.
+        lr_grid_of: name of the model that `lr_grid` was made for, if `path` leads to another one.
         paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
         install: the command that brings the weights, shown when they cannot be found.
     """
@@ -46,6 +47,7 @@ class ModelConfig:
     sha256: str | None = None
     attention: str = "sdpa"
     lr_grid: dict[str, Any] = field(default_factory=dict)
+    lr_grid_of: str = ""
     paper: dict[str, str] = field(default_factory=dict)
     install: str | None = None
 

@@ -12,6 +12,8 @@ reads and writes once what it moves.
 Source: Zhao et al. 2025, "Second-Order Fine-Tuning without Pain for LLMs: A Hessian Informed Zeroth-Order Optimizer",
 Algorithm 1, in the order of its released code and that of the BSZO paper's.
 
+At the default s = 1e-8 (the paper's) H hardly moves from 1, and HiZOO's losses are MeZO's to the printed digits.
+
 Deviations: `state_dtype: param` takes the products of the update of H one after another in the parameters' dtype, as
 the released code does: in half precision they fall below the smallest number, or below half a unit of H = 1, and H
 practically never moves. `state_dtype: float32` multiplies s/(2ε²) out first, and it moves. The released code makes a
@@ -55,6 +57,15 @@ class HiZOOConfig:
     smooth_steps: int = 20_000
     state_dtype: str = "param"
     weight_decay: float = 0.0
+
+    def notes(self) -> list[str]:
+        """Returns what a person should know of these values."""
+        if self.hessian_smooth > 1e-8:
+            return []
+        return [
+            f"optimizer.hessian_smooth={self.hessian_smooth:g} hardly moves H from 1: the losses are MeZO's to the "
+            "printed digits; a larger value uses the curvature"
+        ]
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""

@@ -36,6 +36,7 @@ class Session:
         scorer: Computes losses and predictions.
         assembly: Model, θ and optimizer.
         read: See `zo.run.inputs.Inputs.read`.
+        notes: What a person should know of data and model, one sentence each.
     """
 
     train: list[Encoded]
@@ -44,6 +45,7 @@ class Session:
     scorer: CandidateScorer
     assembly: Assembly
     read: dict[str, str]
+    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def open(cls, cfg: RunConfig) -> "Session":

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig, describe, scientific
+from zo.config import RunConfig, describe, notes, scientific
 from zo.lm.models import ModelError
 from zo.run import (
     atomic,
@@ -95,6 +95,8 @@ def _attempt(cfg: RunConfig, directory: Path, title: str, requests: Requests) ->
     _record_inputs(cfg, directory, session)
     memory.reset_peak(session.assembly.device)
     with Progress(title, cfg.steps) as progress:
+        for note in [*notes(cfg), *session.notes]:
+            progress.say(note)
         before = _resume(cfg, directory, session, progress, requests)
         log, writer = _open(cfg, directory, session, before)
         journal = Journal(directory.name, log, writer, progress, requests)
