@@ -63,7 +63,7 @@ SIZES = (
     *("device=cpu", "threads=1", "tracking.mode=offline"),
     *(f"steps={STEPS}", f"eval_every={EVAL_EVERY}", f"checkpoint.full_every={FULL_EVERY}"),
 )
-TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
 PLACES = ("disk", "disk", "disk", "disk", "small disk")
 MOST_KILLS = 9
 """Of one run; then it is left alone."""

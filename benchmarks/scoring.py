@@ -30,7 +30,8 @@ from benchmarks.steps.shapes import sst2_like, trec_like
 from tests.support.plain_methods import mezo_step
 from tests.support.plain_scoring import plain_scores, released_loss
 from zo.lm.scoring import CandidateScorer
-from zo.optim.mezo import MeZO, MeZOConfig
+from zo.optim.config import MeZOConfig
+from zo.optim.mezo import MeZO
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 

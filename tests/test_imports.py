@@ -1,6 +1,7 @@
-"""What import-linter cannot say: which room a library may be seen in, and what the configuration must not import."""
+"""What import-linter cannot say: which room a library may be seen in, and what a configuration must not import."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,10 +42,36 @@ def test_the_package_imports_nothing_around_it():
     assert not {path for path in SRC.rglob("*.py") if libraries_of(path) & around}
 
 
+HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
+"""They take seconds to import, which --help and a refused configuration should not wait for."""
+
+LOADED = f"""
+import atexit, runpy, sys
+atexit.register(lambda: print("loaded", [m for m in {HEAVY} if m in sys.modules], file=sys.stderr))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.process
-def test_the_configuration_alone_needs_no_library_of_models_or_data():
-    """They take seconds to import, which --help and a refused configuration should not wait for."""
-    heavy = ("transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb")
-    code = f"import sys, zo.config.command_line; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[]\n", done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["optimizer=mezzo"], 2, "must be one of adam, bszo"),
+        (["--cfg", "job"], 0, "name: bszo"),
+        (["--help"], 0, "Groups"),
+        (["-sc", "query=bash"], 0, "optimizer=bszo"),
+    ],
+)
+def test_what_makes_no_run_imports_no_library_of_tensors_models_or_data(arguments, status, says):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "train.py", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "COMP_LINE": "python train.py optimizer=", "COMP_POINT": "26"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == status, done.stderr
+    assert says in done.stdout + done.stderr
+    assert done.stderr.endswith("loaded []\n"), done.stderr

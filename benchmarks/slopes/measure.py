@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from zo.config import RunConfig, command_line
-from zo.config.precision import DTYPES
 from zo.lm.models import load
 from zo.lm.scoring import CandidateScorer
 from zo.noise import PERTURBATION, NoiseKey
@@ -89,7 +88,7 @@ def measure(
     """
     overrides = [f"model={model}", f"task={task}", "optimizer=mezo", "lr=1e-6"]
     (cfg,) = command_line.runs(overrides)
-    bench = _Bench(cfg, DTYPES[dtype], seed, batch_size)
+    bench = _Bench(cfg, getattr(torch, dtype), seed, batch_size)
     found: dict[float, list[np.ndarray]] = {e: [] for e in eps}
     for j in range(directions):
         losses = bench.losses(j, eps)

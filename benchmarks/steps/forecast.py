@@ -17,7 +17,6 @@ from benchmarks.steps.floor import Ceilings, Workload, floor
 from benchmarks.steps.shapes import SHAPES, batches
 from benchmarks.steps.tables import TARGETS_MS, label
 from zo.config import RunConfig, register
-from zo.config.precision import DTYPES
 from zo.optim import OPTIMIZERS
 from zo.weights.restore import RESTORE_POLICIES
 from zo.weights.space import ParameterSpace
@@ -50,7 +49,7 @@ def _least(case: Case, restore: str, cfg: RunConfig, work: Workload, ceilings: C
     if restore == "factors" and case.method != "lozo":
         return ""
     cfg.precision.restore = restore
-    size = DTYPES[case.dtype].itemsize
+    size = getattr(torch, case.dtype).itemsize
     tiny = ParameterSpace([("p", torch.zeros(2))])
     optimizer = OPTIMIZERS[case.method].optimizer(tiny, cfg.optimizer, lr=1.0, seed=0)
     found = floor(cfg, work, ceilings, optimizer.forwards_per_step, size, size)

@@ -23,7 +23,6 @@ from benchmarks.steps.floor import Workload
 from benchmarks.steps.shapes import SHAPES, batches
 from tests.support.released_step import ReleasedStep
 from zo.config import RunConfig, register
-from zo.config.precision import DTYPES
 from zo.lm.models import load
 from zo.lm.scoring import Batch, CandidateScorer
 from zo.optim import OPTIMIZERS
@@ -131,7 +130,7 @@ class ReleasedStepper:
 
     def __init__(self, case: Case, cfg: RunConfig):
         self.device = torch.device(case.device)
-        loaded = load(cfg.model, DTYPES[cfg.precision.dtype], self.device)
+        loaded = load(cfg.model, getattr(torch, cfg.precision.dtype), self.device)
         self.released = ReleasedStep(
             loaded.model, loaded.tokenizer.pad_token_id, cfg.optimizer, lr=LR
         )
@@ -215,7 +214,7 @@ def space_of(noise: str) -> Callable[[list[Any]], ParameterSpace]:
 
 def _prepare(case: Case) -> None:
     """Moves a few values, so that compilers and libraries that noise needs are not counted as a step's memory."""
-    p = torch.zeros(8, dtype=DTYPES[case.dtype], device=case.device)
+    p = torch.zeros(8, dtype=getattr(torch, case.dtype), device=case.device)
     space, method = space_of(case.noise)([("p", p)]), OPTIMIZERS["bszo"]
     method.optimizer(space, method.config(), lr=LR, seed=0).step(lambda: 1.0)
 

@@ -24,7 +24,6 @@ from benchmarks.steps.measure import (
 )
 from benchmarks.steps.records import Records, Row, code_hash
 from zo.config import RunConfig
-from zo.config.precision import DTYPES
 from zo.run.provenance import provenance
 
 TOGETHER = 6 * 2**30
@@ -146,7 +145,7 @@ class Session:
     def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Floor]:
         """The device's ceilings, and the floor of a case."""
         limits, work = self._limits(case.dtype, case.noise), stepper.workload()
-        size = DTYPES[case.dtype].itemsize
+        size = getattr(torch, case.dtype).itemsize
         if case.method == FORWARD:
             return limits, Floor(forward_floor(work, limits, size), 0.0)
         optimizer = stepper.assembly.optimizer
@@ -163,7 +162,7 @@ class Session:
             known["bandwidth"] = ceilings.bandwidth(device)
         if dtype not in known:
             self.say(f"what the device does at best: {dtype} products")
-            known[dtype] = ceilings.matrix_rate(device, DTYPES[dtype])
+            known[dtype] = ceilings.matrix_rate(device, getattr(torch, dtype))
         if noise not in known:
             self.say(f"what the device does at best: {noise} normals")
             known[noise] = ceilings.normal_rate(device, space_of(noise))

@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 
 from zo import config
-from zo.config import ConfigError, command_line, identity
+from zo.config import ConfigError, command_line, identity, precision
 from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +44,28 @@ def test_every_committed_option_composes_and_validates(group, option):
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
+
+
+def test_the_names_in_precision_are_those_that_are_implemented():
+    from zo.noise import NOISES
+    from zo.weights.restore import RESTORE_POLICIES
+    from zo.weights.space import ROUNDINGS
+
+    assert precision.NOISES == NOISES
+    assert set(precision.RESTORE_POLICIES) == set(RESTORE_POLICIES)
+    assert precision.ROUNDINGS == ROUNDINGS
+
+
+@pytest.mark.parametrize("name", GROUPS["optimizer"])
+def test_a_methods_yaml_gives_the_defaults_of_its_dataclass(name):
+    assert the_run(f"optimizer={name}", "lr=1e-6").optimizer == OPTIMIZERS[name].config()
+
+
+def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
+    run, bare = the_run("lr=1e-6"), config.RunConfig(lr=1e-6)
+    for key in {f.name for f in fields(run)} - {"model", "task", "optimizer", "precision"}:
+        assert getattr(run, key) == getattr(bare, key), key
+    assert run.precision == precision.PrecisionConfig(name="fp32")
 
 
 def test_the_papers_precision_is_the_same_run_as_its_name():

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
-from zo.optim import OPTIMIZERS, NonFiniteError
+from zo.optim import OPTIMIZERS
+from zo.optim.base import NonFiniteError
 from zo.weights.space import ParameterSpace
 
-TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
-ZEROTH_ORDER = [name for name in TRAINING if OPTIMIZERS[name].optimizer.replays]
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
+ZEROTH_ORDER = [name for name in TRAINING if OPTIMIZERS[name].config.replays]
 FIRST_ORDER = [name for name in TRAINING if name not in ZEROTH_ORDER]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 DTYPES = list(UNIT_ROUNDOFF)

@@ -239,7 +239,7 @@ RUNNERS = {
 
 
 def test_every_method_that_trains_has_a_plain_rendering():
-    assert set(RUNNERS) == {name for name, m in OPTIMIZERS.items() if m.optimizer.trains}
+    assert set(RUNNERS) == {name for name, m in OPTIMIZERS.items() if m.config.trains}
 
 
 def errors(

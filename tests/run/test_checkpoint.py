@@ -14,7 +14,7 @@ from zo.optim import OPTIMIZERS
 from zo.run import checkpoint
 
 RUN_ID = "mezo-0123456789ab"
-TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
 
 
 @pytest.fixture

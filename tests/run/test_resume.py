@@ -19,7 +19,7 @@ from zo.run.directory import freeze
 from zo.run.tracking import read_rows, read_status
 
 KILLED = -signal.SIGKILL
-TRAINING = [name for name, method in OPTIMIZERS.items() if method.optimizer.trains]
+TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
 FIRST_ORDER = ("adam", "sgd")
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))

@@ -42,7 +42,7 @@ FORWARDS = {
 
 
 def test_every_method_that_trains_is_run_below():
-    assert set(FORWARDS) == {name for name, m in OPTIMIZERS.items() if m.optimizer.trains}
+    assert set(FORWARDS) == {name for name, m in OPTIMIZERS.items() if m.config.trains}
 
 
 @pytest.mark.parametrize(("optimizer", "forwards"), FORWARDS.items())

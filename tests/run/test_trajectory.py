@@ -20,7 +20,7 @@ from zo.run.replay import rebuild
 from zo.run.runner import run
 from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError, TrajectoryWriter
 
-ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.optimizer.trains and m.optimizer.replays]
+ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
 CONFIG = {
     "model": {"name": "tiny", "path": "a/tiny"},

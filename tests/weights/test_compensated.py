@@ -14,9 +14,7 @@ from zo.weights.space import ParameterSpace
 
 HALVES = [torch.bfloat16, torch.float16]
 ZEROTH_ORDER = [
-    name
-    for name, method in OPTIMIZERS.items()
-    if method.optimizer.trains and method.optimizer.replays
+    name for name, method in OPTIMIZERS.items() if method.config.trains and method.config.replays
 ]
 KEY = NoiseKey(seed=5, stream=ROUNDING, step=0, direction=0)
 SETTINGS = {"mezo_adam": {"state_dtype": "float32"}, "hizoo": {"state_dtype": "float32"}}

@@ -13,9 +13,10 @@ from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
 from zo.config import ConfigError
 from zo.lm.scoring import CandidateScorer
 from zo.noise import NoiseKey
-from zo.optim import NonFiniteError
-from zo.optim.lozo import LOZO, LOZOConfig
-from zo.optim.mezo import MeZO, MeZOConfig
+from zo.optim.base import NonFiniteError
+from zo.optim.config import LOZOConfig, MeZOConfig
+from zo.optim.lozo import LOZO
+from zo.optim.mezo import MeZO
 from zo.run.loop import BatchLoss
 from zo.weights import factors
 from zo.weights.directions import Gaussian

@@ -2,10 +2,12 @@
 
 import difflib
 import pickle
+import string
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
@@ -27,13 +29,16 @@ TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "checkpoint", "track
 def check_command_line(argv: Sequence[str]) -> None:
     """Exits with status 2, one line per problem, if any run that `argv` asks for could not be run.
 
-    Does nothing for a command line that only asks for information (`--help`, `--cfg`, ...).
+    `--help` is answered here. Hydra answers other questions (`--cfg`, `--info`, ...).
 
     Args:
         argv: The command line after the program's name.
     """
     args = get_args_parser().parse_known_args(list(argv))[0]
-    informs = (args.help, args.hydra_help, args.cfg, args.info, args.shell_completion)
+    if args.help:
+        print(help_text())
+        raise SystemExit(0)
+    informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
     if any(informs):
         return
     try:
@@ -44,6 +49,15 @@ def check_command_line(argv: Sequence[str]) -> None:
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def help_text() -> str:
+    """Returns the text of `--help`, from conf/config.yaml.
+
+    Hydra would print the same text, but it lists all groups of all its plugins before, which takes three times as long.
+    """
+    template = yaml.safe_load((CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text())["hydra"]["help"]
+    return string.Template(template["template"]).substitute()
 
 
 def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:

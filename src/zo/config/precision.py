@@ -1,17 +1,18 @@
-"""How numbers are held and rounded: the three places where half precision loses something."""
+"""Settings of how numbers are held and rounded. Imports no torch.
+
+The names of policies, noises and roundings stand here, too. A test holds them equal to what `zo.weights` and `zo.noise`
+implement.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from zo.noise import NOISES
-from zo.weights.restore import RESTORE_POLICIES
-from zo.weights.space import ROUNDINGS
-
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
+RESTORE_POLICIES = ("subtract", "merged", "snapshot", "streamed", "factors")
+NOISES = ("torch", "philox")
+ROUNDINGS = ("nearest", "stochastic", "compensated")
 LOSS_DTYPES = ("model", "float32")
 RECOMPUTED = ("streamed", "factors")
 """Policies under which Python code displaces weights in every forward pass, which a recording would leave out."""
@@ -38,7 +39,7 @@ class PrecisionConfig:
     name: str = MISSING
     dtype: str = "float32"
     loss: str = "float32"
-    restore: str = "subtract"
+    restore: str = "merged"
     noise: str = "torch"
     rounding: str = "nearest"
     tf32: bool = False
@@ -47,7 +48,7 @@ class PrecisionConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
         choices = {
-            "dtype": tuple(DTYPES),
+            "dtype": DTYPES,
             "loss": LOSS_DTYPES,
             "restore": RESTORE_POLICIES,
             "noise": NOISES,
@@ -68,8 +69,3 @@ class PrecisionConfig:
             right = f"must be false with restore={self.restore}, which displaces weights as it goes"
             found.append(("graphs", right))
         return found
-
-    def apply(self) -> None:
-        """Sets the process's TF32 switches, which are the only part of a precision that is not the model's own."""
-        torch.backends.cuda.matmul.allow_tf32 = self.tf32
-        torch.backends.cudnn.allow_tf32 = self.tf32

@@ -12,7 +12,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.origin import follow_path
 from zo.config.precision import PrecisionConfig
-from zo.lm.models import ModelConfig
+from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
 
@@ -157,7 +157,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     assert isinstance(run, RunConfig)
     follow_path(run.model, run.task)
     problems = list(_problems(run))
-    if OPTIMIZERS[run.optimizer.name].optimizer.trains and run.steps != 0:
+    if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
         problems += _resolve_lr(run)
     else:
         run.steps, run.lr = 0, 0.0
@@ -275,7 +275,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     yield from _factors_problems(run)
     if (
         run.precision.rounding in ("stochastic", "compensated")
-        and not OPTIMIZERS[run.optimizer.name].optimizer.replays
+        and not OPTIMIZERS[run.optimizer.name].config.replays
     ):
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)

@@ -1,47 +1,61 @@
-"""The methods. To add one: a file here, a line in OPTIMIZERS, a YAML of its name in conf/optimizer."""
+"""The methods. To add one: its settings in `config.py`, a file here, a line in OPTIMIZERS, a YAML in conf/optimizer.
 
-from zo.optim.adam import Adam, AdamConfig
-from zo.optim.base import (
-    BranchedLoss,
-    DifferentiableLoss,
-    Estimate,
-    LossFn,
-    Method,
-    NonFiniteError,
-    Record,
-    StepInfo,
-    ZOOptimizer,
+May import `zo.weights` and `zo.noise`. Importing this package or `zo.optim.config` imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from zo.optim.config import (
+    AdamConfig,
+    BSZOBConfig,
+    BSZOConfig,
+    HiZOOConfig,
+    LOZOConfig,
+    MethodConfig,
+    MeZOAdamConfig,
+    MeZOConfig,
+    SGDConfig,
+    ZeroShotConfig,
 )
-from zo.optim.bszo import BSZO, BSZOBConfig, BSZOConfig
-from zo.optim.hizoo import HiZOO, HiZOOConfig
-from zo.optim.lozo import LOZO, LOZOConfig
-from zo.optim.mezo import MeZO, MeZOConfig
-from zo.optim.mezo_adam import MeZOAdam, MeZOAdamConfig
-from zo.optim.sgd import SGD, SGDConfig
-from zo.optim.zero_shot import ZeroShot, ZeroShotConfig
+
+if TYPE_CHECKING:
+    from zo.optim.base import ZOOptimizer
+
+
+class Method(NamedTuple):
+    """A registered method.
+
+    Attributes:
+        config: Dataclass of its settings; field defaults are the method's defaults.
+        module: Module of this package that holds its class.
+        name: Name of that class.
+    """
+
+    config: type[MethodConfig]
+    module: str
+    name: str
+
+    @property
+    def optimizer(self) -> type[ZOOptimizer]:
+        """The class that runs the method; the first use imports torch."""
+        found: type[ZOOptimizer] = getattr(import_module(f"zo.optim.{self.module}"), self.name)
+        return found
+
 
 OPTIMIZERS: dict[str, Method] = {
-    "mezo": Method(MeZOConfig, MeZO),
-    "mezo_adam": Method(MeZOAdamConfig, MeZOAdam),
-    "hizoo": Method(HiZOOConfig, HiZOO),
-    "lozo": Method(LOZOConfig, LOZO),
-    "bszo": Method(BSZOConfig, BSZO),
-    "bszo_b": Method(BSZOBConfig, BSZO),
-    "adam": Method(AdamConfig, Adam),
-    "sgd": Method(SGDConfig, SGD),
-    "zero_shot": Method(ZeroShotConfig, ZeroShot),
+    "mezo": Method(MeZOConfig, "mezo", "MeZO"),
+    "mezo_adam": Method(MeZOAdamConfig, "mezo_adam", "MeZOAdam"),
+    "hizoo": Method(HiZOOConfig, "hizoo", "HiZOO"),
+    "lozo": Method(LOZOConfig, "lozo", "LOZO"),
+    "bszo": Method(BSZOConfig, "bszo", "BSZO"),
+    "bszo_b": Method(BSZOBConfig, "bszo", "BSZO"),
+    "adam": Method(AdamConfig, "adam", "Adam"),
+    "sgd": Method(SGDConfig, "sgd", "SGD"),
+    "zero_shot": Method(ZeroShotConfig, "zero_shot", "ZeroShot"),
 }
-"""Registry: name -> (configuration, class). It drives dispatch, the schema and the tests."""
+"""Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
 
-__all__ = [
-    "OPTIMIZERS",
-    "BranchedLoss",
-    "DifferentiableLoss",
-    "Estimate",
-    "LossFn",
-    "Method",
-    "NonFiniteError",
-    "Record",
-    "StepInfo",
-    "ZOOptimizer",
-]
+__all__ = ["OPTIMIZERS", "Method", "MethodConfig"]

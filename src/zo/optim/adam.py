@@ -14,40 +14,12 @@ in the parameters' dtype and no loss is scaled: in float16 they underflow, δ = 
 first step unless `adam_eps` is a number that float16 has (≥ 6e-8).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from zo.optim.backprop import Backprop
-
-
-@dataclass
-class AdamConfig:
-    """Settings of Adam.
-
-    Attributes:
-        beta1: β₁ in [0, 1).
-        beta2: β₂ in [0, 1).
-        adam_eps: δ > 0, added to √v̂.
-        weight_decay: λ ≥ 0.
-    """
-
-    name: str = "adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
-            ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
-            ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
-            ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-        ]
-        return [(key, right) for key, ok, right in checks if not ok]
+from zo.optim.config import AdamConfig
 
 
 class Adam(Backprop):

@@ -18,8 +18,6 @@ class Backprop(ZOOptimizer):
     The record is empty, since the gradient is as large as the model: such a step cannot be replayed.
     """
 
-    replays = False
-
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         pairs = list(zip(params.parameters, params.decays, strict=True))

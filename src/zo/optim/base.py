@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,8 +14,6 @@ from zo.weights.directions import Direction, Gaussian, Terms
 from zo.weights.restore import BranchedLoss, LossFn
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate
-
-STATE_DTYPES = ("param", "float32")
 
 
 @runtime_checkable
@@ -92,12 +90,6 @@ class ZOOptimizer(ABC):
             the space's residuals under `rounding=compensated`, and methods add to it.
     """
 
-    trains: ClassVar[bool] = True
-    """False for a baseline that makes no step at all."""
-
-    replays: ClassVar[bool] = True
-    """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
-
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         self.params = params
         self.config = config
@@ -108,6 +100,11 @@ class ZOOptimizer(ABC):
         self.state: dict[str, list[Tensor]] = {}
         if params.residuals is not None:
             self.state["residual"] = params.residuals
+
+    @property
+    def replays(self) -> bool:
+        """Whether losses are enough to repeat a step."""
+        return bool(self.config.replays)
 
     @property
     @abstractmethod
@@ -260,15 +257,3 @@ class _CountedBranches(_Counted):
 def state_dtype(name: str) -> torch.dtype | None:
     """Returns the dtype that `param` (None: the parameters' own) or `float32` stands for."""
     return {"param": None, "float32": torch.float32}[name]
-
-
-class Method(NamedTuple):
-    """A registered method.
-
-    Attributes:
-        config: Dataclass of the method's configuration; field defaults are the method's defaults.
-        optimizer: The class that runs it.
-    """
-
-    config: type[Any]
-    optimizer: type[ZOOptimizer]

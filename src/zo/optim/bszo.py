@@ -23,76 +23,18 @@ uses it; the reported loss is then the mean of the measured ones.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.config import BSZOConfig
 from zo.optim.posterior import Posterior, Vector
 from zo.weights.directions import Terms
 from zo.weights.space import ParameterSpace
 
 NEGLIGIBLE = 1e-10
 """Coefficients at most this large, in absolute value, are not worth a pass over the weights."""
-
-
-@dataclass
-class BSZOConfig:
-    """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale.
-        k: Subspace dimension, ≥ 1.
-        m: Measurements per step, ≥ k; None means k + 1.
-        reuse_probes: True: a measurement beyond the k-th takes the cached slope of the widest axis (BSZO). False: it
-            is a forward pass along the top eigenvector of Σ (BSZO-B).
-        two_sided: Two-sided differences, two forward passes per measurement.
-        prior_std: σ_p > 0; None means sqrt(n / 1e6) for n trainable values.
-        noise_std: σ_e at the start, > 0; None means sqrt(n / 1e6).
-        adaptive_noise: False keeps σ_e at its start value.
-        noise_ema: α in (0, 1], the weight of the newest squared residual in σ_e².
-        noise_update: σ_e adapts at `every` observation, or only before each `extra` one beyond the k-th, from the
-            pair observed last, which is Algorithm 1 to the letter.
-        noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
-        adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
-    """
-
-    name: str = "bszo"
-    eps: float = 1e-4
-    k: int = 2
-    m: int | None = None
-    reuse_probes: bool = True
-    two_sided: bool = False
-    prior_std: float | None = None
-    noise_std: float | None = None
-    adaptive_noise: bool = True
-    noise_ema: float = 0.1
-    noise_update: str = "every"
-    noise_floor: float = 0.1
-    adaptive_sampling: bool = True
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("eps", self.eps > 0, "must be greater than 0"),
-            ("k", self.k >= 1, "must be at least 1"),
-            ("m", self.m is None or self.m >= self.k, f"must be at least k={self.k}, or null"),
-            ("prior_std", self.prior_std is None or self.prior_std > 0, "must be > 0, or null"),
-            ("noise_std", self.noise_std is None or self.noise_std > 0, "must be > 0, or null"),
-            ("noise_ema", 0 < self.noise_ema <= 1, "must be in (0, 1]"),
-            ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
-            ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
-        ]
-        return [(key, right) for key, ok, right in checks if not ok]
-
-
-@dataclass
-class BSZOBConfig(BSZOConfig):
-    """BSZO-B, the paper's baseline: extra measurements are made, not looked up."""
-
-    name: str = "bszo_b"
-    reuse_probes: bool = False
 
 
 class BSZO(ZOOptimizer):

@@ -28,64 +28,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.optim.base import STATE_DTYPES, Estimate, LossFn, Record, ZOOptimizer, state_dtype
+from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer, state_dtype
+from zo.optim.config import HiZOOConfig
 from zo.optim.kernels import HiZOOScalars, passes
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget
-
-SMOOTH_SCHEDULES = ("constant", "cosine")
-
-
-@dataclass
-class HiZOOConfig:
-    """Settings of HiZOO.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale (paper: 1e-4; the HiZOO release: 1e-3).
-        hessian_smooth: s in [0, 1), the weight of the newest curvature in H; 0 is MeZO with one more forward pass.
-        smooth_schedule: s is `constant`, or falls to 0 as half a `cosine`.
-        smooth_steps: Steps, ≥ 1, over which it falls; `constant` does not read it.
-        state_dtype: Of H and the arithmetic on it: `param`, as the released code, or `float32`.
-        weight_decay: λ ≥ 0.
-    """
-
-    name: str = "hizoo"
-    eps: float = 1e-4
-    hessian_smooth: float = 1e-8
-    smooth_schedule: str = "constant"
-    smooth_steps: int = 20_000
-    state_dtype: str = "param"
-    weight_decay: float = 0.0
-
-    def notes(self) -> list[str]:
-        """Returns what a person should know of these values."""
-        if self.hessian_smooth > 1e-8:
-            return []
-        return [
-            f"optimizer.hessian_smooth={self.hessian_smooth:g} hardly moves H from 1: the losses are MeZO's to the "
-            "printed digits; a larger value uses the curvature"
-        ]
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("eps", self.eps > 0, "must be greater than 0"),
-            ("hessian_smooth", 0 <= self.hessian_smooth < 1, "must be in [0, 1)"),
-            (
-                "smooth_schedule",
-                self.smooth_schedule in SMOOTH_SCHEDULES,
-                f"must be one of {', '.join(SMOOTH_SCHEDULES)}",
-            ),
-            ("smooth_steps", self.smooth_steps >= 1, "must be at least 1"),
-            (
-                "state_dtype",
-                self.state_dtype in STATE_DTYPES,
-                f"must be one of {', '.join(STATE_DTYPES)}",
-            ),
-            ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-        ]
-        return [(key, right) for key, ok, right in checks if not ok]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,36 +20,15 @@ r: ε and η grow with the rank, as in the released code. `n` > 1 is ours: n dir
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Record
-from zo.optim.mezo import MeZO, MeZOConfig
+from zo.optim.config import LOZOConfig
+from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
 from zo.weights.space import ParameterSpace
-
-
-@dataclass
-class LOZOConfig(MeZOConfig):
-    """Settings of LOZO: those of MeZO, and of its directions.
-
-    Attributes:
-        rank: r ≥ 1.
-        interval: Steps, ≥ 1, for which V is kept.
-        divide_by_rank: The paper's factor 1/r of the update of matrices.
-    """
-
-    name: str = "lozo"
-    rank: int = 2
-    interval: int = 50
-    divide_by_rank: bool = False
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + [
-            (key, "must be at least 1") for key in ("rank", "interval") if getattr(self, key) < 1
-        ]
 
 
 class LOZO(MeZO):

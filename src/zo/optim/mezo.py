@@ -18,38 +18,11 @@ released code reports ℓ₊; decay spares biases and norms by module type (the 
 """
 
 import math
-from dataclasses import dataclass
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.config import MeZOConfig
 from zo.weights.directions import Terms
 from zo.weights.space import ParameterSpace
-
-
-@dataclass
-class MeZOConfig:
-    """Settings of MeZO.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale (paper: 1e-4; the MeZO release: 1e-3).
-        two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
-        n: Directions per step, ≥ 1, whose estimates are averaged.
-        weight_decay: λ ≥ 0.
-    """
-
-    name: str = "mezo"
-    eps: float = 1e-4
-    two_sided: bool = True
-    n: int = 1
-    weight_decay: float = 0.0
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("eps", self.eps > 0, "must be greater than 0"),
-            ("n", self.n >= 1, "must be at least 1"),
-            ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-        ]
-        return [(key, right) for key, ok, right in checks if not ok]
 
 
 class MeZO(ZOOptimizer):

@@ -24,44 +24,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.optim.base import STATE_DTYPES, Record, state_dtype
+from zo.optim.base import Record, state_dtype
+from zo.optim.config import MeZOAdamConfig
 from zo.optim.kernels import AdamScalars, passes
-from zo.optim.mezo import MeZO, MeZOConfig
+from zo.optim.mezo import MeZO
 from zo.weights.directions import Terms, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget
-
-
-@dataclass
-class MeZOAdamConfig(MeZOConfig):
-    """Settings of MeZO-Adam: those of MeZO, and of Adam.
-
-    Attributes:
-        beta1: β₁ in [0, 1).
-        beta2: β₂ in [0, 1).
-        adam_eps: δ > 0, added to √v̂.
-        state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
-    """
-
-    name: str = "mezo_adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    adam_eps: float = 1e-8
-    state_dtype: str = "param"
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
-            ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
-            ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
-            (
-                "state_dtype",
-                self.state_dtype in STATE_DTYPES,
-                f"must be one of {', '.join(STATE_DTYPES)}",
-            ),
-        ]
-        return super().problems() + [(key, right) for key, ok, right in checks if not ok]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,34 +12,12 @@ Source: Robbins and Monro 1951; Polyak 1964 for the momentum. `torch.optim.SGD`.
 Deviations: dropout is off, as in every zeroth-order method here, so that both minimise the same loss.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from zo.optim.backprop import Backprop
-
-
-@dataclass
-class SGDConfig:
-    """Settings of SGD.
-
-    Attributes:
-        momentum: μ in [0, 1).
-        weight_decay: λ ≥ 0.
-    """
-
-    name: str = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = [
-            ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
-            ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-        ]
-        return [(key, right) for key, ok, right in checks if not ok]
+from zo.optim.config import SGDConfig
 
 
 class SGD(Backprop):

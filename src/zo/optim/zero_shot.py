@@ -3,26 +3,11 @@
 Cost: no forward pass beside the evaluation; no state. **Source**: none needed. **Deviations**: none.
 """
 
-from dataclasses import dataclass
-
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-
-
-@dataclass
-class ZeroShotConfig:
-    """Nothing to set."""
-
-    name: str = "zero_shot"
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns no problem."""
-        return []
 
 
 class ZeroShot(ZOOptimizer):
     """Leaves θ alone."""
-
-    trains = False
 
     @property
     def forwards_per_step(self) -> int:

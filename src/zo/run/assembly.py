@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from zo.config import RunConfig
-from zo.config.precision import DTYPES
 from zo.lm.models import Loaded, load
-from zo.optim import OPTIMIZERS, ZOOptimizer
+from zo.optim import OPTIMIZERS
+from zo.optim.base import ZOOptimizer
 from zo.run.provenance import weights_hash
 from zo.weights.space import ParameterSpace
 
@@ -40,9 +40,10 @@ class Assembly:
         if cfg.threads is not None:
             torch.set_num_threads(cfg.threads)
         device = torch.device(_resolve(cfg.device))
-        cfg.precision.apply()
-        loaded = load(cfg.model, DTYPES[cfg.precision.dtype], device)
         how = cfg.precision
+        torch.backends.cuda.matmul.allow_tf32 = how.tf32
+        torch.backends.cudnn.allow_tf32 = how.tf32
+        loaded = load(cfg.model, getattr(torch, how.dtype), device)
         params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
         assert cfg.lr is not None
         optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(

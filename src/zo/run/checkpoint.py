@@ -16,7 +16,7 @@ import torch
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from zo.optim import ZOOptimizer
+from zo.optim.base import ZOOptimizer
 from zo.run import atomic
 
 VERSION = 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from zo.config import RunConfig
 from zo.lm.scoring import Batch, CandidateScorer, Evaluation
-from zo.optim import NonFiniteError
+from zo.optim.base import NonFiniteError
 from zo.run import checkpoint, memory, trajectory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples

@@ -1,0 +1,294 @@
+"""Settings of the methods, one dataclass each. Imports no torch: checking a configuration has to be quick.
+
+A field's default is the method's default. `problems` names every value out of range.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+STATE_DTYPES = ("param", "float32")
+SMOOTH_SCHEDULES = ("constant", "cosine")
+
+Problems = list[tuple[str, str]]
+"""(key, what would be right), one pair for each value out of range."""
+
+
+@dataclass
+class MethodConfig:
+    """What the settings of every method have.
+
+    Attributes:
+        name: The method's name in `zo.optim.OPTIMIZERS`.
+    """
+
+    name: str = ""
+
+    trains: ClassVar[bool] = True
+    """False for a baseline that makes no step at all."""
+
+    replays: ClassVar[bool] = True
+    """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Returns what a person should know of these values."""
+        return []
+
+
+def _failed(checks: Iterable[tuple[str, bool, str]]) -> Problems:
+    return [(key, right) for key, ok, right in checks if not ok]
+
+
+def _one_of(key: str, value: str, options: tuple[str, ...]) -> tuple[str, bool, str]:
+    return key, value in options, f"must be one of {', '.join(options)}"
+
+
+@dataclass
+class MeZOConfig(MethodConfig):
+    """Settings of MeZO.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale (paper: 1e-4; the MeZO release: 1e-3).
+        two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
+        n: Directions per step, ≥ 1, whose estimates are averaged.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "mezo"
+    eps: float = 1e-4
+    two_sided: bool = True
+    n: int = 1
+    weight_decay: float = 0.0
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed(
+            [
+                ("eps", self.eps > 0, "must be greater than 0"),
+                ("n", self.n >= 1, "must be at least 1"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+
+@dataclass
+class MeZOAdamConfig(MeZOConfig):
+    """Settings of MeZO-Adam: those of MeZO, and of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
+    """
+
+    name: str = "mezo_adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    state_dtype: str = "param"
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + _failed(
+            [
+                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+                _one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+            ]
+        )
+
+
+@dataclass
+class HiZOOConfig(MethodConfig):
+    """Settings of HiZOO.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale (paper: 1e-4; the HiZOO release: 1e-3).
+        hessian_smooth: s in [0, 1), the weight of the newest curvature in H; 0 is MeZO with one more forward pass.
+        smooth_schedule: s is `constant`, or falls to 0 as half a `cosine`.
+        smooth_steps: Steps, ≥ 1, over which it falls; `constant` does not read it.
+        state_dtype: Of H and the arithmetic on it: `param`, as the released code, or `float32`.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "hizoo"
+    eps: float = 1e-4
+    hessian_smooth: float = 1e-8
+    smooth_schedule: str = "constant"
+    smooth_steps: int = 20_000
+    state_dtype: str = "param"
+    weight_decay: float = 0.0
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed(
+            [
+                ("eps", self.eps > 0, "must be greater than 0"),
+                ("hessian_smooth", 0 <= self.hessian_smooth < 1, "must be in [0, 1)"),
+                _one_of("smooth_schedule", self.smooth_schedule, SMOOTH_SCHEDULES),
+                ("smooth_steps", self.smooth_steps >= 1, "must be at least 1"),
+                _one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+    def notes(self) -> list[str]:
+        """Returns what a person should know of these values."""
+        if self.hessian_smooth > 1e-8:
+            return []
+        return [
+            f"optimizer.hessian_smooth={self.hessian_smooth:g} hardly moves H from 1: the losses are MeZO's to the "
+            "printed digits; a larger value uses the curvature"
+        ]
+
+
+@dataclass
+class LOZOConfig(MeZOConfig):
+    """Settings of LOZO: those of MeZO, and of its directions.
+
+    Attributes:
+        rank: r ≥ 1.
+        interval: Steps, ≥ 1, for which V is kept.
+        divide_by_rank: The paper's factor 1/r of the update of matrices.
+    """
+
+    name: str = "lozo"
+    rank: int = 2
+    interval: int = 50
+    divide_by_rank: bool = False
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + _failed(
+            (key, getattr(self, key) >= 1, "must be at least 1") for key in ("rank", "interval")
+        )
+
+
+@dataclass
+class BSZOConfig(MethodConfig):
+    """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale.
+        k: Subspace dimension, ≥ 1.
+        m: Measurements per step, ≥ k; None means k + 1.
+        reuse_probes: True: a measurement beyond the k-th takes the cached slope of the widest axis (BSZO). False: it
+            is a forward pass along the top eigenvector of Σ (BSZO-B).
+        two_sided: Two-sided differences, two forward passes per measurement.
+        prior_std: σ_p > 0; None means sqrt(n / 1e6) for n trainable values.
+        noise_std: σ_e at the start, > 0; None means sqrt(n / 1e6).
+        adaptive_noise: False keeps σ_e at its start value.
+        noise_ema: α in (0, 1], the weight of the newest squared residual in σ_e².
+        noise_update: σ_e adapts at `every` observation, or only before each `extra` one beyond the k-th, from the
+            pair observed last, which is Algorithm 1 to the letter.
+        noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
+        adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
+    """
+
+    name: str = "bszo"
+    eps: float = 1e-4
+    k: int = 2
+    m: int | None = None
+    reuse_probes: bool = True
+    two_sided: bool = False
+    prior_std: float | None = None
+    noise_std: float | None = None
+    adaptive_noise: bool = True
+    noise_ema: float = 0.1
+    noise_update: str = "every"
+    noise_floor: float = 0.1
+    adaptive_sampling: bool = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed(
+            [
+                ("eps", self.eps > 0, "must be greater than 0"),
+                ("k", self.k >= 1, "must be at least 1"),
+                ("m", self.m is None or self.m >= self.k, f"must be at least k={self.k}, or null"),
+                ("prior_std", self.prior_std is None or self.prior_std > 0, "must be > 0, or null"),
+                ("noise_std", self.noise_std is None or self.noise_std > 0, "must be > 0, or null"),
+                ("noise_ema", 0 < self.noise_ema <= 1, "must be in (0, 1]"),
+                ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
+                ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
+            ]
+        )
+
+
+@dataclass
+class BSZOBConfig(BSZOConfig):
+    """BSZO-B, the paper's baseline: extra measurements are made, not looked up."""
+
+    name: str = "bszo_b"
+    reuse_probes: bool = False
+
+
+@dataclass
+class AdamConfig(MethodConfig):
+    """Settings of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    replays: ClassVar[bool] = False
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed(
+            [
+                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+
+@dataclass
+class SGDConfig(MethodConfig):
+    """Settings of SGD.
+
+    Attributes:
+        momentum: μ in [0, 1).
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    replays: ClassVar[bool] = False
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed(
+            [
+                ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+
+@dataclass
+class ZeroShotConfig(MethodConfig):
+    """Nothing to set."""
+
+    name: str = "zero_shot"
+
+    trains: ClassVar[bool] = False
