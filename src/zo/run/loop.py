@@ -75,7 +75,7 @@ class Session:
             train = [example.true_candidate_alone() for example in train]
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
         read["weights"] = assembly.base
-        if assembly.optimizer.trains and assembly.optimizer.replays:
+        if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
         return cls(train, validation, test, scorer, assembly, read)
 
