@@ -199,7 +199,7 @@ def describe(run: RunConfig) -> str:
 
 def notes(run: RunConfig) -> list[str]:
     """Returns what a person should know of the choices, one sentence each."""
-    found = list(getattr(run.optimizer, "notes", list)())
+    found = run.optimizer.notes()
     grid = run.model.lr_grid.get(run.optimizer.name, ())
     if run.model.lr_grid_of and run.lr in grid:
         rates = ", ".join(f"{lr:g}" for lr in grid)
