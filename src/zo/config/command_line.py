@@ -1,11 +1,13 @@
 """A command line's cells: every run that it asks for, composed and checked before the first one starts."""
 
 import difflib
-import pickle
 import string
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -15,15 +17,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zo.config import ConfigError, Problem, RunConfig, to_run_config
+from zo.config.composition import Composer, Files, NotPlainError, parse
 from zo.config.origin import CONFIG_DIR
+from zo.config.schema import ConfigError, Problem, RunConfig, checked, to_run_config
 
 CONFIG_NAME = "config"
-GROUPS = ("model", "task", "optimizer", "precision")
-TOP_LEVEL = {f.name for f in fields(RunConfig)} - {*GROUPS, "checkpoint", "tracking"}
 
 
 def check_command_line(argv: Sequence[str]) -> None:
@@ -70,15 +70,21 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     Raises:
         ConfigError: With every problem of every run, each once.
     """
+    expanded = _expand(list(overrides), multirun)
+    common = set(expanded[0]).intersection(*expanded)
+    varying = {parse(o).key_or_group for cell in expanded for o in cell if o not in common}
+    composer = Composer(_files(CONFIG_DIR), varying)
     configs: list[RunConfig] = []
     problems: dict[str, Problem] = {}
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        composer = _Composer()
-        for cell in _expand(list(overrides), multirun):
+    refused: set[str] = set()  # overrides that were explained once
+    for cell in expanded:
+        if refused.isdisjoint(cell):
             try:
-                configs.append(to_run_config(composer.compose(cell)))
+                configs.append(_run(composer, cell))
             except ConfigError as error:
-                problems.update({str(p): p for p in error.problems})
+                problems |= {str(p): p for p in error.problems}
+                if isinstance(error, _UncomposedError):
+                    refused |= {f"{p.key}={p.value}" for p in error.problems}
     if problems:
         raise ConfigError(list(problems.values()))
     return configs
@@ -90,14 +96,73 @@ def parameters(sweep: str) -> dict[str, str]:
     Args:
         sweep: Name of a file in conf/sweep.
     """
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        base = loader.load_configuration(CONFIG_NAME, [f"sweep={sweep}"], RunMode.MULTIRUN).hydra
-    return {key: str(given) for key, given in (base.sweeper.params or {}).items()}
+    return _sweeper([f"sweep={sweep}"])[1]
+
+
+@cache
+def _files(directory: Path) -> Files:
+    return Files(directory)
+
+
+def _run(composer: Composer, overrides: list[str]) -> RunConfig:
+    """Returns one checked run.
+
+    Raises:
+        ConfigError: With every problem of it.
+    """
+    try:
+        return checked(composer.compose(overrides))
+    except (NotPlainError, HydraException, OmegaConfBaseException):
+        with _hydra():  # composes what is not plain, and explains what is wrong
+            try:
+                return to_run_config(compose(CONFIG_NAME, overrides=overrides))
+            except (HydraException, OmegaConfBaseException) as error:
+                found = _override_problems(overrides)
+                problems = found or [Problem("conf", CONFIG_NAME, _explain(error))]
+                raise _UncomposedError(problems) from None
+
+
+class _UncomposedError(ConfigError):
+    """Overrides that Hydra does not compose."""
+
+
+def _hydra() -> AbstractContextManager[None]:
+    return initialize_config_dir(str(CONFIG_DIR), version_base="1.3")  # type: ignore[return-value]
 
 
 def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
     """Returns the overrides of each run: Hydra's basic sweep, the sweep file's parameters first."""
+    try:
+        parsed = [parse(o) for o in overrides]
+        several = any(p.is_sweep_override() for p in parsed)
+        if any(p.is_hydra_override() or "glob(" in str(p.input_line) for p in parsed):
+            raise NotPlainError("settings of Hydra's own")
+        if several and not multirun:
+            raise NotPlainError("refused by Hydra")
+        mode, params = _sweeper(
+            [o for o, p in zip(overrides, parsed, strict=True) if not p.is_sweep_override()]
+        )
+    except (NotPlainError, HydraException):
+        with _hydra():
+            return _expand_by_hydra(overrides, multirun)
+    if not multirun and mode != RunMode.MULTIRUN.name:
+        return [overrides]
+    swept = [parse(f"{key}={value}") for key, value in params.items()]
+    (batch,) = BasicSweeper.split_arguments([*swept, *parsed], max_batch_size=None)
+    return [list(cell) for cell in batch]
+
+
+def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
+    """Returns Hydra's mode, and the parameters of its sweeper, as the files have them."""
+    files = _files(CONFIG_DIR)
+    chosen = {parse(o).key_or_group: parse(o).value() for o in overrides}
+    data, _ = files.compose({key: name for key, name in chosen.items() if key in files.groups})
+    own = data.get("hydra", {})
+    params = own.get("sweeper", {}).get("params") or {}
+    return own.get("mode"), {key: str(given) for key, given in params.items()}
+
+
+def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
     loader = GlobalHydra.instance().config_loader()
     try:
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
@@ -122,39 +187,6 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
         [*parser.parse_overrides(swept), *parsed], max_batch_size=None
     )
     return [list(cell) for cell in batch]
-
-
-class _Composer:
-    """Composes cells; those that differ in values alone (seed, optimizer.k), not in choices, share one composition."""
-
-    def __init__(self) -> None:
-        self._shared: dict[tuple[str, ...], bytes] = {}  # pickled: copied in half the time
-        self._parser = OverridesParser.create()
-
-    def compose(self, overrides: list[str]) -> DictConfig:
-        """Composes one run's configuration.
-
-        Raises:
-            ConfigError: Naming every override that cannot be composed.
-        """
-        values = [o for o in overrides if _is_value(o.partition("=")[0])]
-        rest = tuple(o for o in overrides if o not in values)
-        try:
-            if rest not in self._shared:
-                self._shared[rest] = pickle.dumps(compose(CONFIG_NAME, overrides=list(rest)))
-            cfg: DictConfig = pickle.loads(self._shared[rest])
-            for override in self._parser.parse_overrides(values):
-                OmegaConf.update(cfg, override.key_or_group, override.value())
-        except (HydraException, OmegaConfBaseException) as error:
-            problems = _override_problems(overrides)
-            raise ConfigError(problems or [Problem("conf", CONFIG_NAME, _explain(error))]) from None
-        return cfg
-
-
-def _is_value(key: str) -> bool:
-    """Returns whether an override's key is a value of the run or of one of its groups."""
-    group, dot, _ = key.partition(".")
-    return key in TOP_LEVEL or (bool(dot) and group in GROUPS)
 
 
 def _override_problems(overrides: list[str]) -> list[Problem]:

@@ -155,6 +155,15 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
         text = str(error).splitlines()[0]
         raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
     assert isinstance(run, RunConfig)
+    return checked(run)
+
+
+def checked(run: RunConfig) -> RunConfig:
+    """Returns a run with its learning rate resolved.
+
+    Raises:
+        ConfigError: Naming every key that is out of range or does not fit another one.
+    """
     follow_path(run.model, run.task)
     problems = list(_problems(run))
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
