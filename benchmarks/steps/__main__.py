@@ -35,7 +35,7 @@ from benchmarks.steps.shapes import EXAMPLES, SHAPES
 from zo.config import register
 from zo.run import atomic
 from zo.run.provenance import device_name
-from zo.weights.restore import RESTORE_POLICIES
+from zo.weights.constraints import RESTORE_POLICIES
 
 ON_CPU = ("opt-125m",)
 ON_GPU = ("opt-1.3b", "mistral-7b", "opt-13b")

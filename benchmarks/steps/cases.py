@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.steps.shapes import SHAPES
 from zo.config import ConfigError, RunConfig, command_line
 from zo.config.precision import PrecisionConfig
-from zo.weights.restore import RESTORE_POLICIES
+from zo.weights.constraints import RESTORE_POLICIES
 
 FORWARD = "forward"
 """In place of a method: one forward pass at θ, what steps are compared with."""

@@ -18,7 +18,7 @@ from benchmarks.steps.shapes import SHAPES, batches
 from benchmarks.steps.tables import TARGETS_MS, label
 from zo.config import RunConfig, register
 from zo.optim import OPTIMIZERS
-from zo.weights.restore import RESTORE_POLICIES
+from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.space import ParameterSpace
 
 

@@ -9,7 +9,7 @@ from benchmarks.steps.floor import Ceilings, Pass, Workload, floor, forward_floo
 from tests.support import tiny_models
 from zo.optim import OPTIMIZERS
 from zo.tasks import Encoded
-from zo.weights.space import RESTORE_POLICIES
+from zo.weights.constraints import RESTORE_POLICIES
 
 # Two layers of width 32: 4 (32·32 + 32) for attention, (32·64 + 64) + (64·32 + 32) behind it, 2 · 64 for two norms.
 LAYER = 4 * 1056 + 2112 + 2080 + 128

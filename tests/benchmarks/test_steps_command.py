@@ -15,7 +15,7 @@ from benchmarks.steps.cases import FORWARD, Case, cases, split, ways
 from benchmarks.steps.measure import Peak, Times, in_turns
 from benchmarks.steps.records import Records, Row
 from zo.config import register
-from zo.weights.space import RESTORE_POLICIES
+from zo.weights.constraints import RESTORE_POLICIES
 
 LINE = ["--device", "cpu", "--threads", "1", "--shapes", "opt-tiny", "--examples", "sst2"]
 LINE += ["--methods", "bszo", "--restores", "subtract", "snapshot", "--noises", "torch"]

@@ -329,8 +329,8 @@ def test_directions_are_drawn_by_the_engine_of_the_space(name, noise):
 def test_the_bits_that_round_an_update_are_new_each_step(name):
     loss = Quadratic(torch.bfloat16, rounding="stochastic")
     opt, keys = start(name, loss, seed=7), []
-    carry_out = loss.params.carry_out
-    loss.params.carry_out = lambda *args: (keys.append(args[2]), carry_out(*args))
+    policy, update = loss.params.policy, loss.params.policy.update
+    policy.update = lambda *args: (keys.append(args[2]), update(*args))
     for _ in range(3):
         opt.step(loss)
     assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]

@@ -146,11 +146,11 @@ def test_a_move_and_its_way_back_are_one_pass_as_they_are_two(drawer, dtype, ter
     for case in cases:
         once = drawer.add_(theta.clone(), theta.clone(), 4, back, **case)
         twice = drawer.add_(once, once, 4, terms, 0.25, **case)
-        got = drawer.add_(torch.empty_like(theta), theta, 4, terms, 0.25, back=back, **case)
+        got = drawer.add_(torch.empty_like(theta), theta, 4, terms, 0.25, pending=back, **case)
         assert torch.equal(got, twice)
         if "start" not in case:
             some = torch.empty_like(theta[rows])
-            drawer.add_(some, theta, 4, terms, 0.25, back=back, rows=rows, **case)
+            drawer.add_(some, theta, 4, terms, 0.25, pending=back, rows=rows, **case)
             assert torch.equal(some, twice[rows])
 
 

@@ -97,10 +97,10 @@ def kills_of(optimizer: str, restore: str) -> list[At]:
         moving = At("torch.optim:Optimizer.zero_grad", 3, "after")
     elif restore == "factors":
         in_step = At("zo.run.loop:BatchLoss.branches", 5, "after")
-        moving = At("zo.weights.factors:_fold", 10)
+        moving = At("zo.weights.restore.factors:_fold", 10)
     else:
         in_step = At("zo.run.loop:BatchLoss.__call__", 10, "after")
-        moving = At("zo.weights.updates:ParameterUpdate.make", 60)
+        moving = At("zo.weights.updates:ParameterUpdate.apply", 60)
     return [in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving]
 
 

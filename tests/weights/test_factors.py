@@ -18,8 +18,8 @@ from zo.optim.config import LOZOConfig, MeZOConfig
 from zo.optim.lozo import LOZO
 from zo.optim.mezo import MeZO
 from zo.run.loop import BatchLoss
-from zo.weights import factors
 from zo.weights.directions import Gaussian
+from zo.weights.restore import factors
 from zo.weights.space import ParameterSpace
 
 LR, EPS = 1e-4, 1e-3
@@ -59,7 +59,7 @@ class Trial:
 
     def theta(self) -> list[Tensor]:
         """W + A Vᵀ, in float64."""
-        if self.params.factors is None:
+        if self.params.restore != "factors":
             return [p.double() for p in self.params.tensors]
         return [
             p.double() + (a.T @ v if p.dim() > 1 else 0)
@@ -68,7 +68,7 @@ class Trial:
 
     def sides(self) -> list[tuple[Tensor, Tensor]]:
         """Aᵀ and Vᵀ of every tensor, in float64."""
-        pairs = zip(self.params.factors.a, self.params.factors._v, strict=True)
+        pairs = zip(self.params.policy.a, self.params.policy._v, strict=True)
         return [(a.double(), v.double()) for a, v in pairs]
 
     def weights(self) -> list[Tensor]:
@@ -138,7 +138,7 @@ def test_matrices_are_written_once_per_interval():
         trial.steps(1)
         for i, (p, q) in enumerate(zip(trial.params.tensors, was, strict=True)):
             assert torch.equal(p, q) == (i in matrices and step % INTERVAL != 0)
-    assert not any(a.any() for a in trial.params.factors.a)
+    assert not any(a.any() for a in trial.params.policy.a)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -275,7 +275,7 @@ def test_a_factor_that_is_not_finite_is_named():
     trial = Trial(opt(), "factors")
     trial.steps(1)
     assert trial.params.non_finite() is None
-    trial.params.factors.a[0][0, 0] = float("nan")
+    trial.params.policy.a[0][0, 0] = float("nan")
     assert trial.params.non_finite()[0] == f"{trial.params.names[0]} (factor)"
 
 
@@ -294,8 +294,8 @@ def test_probes_of_half_precision_weights_are_as_near_to_the_exact_ones(dtype):
         trial = Trial(opt(init_std=0.05).to(dtype).to(compute), restore)
         keys = {"u": NoiseKey(draw, 0, 0, 0), "v": NoiseKey(draw, 1, 0, 0)}
         z = replace(trial.optimizer.direction(), **keys)
-        if trial.params.factors is not None:
-            trial.params.factors.hold([z])
+        if restore == "factors":
+            trial.params.use_subspace([z])
         with trial.params.excursion() as trip:
             plus, minus = trip.losses(trial.loss, [[(3e-3, z)], [(-3e-3, z)]])
         return plus - minus
@@ -421,7 +421,7 @@ def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
     model = Shared(ids)
     params = ParameterSpace.of(model, "factors")
     z = LOZO(params, LOZOConfig(), lr=LR, seed=0).direction()
-    params.factors.go([[(EPS, z)], [(-EPS, z)]])
+    params.policy._displace([[(EPS, z)], [(-EPS, z)]])
     with pytest.raises(ValueError, match=why):
         model(torch.zeros(6, 4, 3))
 

@@ -13,11 +13,11 @@ from zo.noise import NOISES, NoiseKey, engine
 from zo.optim import OPTIMIZERS
 from zo.run.loop import BatchLoss
 from zo.tasks import Encoded
-from zo.weights import restore as restore_module
 from zo.weights import updates
 from zo.weights.directions import Gaussian
+from zo.weights.restore import streamed
+from zo.weights.restore.streamed import Streamed, buffer_bytes
 from zo.weights.space import ParameterSpace
-from zo.weights.streamed import Stream
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
 METHODS = {
@@ -88,9 +88,9 @@ class Run:
         return [t.view(torch.uint8).numpy().tobytes() for t in self.params.tensors]
 
 
-def stream_of(space: ParameterSpace) -> Stream:
-    assert space.stream is not None
-    return space.stream
+def policy_of(space: ParameterSpace) -> Streamed:
+    assert isinstance(space.policy, Streamed)
+    return space.policy
 
 
 def as_it_was(model: nn.Module) -> list[tuple]:
@@ -217,9 +217,9 @@ def noted(monkeypatch) -> list[tuple[int, int]]:
         found.append((i, rows.numel() * theta.shape[1]))
         some(out, theta, i, terms, rows)
 
-    for module in (updates, restore_module):
+    for module in (updates, streamed):
         monkeypatch.setattr(module, "add_", add)
-    monkeypatch.setattr(restore_module, "add_rows_", add_rows)
+    monkeypatch.setattr(streamed, "add_rows_", add_rows)
     return found
 
 
@@ -332,7 +332,7 @@ def test_modules_inside_modules_that_hold_weights_and_modules_called_twice():
     assert torch.equal(found, expected)
     assert not torch.equal(found, model(x))
     # outer's two, and inside of it the larger of inner's one and shared's two, each rounded up to 64 bytes
-    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == 128 + 64 + max(128, 128 + 64)
+    assert policy_of(ParameterSpace.of(model, "streamed")).bytes == 128 + 64 + max(128, 128 + 64)
 
 
 class Caller(nn.Module):
@@ -448,7 +448,7 @@ def test_frozen_weights_are_not_displaced():
     model[1].bias.requires_grad_(False)
     expected, found = displaced(model, torch.randn(2, 4))
     assert torch.equal(found, expected)
-    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == 64
+    assert policy_of(ParameterSpace.of(model, "streamed")).bytes == 64
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -457,23 +457,23 @@ def test_the_buffer_is_as_large_as_the_largest_module(name):
     head = VOCABULARY * 32 * 4
     biases = {"roberta": 1, "bert": 1}.get(name, 0)  # of the head
     expected = sum(-(-size // 64) * 64 for size in [head] + [VOCABULARY * 4] * biases)
-    assert stream_of(ParameterSpace.of(model, "streamed")).bytes == expected
+    assert policy_of(ParameterSpace.of(model, "streamed")).bytes == expected
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
     run = Run(name)
-    stream, places = stream_of(run.params), []
-    displaced, room = restore_module.Streamed._displace, stream._buffer.data_ptr()
+    policy, places = policy_of(run.params), []
+    displace, start = Streamed._displace, policy._buffer.data_ptr()
 
-    def note(self, terms, out, i, rows):
-        places.append((out.data_ptr() - room, out.numel() * out.element_size()))
-        displaced(self, terms, out, i, rows)
+    def note(self, out, i, rows):
+        places.append((out.data_ptr() - start, out.numel() * out.element_size()))
+        displace(self, out, i, rows)
 
-    monkeypatch.setattr(restore_module.Streamed, "_displace", note)
+    monkeypatch.setattr(Streamed, "_displace", note)
     run.optimizer.step(run.loss)
     assert len(places) >= 2 * len(run.params.tensors)
-    assert all(begin >= 0 and begin + size <= stream.bytes for begin, size in places)
+    assert all(begin >= 0 and begin + size <= policy.bytes for begin, size in places)
     assert all(begin % 64 == 0 for begin, _ in places)
 
 
@@ -491,7 +491,7 @@ def test_what_the_buffer_of_opt_13b_takes():
         model = OPTForCausalLM(config).to(torch.bfloat16)
     names, weights = zip(*model.named_parameters(), strict=True)
     total = sum(p.numel() * p.element_size() for p in weights)
-    assert Stream(model, weights, names).bytes / total == pytest.approx(0.020, abs=5e-4)
+    assert buffer_bytes(model, weights, names) / total == pytest.approx(0.020, abs=5e-4)
 
 
 def test_a_replay_displaces_nothing(monkeypatch):

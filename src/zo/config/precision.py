@@ -1,21 +1,18 @@
 """Settings of how numbers are held and rounded. Imports no torch.
 
-The names of policies, noises and roundings stand here, too. A test holds them equal to what `zo.weights` and `zo.noise`
-implement.
+The names of the noises stand here, too. A test holds them equal to what `zo.noise` implements.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
+
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
 DTYPES = ("float32", "bfloat16", "float16")
-RESTORE_POLICIES = ("subtract", "merged", "snapshot", "streamed", "factors")
 NOISES = ("torch", "philox")
-ROUNDINGS = ("nearest", "stochastic", "compensated")
 LOSS_DTYPES = ("model", "float32")
-RECOMPUTED = ("streamed", "factors")
-"""Policies under which Python code displaces weights in every forward pass, which a recording would leave out."""
 
 
 @dataclass
@@ -27,7 +24,7 @@ class PrecisionConfig:
         dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
-        restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.weights.space.ParameterSpace`.
+        restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.weights.restore`.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`; `stochastic`, up or down at random such that the
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
@@ -59,13 +56,11 @@ class PrecisionConfig:
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
-        if self.rounding in ("stochastic", "compensated") and self.dtype == "float32":
-            found.append(("rounding", "must be nearest for float32, in which updates are computed"))
-        if self.rounding == "stochastic" and self.noise == "torch":
-            found.append(
-                ("rounding", "must be nearest, or noise must be philox, which draws the bits")
+        if not found:
+            found += conflicts(
+                *(self.restore, self.rounding),
+                half=self.dtype != "float32",
+                philox=self.noise == "philox",
+                graphs=self.graphs,
             )
-        if self.graphs and self.restore in RECOMPUTED:
-            right = f"must be false with restore={self.restore}, which displaces weights as it goes"
-            found.append(("graphs", right))
         return found

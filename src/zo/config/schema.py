@@ -15,6 +15,7 @@ from zo.config.precision import PrecisionConfig
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
+from zo.weights.constraints import RESTORE_POLICIES, conflicts
 
 NOT_SCIENTIFIC = (
     *("lr_index", "eval_tokens", "out", "resume", "device", "threads"),
@@ -281,7 +282,11 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
         yield Problem("task.objective", "lm", "must be classification for a masked model")
-    yield from _factors_problems(run)
+    lozo, decay = run.optimizer.name == "lozo", getattr(run.optimizer, "weight_decay", 0.0)
+    if run.precision.restore in RESTORE_POLICIES:
+        for key, right in conflicts(run.precision.restore, low_rank=lozo, decay=decay):
+            group = "optimizer" if key == "weight_decay" else "precision"
+            yield Problem(f"{group}.{key}", getattr(getattr(run, group), key), right)
     if (
         run.precision.rounding in ("stochastic", "compensated")
         and not OPTIMIZERS[run.optimizer.name].config.replays
@@ -316,19 +321,3 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
         )
-
-
-def _factors_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what does not go with `precision.restore=factors`."""
-    if run.precision.restore == "factors":
-        if run.optimizer.name != "lozo":
-            right = "goes with optimizer=lozo alone, whose directions are of low rank"
-            yield Problem("precision.restore", "factors", right)
-        elif run.precision.rounding != "nearest":
-            right = (
-                "must be nearest with precision.restore=factors, which adds updates up in float32"
-            )
-            yield Problem("precision.rounding", run.precision.rounding, right)
-        elif run.optimizer.weight_decay:
-            right = "must be 0 with precision.restore=factors, which leaves the weights as they are between intervals"
-            yield Problem("optimizer.weight_decay", run.optimizer.weight_decay, right)

@@ -243,7 +243,7 @@ def _add(
     theta: Any,
     scale: Any,
     start: Any,
-    back: Any,
+    pending: Any,
     coefficients: Any,
     keys: Any,
     keep: Any,
@@ -251,19 +251,19 @@ def _add(
 ) -> None:
     """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out.
 
-    The first `back` terms are added to theta before that, and their sum is rounded to nearest. A key that comes twice
-    in a row is drawn once.
+    The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
+    twice in a row is drawn once.
     """
     drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
     for i in range(-(start % 4), len(out), CHUNK):
         low, high, block = max(0, -i), min(CHUNK, len(out) - i), (start + i) // 4
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
-        share = keep if back == 0 else ONE
+        share = keep if pending == 0 else ONE
         for k in range(len(total)):
             total[k] = share * load(part[k])
         for j in range(len(coefficients)):
             c = coefficients[j]
-            if j == back > 0:
+            if j == pending > 0:
                 _keep(total, keep, out)
             if j == 0 or (keys[j] != keys[j - 1]).any():
                 draw_normals(drawn, block, (high + 3) // 4, keys[j])
@@ -274,7 +274,7 @@ def _add(
                 h = scale[i + low : i + high]
                 for k in range(len(total)):
                     total[k] += c * (z[k] / np.sqrt(load(h[k])))
-        if back == len(coefficients) > 0:
+        if pending == len(coefficients) > 0:
             _keep(total, keep, out)
         _write(out[i + low : i + high], total, low, block, rounding)
 
@@ -293,7 +293,7 @@ def _add_rows(
     scale: Any,
     rows: Any,
     width: Any,
-    back: Any,
+    pending: Any,
     coefficients: Any,
     keys: Any,
     keep: Any,
@@ -304,15 +304,16 @@ def _add_rows(
         at = rows[j] * width
         part, of = out[j * width : (j + 1) * width], theta[at : at + width]
         if scale is None:
-            _add(part, of, None, at, back, coefficients, keys, keep, rounding)
+            _add(part, of, None, at, pending, coefficients, keys, keep, rounding)
         else:
-            _add(part, of, scale[at : at + width], at, back, coefficients, keys, keep, rounding)
+            _add(part, of, scale[at : at + width], at, pending, coefficients, keys, keep, rounding)
 
 
 class NumbaEngine(PhiloxEngine):
     """Philox noise on the CPU, with as many threads as torch has."""
 
     backend = "philox-cpu"
+    kernels = "cpu"
 
     def _normal(
         self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
@@ -339,14 +340,14 @@ class NumbaEngine(PhiloxEngine):
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
-        back: KeyedTerms = (),
+        pending: KeyedTerms = (),
     ) -> None:
         to, of = flat_array(out), flat_array(theta)
         h = None if scale is None else flat_array(scale)
-        both = [*back, *terms]
+        both = [*pending, *terms]
         keys = np.array([philox.counter(key, tensor) for _, key in both], U).reshape(-1, 5)
         coefficients = np.array([c for c, _ in both], F)
-        more = len(back), coefficients, keys, F(keep), key_words(rounding, tensor)
+        more = len(pending), coefficients, keys, F(keep), key_words(rounding, tensor)
         if rows is None:
 
             def span(a: int, b: int) -> None:

@@ -113,7 +113,7 @@ def _random_float16(x, w):
     return out.to(tl.uint16).to(tl.float16, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["tensor", "count", "back", "parts"])
+@triton.jit(do_not_specialize=["tensor", "count", "pending", "parts"])
 def _pass(
     out,
     theta,
@@ -121,7 +121,7 @@ def _pass(
     rows,
     table,
     count,
-    back,
+    pending,
     tensor,
     start,
     width,
@@ -132,8 +132,8 @@ def _pass(
 ):
     """Writes keep · theta + Σ c_j z_j / √scale; without theta, the first normals alone.
 
-    The first `back` terms are added to theta before that, and their sum is rounded to nearest. A key that comes twice
-    in a row is drawn once.
+    The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
+    twice in a row is drawn once.
 
     Program n makes part n mod parts of row n // parts: positions at to at + width. Rows, if any, are those of all that
     theta and scale hold; without, theta, scale and out are one row, which begins at position `start`.
@@ -150,12 +150,12 @@ def _pass(
     else:
         total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
         z = total
-        if back == 0:
+        if pending == 0:
             total = keep * total
         if scale is not None:
             root = tl.sqrt_rn(tl.load(scale + of, mask=inside, other=1.0).to(tl.float32))
         for j in range(count):
-            if j == back and back > 0:
+            if j == pending and pending > 0:
                 total = keep * total.to(out.dtype.element_ty).to(tl.float32)
             if tl.load(table + TERM * j + 5) != 0:
                 z = _normals(counter, table + TERM * j, tensor)
@@ -163,7 +163,7 @@ def _pass(
                     z = tl.div_rn(z, root)
             c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
             total = total + c * z
-        if count == back and back > 0:
+        if count == pending and pending > 0:
             total = keep * total.to(out.dtype.element_ty).to(tl.float32)
     to = out + row.to(tl.int64) * width + (position - at)
     if AT_RANDOM:
@@ -181,6 +181,7 @@ class TritonEngine(PhiloxEngine):
     """Philox noise on a CUDA GPU, or through Triton's interpreter."""
 
     backend = "philox-cuda"
+    kernels = "cuda"
 
     def _normal(
         self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
@@ -198,10 +199,10 @@ class TritonEngine(PhiloxEngine):
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
-        back: KeyedTerms = (),
+        pending: KeyedTerms = (),
     ) -> None:
-        both = (*back, *terms)
-        _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(back))
+        both = (*pending, *terms)
+        _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(pending))
 
 
 def _launch(
@@ -214,7 +215,7 @@ def _launch(
     start: int,
     rounding: NoiseKey | None,
     rows: Tensor | None,
-    back: int = 0,
+    pending: int = 0,
 ) -> None:
     """Runs the kernel over all of `out`, on its device."""
     width = out.numel() if rows is None else out.shape[1]
@@ -224,7 +225,20 @@ def _launch(
     philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), tensor)
     with torch.cuda.device_of(out):
         _pass[(parts * (1 if rows is None else len(rows)),)](
-            *(out, theta, scale, rows, table, len(terms), back, tensor, start, width, parts, keep),
+            *(
+                out,
+                theta,
+                scale,
+                rows,
+                table,
+                len(terms),
+                pending,
+                tensor,
+                start,
+                width,
+                parts,
+                keep,
+            ),
             AT_RANDOM=rounding is not None,
             BLOCK=BLOCK,
             enable_fp_fusion=False,

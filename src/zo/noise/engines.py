@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from zo.noise.philox import POSITIONS
 
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 """A sum of coefficient times standard normals."""
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of tensors that a Philox engine moves; float64 is drawn and added in separate steps."""
 
 
 class Engine(ABC):
@@ -59,7 +63,12 @@ class PhiloxEngine(Engine):
     Whatever `theta`'s dtype, float32, bfloat16 or float16, the arithmetic is float32, term by term in their order,
     every product and every sum rounded on its own, and the result is rounded to the dtype once. `start` and `rows` say
     which flat positions of the tensor are meant; values do not depend on what else is drawn.
+
+    Attributes:
+        kernels: Module of `zo.optim.kernels` that holds the methods' passes with this engine's noise.
     """
+
+    kernels: ClassVar[str]
 
     def normal_(
         self, out: Tensor, key: NoiseKey, tensor: int, start: int = 0, rows: Tensor | None = None
@@ -98,7 +107,7 @@ class PhiloxEngine(Engine):
         scale: Tensor | None = None,
         rounding: NoiseKey | None = None,
         rows: Tensor | None = None,
-        back: KeyedTerms = (),
+        pending: KeyedTerms = (),
     ) -> Tensor:
         """Writes (1 − decay) θ + Σ c_j z_j into `out` in one pass.
 
@@ -113,7 +122,7 @@ class PhiloxEngine(Engine):
             rounding: Key of the bits that round the result up or down at random; None rounds to nearest.
             rows: (r,), int64, on theta's device: `out`, (r, w), gets these rows of `theta`, (R, w), moved; on a GPU
                 it is not checked that they are in [0, R).
-            back: (c_j, key of z_j) of a move that comes first: θ above is theta + Σ c_j z_j, rounded to nearest.
+            pending: (c_j, key of z_j) of a move that comes first: θ above is theta + Σ c_j z_j, rounded to nearest.
 
         Returns:
             `out`.
@@ -121,6 +130,7 @@ class PhiloxEngine(Engine):
         Raises:
             ValueError: If dtypes, shapes or positions do not fit, or θ is float32 and `rounding` is given.
         """
+        _require(theta.dtype in DTYPES, f"theta: cannot be {theta.dtype}")
         _require(out.dtype == theta.dtype, f"out: must be {theta.dtype}, as theta")
         _check_rounding(out, rounding)
         _check_positions(out, start, rows, theta)
@@ -130,7 +140,7 @@ class PhiloxEngine(Engine):
         whole = out if out.is_contiguous() else out.contiguous()
         theta = theta.contiguous()
         scale = None if scale is None else scale.contiguous()
-        self._add(whole, theta, tensor, terms, 1.0 - decay, start, scale, rounding, rows, back)
+        self._add(whole, theta, tensor, terms, 1.0 - decay, start, scale, rounding, rows, pending)
         return out if whole is out else out.copy_(whole)
 
     def round_(
@@ -181,7 +191,7 @@ class PhiloxEngine(Engine):
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
-        back: KeyedTerms = (),
+        pending: KeyedTerms = (),
     ) -> None:
         """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
 

@@ -18,6 +18,7 @@ class NumpyEngine(PhiloxEngine):
     """Philox noise on the CPU, slowly."""
 
     backend = "philox-cpu"
+    kernels = "reference"
 
     def _normal(
         self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
@@ -36,17 +37,17 @@ class NumpyEngine(PhiloxEngine):
         scale: Tensor | None,
         rounding: NoiseKey | None,
         rows: Tensor | None,
-        back: KeyedTerms = (),
+        pending: KeyedTerms = (),
     ) -> None:
         for part, at, of in _parts(out, start, rows):
             total = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())
-            for move, factor in ((back, 1.0), (terms, keep)):
+            for move, factor in ((pending, 1.0), (terms, keep)):
                 total = total * np.float32(factor)
                 for c, key in move:
                     z = philox.normals(key, tensor, at, len(part))
                     total += np.float32(c) * (z if root is None else z / root)
-                if move is back and back:
+                if move is pending and pending:
                     total = torch.from_numpy(total).to(out.dtype).float().numpy()
             if rounding is None:
                 part.copy_(torch.from_numpy(total))

@@ -23,14 +23,15 @@ schedules are constants, evaluated once per epoch; `cosine` is ours: s falls fro
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer, state_dtype
 from zo.optim.config import HiZOOConfig
-from zo.optim.kernels import HiZOOScalars, passes
+from zo.optim.kernels import HiZOOScalars, kernels
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget
@@ -70,20 +71,17 @@ class HiZOOChange(ParameterUpdate):
             h.mul_(1 - s).add_(new)
         return [(self.step, Preconditioned(self.z, self.h))]
 
-    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
-        """Makes all of it in one pass under Philox noise."""
-        move = fused([*back, (self.step, Preconditioned(self.z, self.h))])
-        if move is None or not at.p.is_contiguous() or len({key for _, key in move.terms}) > 1:
-            return False
-        coefficient = sum(c for c, _ in back) if back else None
-        scalars = (self.step, self.bend, self.smooth, self.divisor, self.in_float32)
-        passes(move.engine).hizoo(
-            at,
-            self.h[at.i],
-            move.terms[-1][1],
-            HiZOOScalars(coefficient, *scalars),
+    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
+        """Returns a pass under Philox noise, if what is pending is along z/√H."""
+        move = fused([*pending, (self.step, Preconditioned(self.z, self.h))], at.p)
+        if move is None or len({key for _, key in move.terms}) > 1:
+            return None
+        scalars = HiZOOScalars(
+            sum(c for c, _ in pending) if pending else None,
+            *(self.step, self.bend, self.smooth, self.divisor, self.in_float32),
         )
-        return True
+        key = move.terms[-1][1]
+        return partial(kernels(move.engine).hizoo, at, self.h[at.i], key, scalars)
 
 
 class HiZOO(ZOOptimizer):

@@ -8,7 +8,7 @@
 Cost: 2 forward passes per step; no state, since V is drawn again from its key. Passes over the weights: 4
 (`restore=subtract`); r (rows + columns) normals for a matrix instead of rows · columns. Under `restore=factors` both
 losses are one pass of a batch of twice the rows, the updates add up in a factor A of rows × r, float32, which is the
-state then, and there is one pass over the weights per `interval` steps: θ = W + A Vᵀ, see `zo.weights.factors`.
+state then, and there is one pass over the weights per `interval` steps: θ = W + A Vᵀ, see `zo.weights.restore.factors`.
 
 Source: Chen et al. 2025, "Enhancing Zeroth-Order Fine-Tuning for Language Models with Low-Rank Structures"; its
 Algorithm 1 has the factor 1/r, its released code and that of the BSZO paper have not.
@@ -39,7 +39,7 @@ class LOZO(MeZO):
         self.rank = config.rank
         self.interval = config.interval
         self.update_scale = 1.0 / config.rank if config.divide_by_rank else 1.0
-        self._hold()
+        self._use_subspace()
 
     def direction(self, i: int = 0) -> LowRank:
         """Returns direction `i` of the current step: U new, V as old as the interval says."""
@@ -55,19 +55,16 @@ class LOZO(MeZO):
         super().advance(record)
         if self.step_index % self.interval == 0:
             self.params.fold()
-            self._hold()
+            self._use_subspace()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""
         super().load_state_dict(state)
-        self._hold()
+        self._use_subspace()
 
-    def _hold(self) -> None:
-        """Has the current step's V at hand under `restore=factors`."""
-        factors = self.params.factors
-        if factors is not None:
-            factors.hold([self.direction(i) for i in range(self.n)])
-            self.state["a"] = factors.a
+    def _use_subspace(self) -> None:
+        """Draws the current step's V under `restore=factors`."""
+        self.state |= self.params.use_subspace([self.direction(i) for i in range(self.n)])
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""

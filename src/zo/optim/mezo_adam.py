@@ -19,14 +19,15 @@ default (the released code passes none).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from zo.optim.base import Record, state_dtype
 from zo.optim.config import MeZOAdamConfig
-from zo.optim.kernels import AdamScalars, passes
+from zo.optim.kernels import AdamScalars, kernels
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Terms, fused
 from zo.weights.space import ParameterSpace
@@ -87,28 +88,23 @@ class AdamChange(ParameterUpdate):
         v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         return [(self.coefficient, self.step)]
 
-    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
-        """Makes all of it in one pass under Philox noise, if the way back is along the gradient's last direction."""
-        move = fused([*self.gradient, *back])
+    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
+        """Returns a pass under Philox noise, if what is pending is along the gradient's last direction."""
+        move = fused([*self.gradient, *pending], at.p)
         last = self.gradient[-1][1]
-        if move is None or move.h is not None or not at.p.is_contiguous():
-            return False
-        if len(back) > 1 or any(z != last for _, z in back):
-            return False
-        roots = self.step.correction1, math.sqrt(self.step.correction2)
-        passes(move.engine).adam(
-            at,
-            self.step.m[at.i],
-            self.step.v[at.i],
-            move.terms[: len(self.gradient)],
-            AdamScalars(
-                back[0][0] if back else None,
-                *(self.beta1, self.beta2),
-                *roots,
-                *(self.step.eps, self.coefficient),
-            ),
+        if move is None or move.h is not None or len(pending) > 1:
+            return None
+        if any(z != last for _, z in pending):
+            return None
+        scalars = AdamScalars(
+            pending[0][0] if pending else None,
+            *(self.beta1, self.beta2),
+            *(self.step.correction1, math.sqrt(self.step.correction2)),
+            *(self.step.eps, self.coefficient),
         )
-        return True
+        gradient = move.terms[: len(self.gradient)]
+        state = self.step.m[at.i], self.step.v[at.i]
+        return partial(kernels(move.engine).adam, at, *state, gradient, scalars)
 
 
 class MeZOAdam(MeZO):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from zo.noise import Engine, KeyedTerms, NoiseKey, PhiloxEngine, engine
+from zo.noise import DTYPES, Engine, KeyedTerms, NoiseKey, PhiloxEngine, engine
 
 TORCH = engine("torch")
 """What draws where nothing else is said."""
@@ -26,6 +26,11 @@ class Direction(Protocol):
 
 Terms: TypeAlias = Sequence[tuple[float, Direction]]
 """A displacement: sum of coefficient times direction."""
+
+
+def at_least_float32(t: Tensor) -> Tensor:
+    """Returns a tensor in the dtype that it is computed with: float64 stays, all else is float32."""
+    return t if t.dtype == torch.float64 else t.float()
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class Preconditioned:
     h: Sequence[Tensor]
 
     def sample(self, i: int, p: Tensor) -> Tensor:
-        """Returns z / √H for tensor `i`, float32."""
-        return self.z.sample(i, p) / self.h[i].float().sqrt()
+        """Returns z / √H for tensor `i`, float32, or float64 where H is."""
+        return self.z.sample(i, p) / at_least_float32(self.h[i]).sqrt()
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,16 @@ class Fused(NamedTuple):
     terms: KeyedTerms
     h: Sequence[Tensor] | None
 
+    def h_of(self, i: int) -> Tensor | None:
+        """Returns H of tensor `i`."""
+        return None if self.h is None else self.h[i]
 
-def fused(terms: Sequence[tuple[float, Direction]]) -> Fused | None:
-    """Returns Σ c_j z_j as one pass if all are Gaussian, or all Preconditioned by one H, of one Philox engine."""
+
+def fused(terms: Terms, p: Tensor) -> Fused | None:
+    """Returns Σ c_j z_j of a tensor as one pass, if there is one.
+
+    There is one if all directions are Gaussian, or all Preconditioned by one H, of one Philox engine that can move `p`.
+    """
     keyed, engines, scales = [], set[Engine](), dict[int, Sequence[Tensor] | None]()
     for c, z in terms:
         h, z = (z.h, z.z) if isinstance(z, Preconditioned) else (None, z)
@@ -136,4 +148,6 @@ def fused(terms: Sequence[tuple[float, Direction]]) -> Fused | None:
     if len(engines) != 1 or len(scales) != 1:
         return None
     (engine,), (h,) = engines, scales.values()
-    return Fused(engine, keyed, h) if isinstance(engine, PhiloxEngine) else None
+    if not isinstance(engine, PhiloxEngine) or p.dtype not in DTYPES:
+        return None
+    return Fused(engine, keyed, h)

@@ -1,21 +1,19 @@
-"""The trainable tensors of a model, θ: moved along directions, lent out for probing, brought back."""
+"""The trainable tensors of a model, θ: moved along directions, lent to probes."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine, engine
-from zo.weights.directions import Terms
-from zo.weights.factors import Factors
-from zo.weights.restore import EXACT, POLICIES, RESTORE_POLICIES, Excursion, Unmoved
+from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
+from zo.weights.directions import LowRank, Terms
+from zo.weights.restore import POLICIES, Probe, Unmoved
 from zo.weights.stopwatch import Stopwatch
-from zo.weights.streamed import Stream
-from zo.weights.updates import LinearUpdate, ParameterUpdate, Rounding, UpdateTarget, add_
-
-ROUNDINGS = ("nearest", "stochastic", "compensated")
+from zo.weights.storage import storage_key
+from zo.weights.updates import ParameterUpdate, Rounding
 
 
 class ParameterSpace:
@@ -23,14 +21,8 @@ class ParameterSpace:
 
     Args:
         named: Name and tensor pairs. A tensor that shares its storage with an earlier one (tied weights) is left out.
-        restore: How θ comes back after a probe. `subtract` subtracts what was added, as the paper's code does: no
-            extra memory, and in half precision a drift of about one rounding per probe. `merged` makes the same moves
-            with the same roundings, bit for bit, but the last one only together with the next probe's or the update,
-            in one pass over the weights; until then the tensors are not θ (see `settle`). `snapshot` copies θ back from
-            a copy: exact in every dtype, and twice the memory of θ. `streamed` never moves θ: each module computes
-            with a displaced copy of its own tensors (`zo.weights.streamed`), exact, at one module's memory.
-            `factors` never writes a probe into θ, either: the model's layers compute with directions of low rank
-            beside it (see `zo.weights.factors`), exact in every dtype.
+        restore: Name of the policy that makes probes and restores θ, see `zo.weights.restore`: `subtract`, `merged`,
+            `snapshot`, `streamed` or `factors`.
         exempt: Names of the tensors that weight decay leaves alone.
         noise: What draws directions, `torch` or `philox`, see `zo.noise`.
         rounding: How an update is rounded to the tensors' dtype: to `nearest`; `stochastic`, up or down at random
@@ -44,19 +36,16 @@ class ParameterSpace:
         tensors: The same storages without gradient: what is moved.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
+        policy: The restore policy.
         engine: What draws on the first tensor's device.
         rounding: As given.
         residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
             `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
-        stream: What displaces the model's modules under `restore=streamed`, else None.
-        factors: What θ is beside its tensors under `restore=factors`, else None.
-        owed: By what the tensors have yet to move to be θ, under `restore=merged`.
         passes: Number of passes over the weights; displacing all modules, one after another, is one.
 
     Raises:
-        ValueError: On an unknown restore policy, noise or rounding, no tensor at all, a model that is missing or that
-            `streamed` or `factors` cannot compute with, stochastic rounding without Philox noise, compensated rounding
-            under `factors`, or either of a float32 tensor.
+        ValueError: On an unknown restore policy, noise or rounding, on no tensor at all, and on what the policy or the
+            rounding cannot do with the tensors, the noise or the model.
     """
 
     def __init__(
@@ -68,11 +57,15 @@ class ParameterSpace:
         rounding: str = "nearest",
         model: nn.Module | None = None,
     ):
-        if restore not in RESTORE_POLICIES:
-            raise ValueError(f"restore={restore!r}: must be one of {', '.join(RESTORE_POLICIES)}")
-        unique: dict[int, tuple[str, Tensor]] = {}
+        for setting, value, allowed in (
+            ("restore", restore, RESTORE_POLICIES),
+            ("rounding", rounding, ROUNDINGS),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{setting}={value!r}: must be one of {', '.join(allowed)}")
+        unique: dict[Hashable, tuple[str, Tensor]] = {}
         for name, tensor in named:
-            unique.setdefault(tensor.data_ptr(), (name, tensor))
+            unique.setdefault(storage_key(tensor), (name, tensor))
         kept = list(unique.values())
         if not kept:
             raise ValueError("no trainable tensors: at least one is needed")
@@ -83,29 +76,15 @@ class ParameterSpace:
         self.restore = restore
         self.engine = engine(noise, self.tensors[0].device.type)
         self.rounding = rounding
-        if rounding not in ROUNDINGS:
-            raise ValueError(f"rounding={rounding!r}: must be one of {', '.join(ROUNDINGS)}")
-        if rounding == "stochastic" and not isinstance(self.engine, PhiloxEngine):
-            raise ValueError("rounding='stochastic': needs noise='philox'")
-        if rounding != "nearest" and any(t.dtype == torch.float32 for t in self.tensors):
-            raise ValueError(f"rounding={rounding!r}: only bfloat16 and float16 are rounded so")
-        if rounding == "compensated" and restore == "factors":
-            raise ValueError("rounding='compensated': restore=factors adds updates up in float32")
+        half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.tensors)
+        philox = isinstance(self.engine, PhiloxEngine)
+        for setting, right in conflicts(restore, rounding, half=half, philox=philox):
+            raise ValueError(f"{setting}={getattr(self, setting)!r}: {right}")
         self.residuals = self.full(0.0, torch.float32) if rounding == "compensated" else None
         self._stopwatch = Stopwatch(self.tensors[0].device)
         self.passes = 0
-        self.owed: Terms = ()
-        self._snapshot: list[Tensor] | None = None
         self._observed = True
-        self.stream: Stream | None = None
-        self.factors: Factors | None = None
-        if restore in ("streamed", "factors"):
-            if model is None:
-                raise ValueError(f"restore={restore}: the tensors' model is needed")
-            if restore == "streamed":
-                self.stream = Stream(model, self.tensors, self.names)
-            else:
-                self.factors = Factors(model, self.names, self.tensors)
+        self.policy = POLICIES[restore](self, model)
 
     @classmethod
     def of(
@@ -136,8 +115,8 @@ class ParameterSpace:
     def add_(self, terms: Terms, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
 
-        Under Philox noise Gaussian terms are drawn in the same pass that adds them. A way back that `restore=merged`
-        still owes is made before that, tensor by tensor, and rounded for itself, to nearest.
+        Under Philox noise Gaussian terms are drawn in the same pass that adds them. A displacement that
+        `restore=merged` has not yet undone is subtracted before that, and rounded for itself, to nearest.
 
         Args:
             terms: (c_j, z_j) pairs; an empty sequence adds nothing.
@@ -148,52 +127,39 @@ class ParameterSpace:
         Raises:
             ValueError: If θ is to decay under `restore=factors`.
         """
-        if self.factors is not None:
-            self._add_beside(terms, decay)
-        elif terms or decay or self.owed:
-            self.carry_out(LinearUpdate(terms), decay, update if terms or decay else None)
+        self.policy.add(terms, decay, update)
 
     def carry_out(
         self, change: ParameterUpdate, decay: float = 0.0, update: NoiseKey | None = None
     ) -> None:
-        """Changes θ and a method's own state in one pass, tensor by tensor, each once it is back at θ.
+        """Updates θ and a method's own state in one pass, tensor by tensor, each once it is back at θ.
 
         Args:
             change: See `ParameterUpdate`.
             decay: As in `add_`.
             update: As in `add_`.
         """
-        owed, self.owed = self.owed, ()
-        rounding = self._rounding(update)
-        residuals = None if update is None else self.residuals
-        with self.timed():
-            for i, p in enumerate(self.tensors):
-                at = UpdateTarget(p, i, decay if self.decays[i] else 0.0, rounding)
-                if residuals is None:
-                    change.make(at, owed)
-                else:
-                    change.compensate(at, owed, residuals[i])
+        self.policy.update(change, decay, update)
 
     def settle(self) -> None:
-        """Makes the move that `restore=merged` still owes, if there is one: the tensors are θ then.
+        """Undoes a displacement that `restore=merged` has left to the next pass: the tensors are θ then.
 
-        Outside of `ZOOptimizer.step` nothing is owed.
+        Outside of `ZOOptimizer.step` there is none.
         """
-        self.add_([])
+        self.policy.settle()
+
+    def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
+        """Says along which V θ moves from now on; returns what the policy keeps of that, by its name in the state."""
+        return self.policy.use_subspace(directions)
 
     def fold(self) -> None:
         """Writes into θ's tensors what `factors` holds beside them, rounded once."""
-        if self.factors is not None:
-            with self.timed():
-                self.factors.fold()
+        self.policy.fold()
 
     def parts(self) -> tuple[list[str], list[Tensor]]:
-        """Returns names and tensors of all that θ is: its tensors, and what factors hold beside them, if they do."""
-        if self.factors is None or not self.factors.look():
-            return self.names, self.tensors
-        beside = [i for i, p in enumerate(self.tensors) if p.dim() > 1]
-        names = [f"{self.names[i]} (factor)" for i in beside]
-        return self.names + names, self.tensors + [self.factors.a[i] for i in beside]
+        """Returns names and tensors of all that θ is: its tensors, and what `factors` holds beside them."""
+        names, tensors = self.policy.beside()
+        return self.names + names, self.tensors + tensors
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
@@ -209,52 +175,32 @@ class ParameterSpace:
         return next((name, value) for name, value in values if not math.isfinite(value))
 
     @contextmanager
-    def excursion(self) -> Iterator[Excursion]:
-        """Lends θ out for probing; on exit θ is back, or its way back is owed, also when the body raises.
+    def excursion(self) -> Iterator[Probe]:
+        """Lends θ to a probe; afterwards it is restored, or that is left to the next pass, also when the body raises.
 
         Yields:
-            An `Excursion`, whose `to` moves to θ + Σ c_j z_j.
+            A `Probe`, whose `to` displaces to θ + Σ c_j z_j.
         """
-        trip: Excursion
-        if self.restore in EXACT and not self._observed:
-            trip = Unmoved(self)
-        else:
-            trip = POLICIES[self.restore](self)
+        if not self._observed and RESTORE_POLICIES[self.restore].exact:
+            yield Unmoved()
+            return
+        self.policy.begin()
         try:
-            yield trip
-            trip.check()
+            yield self.policy
+            self.policy.check()
         finally:
-            trip.back()
+            self.policy.restore()
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """While the body runs nobody measures: excursions that would leave no trace in θ are not made."""
+        """While the body runs nobody measures: probes that would leave no trace in θ are not made."""
         self._observed = False
         try:
             yield
         finally:
             self._observed = True
 
-    def take_snapshot(self) -> list[Tensor]:
-        """Copies θ into the space's spare buffers, made at the first call, and returns them."""
-        if self._snapshot is None:
-            self._snapshot = [torch.empty_like(p) for p in self.tensors]
-        torch._foreach_copy_(self._snapshot, self.tensors)
-        return self._snapshot
-
-    def _add_beside(self, terms: Terms, decay: float) -> None:
-        """Moves θ as `add_` does: its matrices beside their tensors, biases and norms in place."""
-        assert self.factors is not None
-        if decay:
-            raise ValueError("restore=factors: weight decay would write every weight at every step")
-        if terms:
-            with self.timed():
-                left = self.factors.add_(terms)
-                for i, p in enumerate(self.tensors):
-                    if p.dim() < 2:
-                        add_(p, p, i, left)
-
-    def _rounding(self, update: NoiseKey | None) -> Rounding | None:
+    def rounding_of(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""
         if update is None or self.rounding != "stochastic":
             return None

@@ -1,6 +1,7 @@
-"""What one pass over the weights does to one tensor: a displacement added, or a method's own state moved with it."""
+"""What one pass over the weights does to one tensor: adds a displacement, or moves a method's own state with it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zo.noise import NoiseKey, PhiloxEngine
-from zo.weights.directions import Terms, fused
+from zo.weights.directions import Terms, at_least_float32, fused
 
 
 class Rounding(NamedTuple):
@@ -45,52 +46,50 @@ class UpdateTarget(NamedTuple):
 
 
 class ParameterUpdate(ABC):
-    """What a pass over the weights does to them, and to a method's own state."""
+    """What an update does to the weights and to a method's own state."""
 
     @abstractmethod
     def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves the state that belongs to tensor `i` of θ, `p`, and returns the terms by which that then moves."""
+        """Moves the state that belongs to tensor `i` of θ, `p`, and returns the terms by which `p` then moves."""
 
-    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
-        """Makes all of it in one pass over the tensor, where there is one that can.
+    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
+        """Returns the whole update of a contiguous tensor as one pass over it; None if there is none.
 
         Args:
-            at: The tensor, which this writes.
-            back: By what it first comes back to θ, rounded to nearest; may be empty.
-
-        Returns:
-            Whether it was made; if not, nothing has changed.
+            at: The tensor, which the pass writes.
+            pending: A displacement that is added first, rounded to nearest; may be empty.
         """
-        return False
+        return None
 
-    def make(self, at: UpdateTarget, back: Terms) -> None:
-        """Changes a tensor, in as few passes over it as there are."""
-        if self.fuse(at, back):
+    def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
+        """Updates a tensor in as few passes over it as there are.
+
+        With a residual c, the update is made of p + c in float32, p gets the nearest numbers of its dtype, and c the
+        rest, which is exact: p + c is the updated float32 tensor, bit for bit. The pending displacement is no update:
+        it is added to p first, and what its rounding loses is not kept.
+
+        Args:
+            at: The tensor p.
+            pending: A displacement that is added first, rounded to nearest; may be empty.
+            residual: c, of p's shape, float32, which this writes; None rounds as `at` says.
+        """
+        if residual is not None:
+            if pending:
+                add_(at.p, at.p, at.i, pending)
+            total = residual.add_(at.p)
+            self.apply(at._replace(p=total), ())
+            at.p.copy_(total)
+            residual.sub_(at.p)
             return
-        if back:
-            add_(at.p, at.p, at.i, back)
+        one_pass = self.kernel(at, pending) if at.p.is_contiguous() else None
+        if one_pass is not None:
+            one_pass()
+            return
+        if pending:
+            add_(at.p, at.p, at.i, pending)
         terms = self.terms(at.i, at.p)
         if terms or at.decay:
             add_(at.p, at.p, at.i, terms, at.decay, at.rounding)
-
-    def compensate(self, at: UpdateTarget, back: Terms, residual: Tensor) -> None:
-        """Changes a tensor with all that rounding has lost of earlier changes, and keeps what it loses of this one.
-
-        The way back is no update: it is made first, rounded for itself, and what that loses is not kept. Then the
-        change is made of p + c in float32, p gets the nearest numbers of its dtype, and c the rest, which is exact:
-        p + c is the changed float32 tensor, bit for bit.
-
-        Args:
-            at: The tensor p, bfloat16 or float16, rounded to nearest.
-            back: By what it first comes back to θ; may be empty.
-            residual: c, of p's shape, float32, which this writes.
-        """
-        if back:
-            add_(at.p, at.p, at.i, back)
-        total = residual.add_(at.p)
-        self.make(at._replace(p=total), ())
-        at.p.copy_(total)
-        residual.sub_(at.p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,17 +102,17 @@ class LinearUpdate(ParameterUpdate):
         """Returns the terms."""
         return self.of
 
-    def fuse(self, at: UpdateTarget, back: Terms) -> bool:
-        """Makes the way back and the move in one pass where all terms are Gaussian, of one Philox engine."""
-        before, after = fused(back), fused(self.of)
-        if before is None or after is None or before.engine is not after.engine:
-            return False
-        if before.h is not None or after.h is not None:
-            return False
-        after.engine.add_(
-            at.p, at.p, at.i, after.terms, at.decay, rounding=at.bits, back=before.terms
+    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
+        """Returns a pass where all terms are Gaussian, of one Philox engine."""
+        first, then = fused(pending, at.p), fused(self.of, at.p)
+        if first is None or then is None or first.engine is not then.engine:
+            return None
+        if first.h is not None or then.h is not None:
+            return None
+        add, to, pending_terms = then.engine.add_, at.p, first.terms
+        return lambda: add(
+            to, to, at.i, then.terms, at.decay, rounding=at.bits, pending=pending_terms
         )
-        return True
 
 
 def add_(
@@ -125,12 +124,11 @@ def add_(
     rounding: Rounding | None = None,
 ) -> None:
     """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
-    if (one := fused(terms)) is not None:
-        h = None if one.h is None else one.h[i]
+    if (one := fused(terms, theta)) is not None:
         key = None if rounding is None else rounding.key
-        one.engine.add_(out, theta, i, one.terms, decay, scale=h, rounding=key)
+        one.engine.add_(out, theta, i, one.terms, decay, scale=one.h_of(i), rounding=key)
         return
-    if out.dtype == torch.float32:
+    if out.dtype in (torch.float32, torch.float64):
         total = out if out is theta else out.copy_(theta)
     else:
         total = theta.float()
@@ -146,11 +144,11 @@ def add_(
 
 def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
     """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
-    if (one := fused(terms)) is not None:
-        h, some = None if one.h is None else one.h[i], theta.new_empty(len(rows), theta.shape[1])
-        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows)
+    if (one := fused(terms, theta)) is not None:
+        some = theta.new_empty(len(rows), theta.shape[1])
+        one.engine.add_(some, theta, i, one.terms, scale=one.h_of(i), rows=rows)
     else:
-        total = theta[rows].float()
+        total = at_least_float32(theta[rows])
         for c, z in terms:
             total.add_(z.sample(i, theta)[rows], alpha=c)
         some = total.to(theta.dtype)

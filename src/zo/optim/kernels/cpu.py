@@ -14,7 +14,7 @@ from zo.noise import KeyedTerms, NoiseKey
 from zo.noise import cpu as noise
 from zo.noise.cpu import CHUNK, F, U, compiled, draw_normals, load, nearest
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
-from zo.optim.kernels.reference import rests
+from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
 
 _store = noise._write
@@ -30,7 +30,7 @@ def _rounded(x: Any, like: Any) -> Any:
 
 
 _rule = njit(nogil=True, error_model="numpy")
-grown, grown_float32 = _rule(rules.grown), _rule(rules.grown_float32)
+next_hessian, next_hessian_float32 = _rule(rules.next_hessian), _rule(rules.next_hessian_float32)
 first_moment, second_moment = _rule(rules.first_moment), _rule(rules.second_moment)
 adam_step = _rule(rules.adam_step)
 
@@ -40,10 +40,10 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
 
     @compiled
     def hizoo(
-        p: Any, h: Any, at: Any, key: Any, back: Any, gain: Any, scalars: Any, rounding: Any
+        p: Any, h: Any, at: Any, key: Any, pending: Any, gain: Any, scalars: Any, rounding: Any
     ) -> None:
         built_on  # noqa: B018
-        step, s, kept, bend, divisor, keep = scalars
+        step, s, kept, difference, divisor, keep = scalars
         drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
         for i in range(0, len(p), CHUNK):
             x, a, block = p[i : i + CHUNK], h[i : i + CHUNK], (at + i) // 4
@@ -51,12 +51,12 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
             draw_normals(drawn, block, (len(x) + 3) // 4, key)
             for k in range(len(x)):
                 total[k], b = load(x[k]), load(a[k])
-                if back is not None:
-                    total[k] = load(nearest(total[k] + back * (z[k] / np.sqrt(b)), p[0]))
+                if pending is not None:
+                    total[k] = load(nearest(total[k] + pending * (z[k] / np.sqrt(b)), p[0]))
                 if gain is None:
-                    b = grown(b, z[k], h[0], bend, s, kept, divisor)
+                    b = next_hessian(b, z[k], h[0], difference, s, kept, divisor)
                 else:
-                    b = grown_float32(b, z[k], gain, s)
+                    b = next_hessian_float32(b, z[k], gain, s)
                 a[k] = nearest(b, h[0])
                 total[k] = keep * total[k] + step * (z[k] / np.sqrt(b))
             _store(x, total, 0, block, rounding)
@@ -69,12 +69,12 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
         at: Any,
         keys: Any,
         gradient: Any,
-        back: Any,
+        pending: Any,
         scalars: Any,
         rounding: Any,
     ) -> None:
         built_on  # noqa: B018
-        beta1, beta2, rest1, rest2, root1, root2, eps, step, keep = scalars
+        beta1, beta2, complement1, complement2, root1, root2, eps, step, keep = scalars
         drawn, slopes, sums = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
         for i in range(0, len(p), CHUNK):
             x, a, b = p[i : i + CHUNK], m[i : i + CHUNK], v[i : i + CHUNK]
@@ -87,10 +87,10 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
                     g[k] += c * z[k]
             for k in range(len(x)):
                 total[k] = load(x[k])
-                if back is not None:
-                    total[k] = load(nearest(total[k] + back * z[k], p[0]))
-                m_k = first_moment(load(a[k]), g[k], m[0], beta1, rest1)
-                v_k = second_moment(load(b[k]), g[k], v[0], beta2, rest2)
+                if pending is not None:
+                    total[k] = load(nearest(total[k] + pending * z[k], p[0]))
+                m_k = first_moment(load(a[k]), g[k], m[0], beta1, complement1)
+                v_k = second_moment(load(b[k]), g[k], v[0], beta2, complement2)
                 a[k], b[k] = nearest(m_k, m[0]), nearest(v_k, v[0])
                 total[k] = keep * total[k] + step * adam_step(m_k, v_k, m[0], root1, root2, eps)
             _store(x, total, 0, block, rounding)
@@ -103,25 +103,25 @@ _hizoo, _adam = _kernels(sha256(_SOURCES.encode()).hexdigest())
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels.Passes` says."""
+    """As `zo.optim.kernels.FusedKernels` says."""
     p, h_, words = noise.flat_array(at.p), noise.flat_array(h), noise.key_words(key, at.i)
-    bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
-    gain = bend * s / divisor if scalars.in_float32 else None
-    numbers = _float32((scalars.step, s, 1 - s, bend, divisor, 1.0 - at.decay))
-    more = *_float32((scalars.back, gain)), numbers, noise.key_words(at.bits, at.i)
+    difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
+    gain = difference * s / divisor if scalars.in_float32 else None
+    numbers = _float32((scalars.step, s, 1 - s, difference, divisor, 1.0 - at.decay))
+    more = *_float32((scalars.pending, gain)), numbers, noise.key_words(at.bits, at.i)
     noise.in_parts(len(p), lambda a, b: _hizoo(p[a:b], h_[a:b], a, words, *more))
 
 
 def adam(
     at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
 ) -> None:
-    """As `zo.optim.kernels.Passes` says."""
+    """As `zo.optim.kernels.FusedKernels` says."""
     p, m_, v_ = (noise.flat_array(t) for t in (at.p, m, v))
     keys = np.array([noise.philox.counter(key, at.i) for _, key in gradient], U)
     coefficients = np.array([c for c, _ in gradient], F)
-    back, beta1, beta2, *others = scalars
-    numbers = _float32((beta1, beta2, *rests(scalars, m), *others, 1.0 - at.decay))
-    more = keys, coefficients, *_float32([back]), numbers, noise.key_words(at.bits, at.i)
+    pending, beta1, beta2, *others = scalars
+    numbers = _float32((beta1, beta2, *complements(scalars, m), *others, 1.0 - at.decay))
+    more = keys, coefficients, *_float32([pending]), numbers, noise.key_words(at.bits, at.i)
     noise.in_parts(len(p), lambda a, b: _adam(p[a:b], m_[a:b], v_[a:b], a, *more))
 
 

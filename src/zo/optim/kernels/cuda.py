@@ -20,7 +20,7 @@ from zo.noise.cuda import (
     _words,
 )
 from zo.optim.kernels import AdamScalars, HiZOOScalars
-from zo.optim.kernels.reference import rests
+from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
 
 
@@ -65,15 +65,15 @@ def _hizoo(
     table,
     count,
     tensor,
-    back,
+    pending,
     step,
     gain,
     smooth,
     kept,
-    bend,
+    difference,
     divisor,
     keep,
-    BACK: tl.constexpr,
+    PENDING: tl.constexpr,
     IN_FLOAT32: tl.constexpr,
     AT_RANDOM: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -82,14 +82,14 @@ def _hizoo(
     z = _normals(counter, table, tensor)
     x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(h + at, mask=inside, other=1.0).to(tl.float32)
-    if BACK:
-        x = _rounded(x + back * tl.div_rn(z, tl.sqrt_rn(b)), p)
+    if PENDING:
+        x = _rounded(x + pending * tl.div_rn(z, tl.sqrt_rn(b)), p)
     if IN_FLOAT32:
         b = b + b * (z * z * gain - smooth)
     else:
         r = _rounded(z, h)
         new = _rounded(_rounded(b * r, h) * r, h)
-        new = _rounded(_rounded(new * bend, h) * smooth, h)
+        new = _rounded(_rounded(new * difference, h) * smooth, h)
         new = _rounded(tl.div_rn(new, divisor + tl.zeros_like(new)), h)
         b = _rounded(_rounded(b * kept, h) + new, h)
     tl.store(h + at, b.to(h.dtype.element_ty), mask=inside)
@@ -106,17 +106,17 @@ def _adam(
     count,
     directions,
     tensor,
-    back,
+    pending,
     beta1,
     beta2,
-    rest1,
-    rest2,
+    complement1,
+    complement2,
     root1,
     root2,
     eps,
     step,
     keep,
-    BACK: tl.constexpr,
+    PENDING: tl.constexpr,
     AT_RANDOM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -128,13 +128,13 @@ def _adam(
         z = _normals(counter, table + TERM * j, tensor)
         c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
         g = g + c * z
-    if BACK:
-        x = _rounded(x + back * z, p)
+    if PENDING:
+        x = _rounded(x + pending * z, p)
     g = _rounded(g, m)
     a = tl.load(m + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(v + at, mask=inside, other=1.0).to(tl.float32)
-    a = _rounded(_rounded(a * beta1, m) + rest1 * g, m)
-    b = _rounded(_rounded(b * beta2, m) + rest2 * g * g, m)
+    a = _rounded(_rounded(a * beta1, m) + complement1 * g, m)
+    b = _rounded(_rounded(b * beta2, m) + complement2 * g * g, m)
     tl.store(m + at, a.to(m.dtype.element_ty), mask=inside)
     tl.store(v + at, b.to(v.dtype.element_ty), mask=inside)
     one = tl.full(x.shape, 1.0, tl.float32)
@@ -147,13 +147,22 @@ def _adam(
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels.Passes` says."""
-    bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
-    gain = bend * s / divisor if scalars.in_float32 else 0.0
-    numbers = scalars.back or 0.0, scalars.step, gain, s, 1 - s, bend, divisor, 1.0 - at.decay
+    """As `zo.optim.kernels.FusedKernels` says."""
+    difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
+    gain = difference * s / divisor if scalars.in_float32 else 0.0
+    numbers = (
+        scalars.pending or 0.0,
+        scalars.step,
+        gain,
+        s,
+        1 - s,
+        difference,
+        divisor,
+        1.0 - at.decay,
+    )
     _launch(
         *(_hizoo, at, (at.p, h), ((1.0, key),), (), numbers),
-        BACK=scalars.back is not None,
+        PENDING=scalars.pending is not None,
         IN_FLOAT32=scalars.in_float32,
     )
 
@@ -161,12 +170,12 @@ def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> 
 def adam(
     at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
 ) -> None:
-    """As `zo.optim.kernels.Passes` says."""
-    back, beta1, beta2, *others = scalars
-    numbers = (back or 0.0, beta1, beta2, *rests(scalars, m), *others, 1.0 - at.decay)
+    """As `zo.optim.kernels.FusedKernels` says."""
+    pending, beta1, beta2, *others = scalars
+    numbers = (pending or 0.0, beta1, beta2, *complements(scalars, m), *others, 1.0 - at.decay)
     _launch(
         *(_adam, at, (at.p, m, v), tuple(gradient), (len(gradient),), numbers),
-        BACK=back is not None,
+        PENDING=pending is not None,
     )
 
 

@@ -16,16 +16,16 @@ ENGINE = NumpyEngine()
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels.Passes` says."""
+    """As `zo.optim.kernels.FusedKernels` says."""
     with np.errstate(all="ignore"):
         z, x, a = philox.normals(key, at.i, 0, at.p.numel()), _values(at.p), _values(h)
-        if scalars.back is not None:
-            x = rules.rounded(x + F(scalars.back) * (z / np.sqrt(a)), _stored(at.p))
-        bend, s, divisor = scalars.bend, scalars.smooth, scalars.divisor
+        if scalars.pending is not None:
+            x = rules.rounded(x + F(scalars.pending) * (z / np.sqrt(a)), _stored(at.p))
+        difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
         if scalars.in_float32:
-            a = rules.grown_float32(a, z, F(bend * s / divisor), F(s))
+            a = rules.next_hessian_float32(a, z, F(difference * s / divisor), F(s))
         else:
-            a = rules.grown(a, z, _stored(h), F(bend), F(s), F(1 - s), F(divisor))
+            a = rules.next_hessian(a, z, _stored(h), F(difference), F(s), F(1 - s), F(divisor))
         h.view(-1).copy_(torch.from_numpy(a))
         _put(at, F(1.0 - at.decay) * x + F(scalars.step) * (z / np.sqrt(a)))
 
@@ -33,19 +33,19 @@ def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> 
 def adam(
     at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
 ) -> None:
-    """As `zo.optim.kernels.Passes` says."""
+    """As `zo.optim.kernels.FusedKernels` says."""
     with np.errstate(all="ignore"):
         x, like = _values(at.p), _stored(m)
         g: Any = np.zeros(at.p.numel(), F)
         for c, key in gradient:
             z = philox.normals(key, at.i, 0, at.p.numel())
             g = g + F(c) * z
-        if scalars.back is not None:
-            x = rules.rounded(x + F(scalars.back) * z, _stored(at.p))
+        if scalars.pending is not None:
+            x = rules.rounded(x + F(scalars.pending) * z, _stored(at.p))
         beta1, beta2, root1, root2, eps, step = map(F, scalars[1:])
-        rest1, rest2 = rests(scalars, m)
-        new_m = rules.first_moment(_values(m), g, like, beta1, rest1)
-        new_v = rules.second_moment(_values(v), g, like, beta2, rest2)
+        complement1, complement2 = complements(scalars, m)
+        new_m = rules.first_moment(_values(m), g, like, beta1, complement1)
+        new_v = rules.second_moment(_values(v), g, like, beta2, complement2)
         m.view(-1).copy_(torch.from_numpy(new_m))
         v.view(-1).copy_(torch.from_numpy(new_v))
         _put(
@@ -54,10 +54,10 @@ def adam(
         )
 
 
-def rests(scalars: AdamScalars, m: Tensor) -> tuple[Any, Any]:
+def complements(scalars: AdamScalars, m: Tensor) -> tuple[Any, Any]:
     """Returns 1 − β₁, rounded to the moments' dtype, as torch rounds a factor of `add_`, and 1 − β₂."""
-    rest1 = torch.tensor(1 - scalars.beta1, dtype=torch.float64).to(m.dtype).float().item()
-    return F(rest1), F(1 - scalars.beta2)
+    complement1 = torch.tensor(1 - scalars.beta1, dtype=torch.float64).to(m.dtype).float().item()
+    return F(complement1), F(1 - scalars.beta2)
 
 
 def _stored(tensor: Tensor) -> Any:

@@ -19,28 +19,30 @@ def rounded(x: Any, like: Any) -> Any:
     return torch.from_numpy(x).to(half).float().numpy()
 
 
-def grown(h: Any, z: Any, like: Any, bend: Any, smooth: Any, kept: Any, divisor: Any) -> Any:
+def next_hessian(
+    h: Any, z: Any, like: Any, difference: Any, smooth: Any, kept: Any, divisor: Any
+) -> Any:
     """H ← (1 − s) H + |ℓ₊ + ℓ₋ − 2 ℓ₀| s H z² / 2ε², its products one after another in H's dtype."""
     z = rounded(z, like)
     new = rounded(rounded(h * z, like) * z, like)
-    new = rounded(rounded(rounded(new * bend, like) * smooth, like) / divisor, like)
+    new = rounded(rounded(rounded(new * difference, like) * smooth, like) / divisor, like)
     return rounded(rounded(h * kept, like) + new, like)
 
 
-def grown_float32(h: Any, z: Any, gain: Any, smooth: Any) -> Any:
+def next_hessian_float32(h: Any, z: Any, gain: Any, smooth: Any) -> Any:
     """H ← H + H (gain z² − s), with gain = |ℓ₊ + ℓ₋ − 2 ℓ₀| s / 2ε²."""
     return h + h * (z * z * gain - smooth)
 
 
-def first_moment(m: Any, g: Any, like: Any, beta: Any, rest: Any) -> Any:
+def first_moment(m: Any, g: Any, like: Any, beta: Any, complement: Any) -> Any:
     """M ← β₁ m + (1 − β₁) g."""
-    return rounded(rounded(m * beta, like) + rest * rounded(g, like), like)
+    return rounded(rounded(m * beta, like) + complement * rounded(g, like), like)
 
 
-def second_moment(v: Any, g: Any, like: Any, beta: Any, rest: Any) -> Any:
+def second_moment(v: Any, g: Any, like: Any, beta: Any, complement: Any) -> Any:
     """V ← β₂ v + (1 − β₂) g²."""
     g = rounded(g, like)
-    return rounded(rounded(v * beta, like) + rest * g * g, like)
+    return rounded(rounded(v * beta, like) + complement * g * g, like)
 
 
 def adam_step(m: Any, v: Any, like: Any, root1: Any, root2: Any, eps: Any) -> Any:

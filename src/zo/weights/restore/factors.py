@@ -1,23 +1,31 @@
-"""θ = W + A Vᵀ for every matrix of a model: LOZO moves A, and all of its probes run as one batch through W.
+"""restore=factors: θ = W + A Vᵀ for every matrix; LOZO moves A, and all of its probes run as one batch through W.
 
 A linear layer y = x Wᵀ whose W is displaced by ε U Vᵀ computes y + ε (x V) Uᵀ. The rows of a batch can therefore belong
-to different places of θ, here called branches: all go through the same W, and each is given its own (x V)(A + ε U)ᵀ. V
-is kept for a while, so that the updates −η c U Vᵀ add up in A, float32, and reach W when the next V is due (`fold`).
+to different points of θ, here called branches: all go through the same W, and each gets its own (x V)(A + ε U)ᵀ. V is
+kept for an interval, so that the updates −η c U Vᵀ add up in A, float32, and reach W when the next V is due (`fold`).
 
 The products with A, U and V are float32, and what they add to a layer's output is rounded to its dtype once. Biases and
-norms are moved in place, and displaced within the layer that they belong to.
+norms are moved in place, and displaced within their own layer.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.directions import Direction, LowRank, Terms
+from zo.weights.restore.base import BranchedLoss, LossFn, RestorePolicy
+from zo.weights.storage import storage_key
+from zo.weights.updates import add_
+
+if TYPE_CHECKING:
+    from zo.weights.space import ParameterSpace
 
 Forward: TypeAlias = Callable[..., Tensor]
 
@@ -25,120 +33,142 @@ FOLD = 1 << 24
 """Values of a matrix that are folded at a time: 64 MiB of float32."""
 
 
-class Factors:
+class Factors(RestorePolicy):
     """A and V of a model's matrices, and the layers that add what A, V and the branches come to.
 
     The layers are `nn.Linear`, transformers' `Conv1D`, `nn.Embedding` with its subclasses whose output is linear in the
     table, and layers without layers of their own whose trainable tensors have one dimension, such as norms. The rows of
-    their first input are those of branch 0, then as many of branch 1, and so on.
-
-    Args:
-        model: Its layers compute with A and V from now on.
-        names: Of θ's tensors.
-        tensors: θ's tensors: each W, and the biases and norms.
+    their first input are those of branch 0, then as many of branch 1, and so on. From its construction on, the model
+    computes with A and V.
 
     Attributes:
-        a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the held directions' ranks; (0,) of tensors with
+        a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the directions' ranks; (0,) of tensors with
             fewer than two dimensions.
 
     Raises:
-        ValueError: If no such layer computes with a trainable tensor; names it.
+        ValueError: If the model is missing, or no such layer computes with a trainable tensor; names it.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]):
+    name = "factors"
+
+    def __init__(self, space: ParameterSpace, model: nn.Module | None):
+        super().__init__(space, model)
+        if model is None:
+            raise ValueError("restore=factors: the tensors' model is needed")
+        tensors = self._tensors = space.tensors
         self.a = [torch.zeros(0, device=p.device) for p in tensors]
         self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
-        self._tensors = tensors
-        self._held: dict[NoiseKey, slice] = {}  # key of a V -> its place in w
+        self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w
         self._moved = False  # whether A may be other than 0
         self._branches: list[Tensor] | None = None
         self._count = 1
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
-        self._room: list[Tensor] = []  # what `_branches` is made of
+        self._buffers: list[Tensor] = []  # memory of `_branches`
         self._drawn: dict[NoiseKey, list[Tensor]] = {}  # for the probes, and the update after them
-        self._unread = dict(enumerate(names))  # tensors that no layer has computed a probe with
-        index = {p.data_ptr(): i for i, p in enumerate(tensors)}
-        covered: set[int] = set()
-        for path, module in model.named_modules():
-            held = module.named_parameters(recurse=False)
-            own = {name: index[p.data_ptr()] for name, p in held if p.data_ptr() in index}
-            if own and (forward := self._layer(module, own, path)) is not None:
-                module.forward = forward
-                covered.update(own.values())
-        for i, name in enumerate(names):
-            if i not in covered:
-                layers = "linear, embedding or normalisation layer"
-                raise ValueError(f"restore=factors: {name} belongs to no {layers}")
+        self._unread = dict(
+            enumerate(space.names)
+        )  # tensors that no layer has computed a probe with
+        self._replace_forwards(model)
 
-    def hold(self, directions: Sequence[LowRank]) -> None:
-        """Draws the V of all directions that θ is moved along from now on; A is 0, or was made with these."""
-        held, width = dict[NoiseKey, slice](), 0
+    def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
+        """Draws the V of all directions that θ moves along from now on; A is 0, or was made with these."""
+        slices, width = dict[NoiseKey, slice](), 0
         for z in directions:
-            held[z.v] = slice(width, width := width + z.rank)
-        if held != self._held:
-            self._held = held
+            slices[z.v] = slice(width, width := width + z.rank)
+        if slices != self._slices:
+            self._slices = slices
             for i, p in enumerate(self._tensors):
                 if p.dim() > 1:
                     self._v[i] = torch.cat([z.right(i, p) for z in directions])
                     if self.a[i].dim() == 1:
                         self.a[i] = torch.zeros(width, p.shape[0], device=p.device)
-        self.look()
+        self._update_moved()
+        return {"a": self.a}
 
-    def look(self) -> bool:
-        """Returns whether A is other than 0 anywhere; one wait for the device."""
-        self._moved = bool(torch.stack([a.any() for a in self.a]).any())
-        return self._moved
+    def to(self, terms: Terms) -> None:
+        """Makes the layers compute at one point."""
+        self._displace([terms])
 
-    def add_(self, terms: Terms) -> Terms:
-        """Moves A by Σ c_j U_j; returns terms that move what is no matrix, of noise that is drawn already."""
-        drawn = self._draw(terms)
-        self._add_left(self.a, terms, drawn)
-        self._moved |= any(c != 0.0 for c, _ in terms)
-        self._drawn = {}
-        return [(c, _Drawn(drawn[_low_rank(z).u])) for c, z in terms]
-
-    def fold(self) -> None:
-        """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
-        if not self._moved:
-            return
-        for p, a, v in zip(self._tensors, self.a, self._v, strict=True):
-            if p.dim() > 1:
-                _fold(p, a, v)
-                a.zero_()
-        self._moved = False
-
-    def go(self, places: Sequence[Terms]) -> None:
-        """From now on branch b computes at θ + Σ c_j z_j, the terms of `places[b]`."""
-        drawn = self._drawn = self._draw([term for terms in places for term in terms])
-        if not self._room or len(self._room[0]) != len(places):
-            starts = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
-            self._room = [torch.zeros(len(places), *s.shape, device=s.device) for s in starts]
-        for b, terms in enumerate(places):
-            here = [room[b] for room in self._room]
-            vectors = [here[i] for i in self._vectors]
-            for i in self._matrices:
-                here[i].copy_(self.a[i])
-            for vector in vectors:
-                vector.zero_()
-            self._add_left(here, terms, drawn)
-            for c, z in terms:
-                _add(vectors, [drawn[_low_rank(z).u][i] for i in self._vectors], c)
-        self._count, self._branches = len(places), self._room
-
-    def back(self) -> None:
-        """From now on there is one branch, at θ."""
-        self._count, self._branches = 1, None
-
-    def check(self) -> None:
-        """Makes sure that all tensors were displaced where probes have read them until now.
+    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
+        """Measures at all points in one forward pass if the loss can.
 
         Raises:
-            RuntimeError: If no layer computed with one of them: it is not read, or past its layer.
+            RuntimeError: If no layer computed with one of the tensors: it is not read, or past its layer.
         """
+        if isinstance(loss_fn, BranchedLoss):
+            self._displace(points)
+            found = loss_fn.branches(len(points))
+        else:
+            found = super().losses(loss_fn, points)
         if self._unread:
             name, why = next(iter(self._unread.values())), "is not computed with in its layer"
             raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
+        return found
+
+    def restore(self) -> None:
+        """Leaves one branch, at θ."""
+        self._count, self._branches = 1, None
+
+    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
+        """Moves A by Σ c_j U_j, and biases and norms in place.
+
+        Raises:
+            ValueError: If θ is to decay.
+        """
+        if decay:
+            raise ValueError("restore=factors: weight decay would write every weight at every step")
+        if not terms:
+            return
+        with self.space.timed():
+            drawn = self._draw(terms)
+            self._add_left(self.a, terms, drawn)
+            self._moved |= any(c != 0.0 for c, _ in terms)
+            self._drawn = {}
+            rest = [(c, _Drawn(drawn[_low_rank(z).u])) for c, z in terms]
+            for i in self._vectors:
+                add_(self._tensors[i], self._tensors[i], i, rest)
+
+    def fold(self) -> None:
+        """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
+        with self.space.timed():
+            if not self._moved:
+                return
+            for i in self._matrices:
+                _fold(self._tensors[i], self.a[i], self._v[i])
+                self.a[i].zero_()
+            self._moved = False
+
+    def beside(self) -> tuple[list[str], list[Tensor]]:
+        """Returns A of every matrix, unless all are 0."""
+        self._update_moved()
+        found = self._matrices if self._moved else []
+        return [f"{self.space.names[i]} (factor)" for i in found], [self.a[i] for i in found]
+
+    def _update_moved(self) -> None:
+        """Sets whether A is other than 0 anywhere; one wait for the device."""
+        self._moved = bool(torch.stack([a.any() for a in self.a]).any())
+
+    def _displace(self, points: Sequence[Terms]) -> None:
+        """Makes branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
+        with self.space.timed(passes=0):
+            drawn = self._drawn = self._draw([term for terms in points for term in terms])
+            if not self._buffers or len(self._buffers[0]) != len(points):
+                likes = [
+                    a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)
+                ]
+                self._buffers = [torch.zeros(len(points), *t.shape, device=t.device) for t in likes]
+            for b, terms in enumerate(points):
+                branch = [buffer[b] for buffer in self._buffers]
+                vectors = [branch[i] for i in self._vectors]
+                for i in self._matrices:
+                    branch[i].copy_(self.a[i])
+                for vector in vectors:
+                    vector.zero_()
+                self._add_left(branch, terms, drawn)
+                for c, z in terms:
+                    _add(vectors, [drawn[_low_rank(z).u][i] for i in self._vectors], c)
+            self._count, self._branches = len(points), self._buffers
 
     def _draw(self, terms: Terms) -> dict[NoiseKey, list[Tensor]]:
         """Returns Uᵀ of every matrix and z of every other tensor, by U's key: a step asks twice for the same."""
@@ -155,11 +185,28 @@ class Factors:
         """Adds Σ c_j U_jᵀ to those of `out`, one per tensor, that are of matrices: (w, rows)."""
         for c, z in terms:
             z = _low_rank(z)
-            places = [out[i][self._held[z.v]] for i in self._matrices]
-            _add(places, [drawn[z.u][i] for i in self._matrices], c * z.scale)
+            parts = [out[i][self._slices[z.v]] for i in self._matrices]
+            _add(parts, [drawn[z.u][i] for i in self._matrices], c * z.scale)
+
+    def _replace_forwards(self, model: nn.Module) -> None:
+        """Makes the model's layers compute with A and V."""
+        index = {storage_key(p): i for i, p in enumerate(self._tensors)}
+        covered: set[int] = set()
+        for path, module in model.named_modules():
+            held = (
+                (n, index.get(storage_key(p))) for n, p in module.named_parameters(recurse=False)
+            )
+            own = {name: i for name, i in held if i is not None}
+            if own and (forward := self._layer(module, own, path)) is not None:
+                module.forward = forward
+                covered.update(own.values())
+        for i, name in enumerate(self.space.names):
+            if i not in covered:
+                layers = "linear, embedding or normalisation layer"
+                raise ValueError(f"restore=factors: {name} belongs to no {layers}")
 
     def _layer(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
-        """Returns a layer's forward at the branches' places, or None if it is of no known kind."""
+        """Returns a layer's forward at the branches' points, or None if it is of no known kind."""
         plain = module.forward
         if all(self._tensors[i].dim() < 2 for i in own.values()):
             return None if list(module.children()) else self._small(module, plain, own, path)

@@ -1,0 +1,77 @@
+"""Names of the restore policies and roundings, and what does not go together. Imports no torch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Constraints(NamedTuple):
+    """What a restore policy can do.
+
+    Attributes:
+        exact: Whether a probe leaves θ's bits as they were.
+        low_rank: Whether it probes and moves along directions of low rank alone.
+        decay: Whether the update can decay the weights.
+        roundings: How its updates can be rounded.
+        graphs: Whether a recorded forward pass measures its probes: False where Python code displaces the weights
+            during the pass.
+    """
+
+    exact: bool = False
+    low_rank: bool = False
+    decay: bool = True
+    roundings: tuple[str, ...] = ("nearest", "stochastic", "compensated")
+    graphs: bool = True
+
+
+RESTORE_POLICIES = {
+    "subtract": Constraints(),
+    "merged": Constraints(),
+    "snapshot": Constraints(exact=True),
+    "streamed": Constraints(exact=True, graphs=False),
+    "factors": Constraints(
+        exact=True, low_rank=True, decay=False, roundings=("nearest",), graphs=False
+    ),
+}
+"""Registry: name -> constraints. The classes are in `zo.weights.restore`."""
+
+ROUNDINGS = ("nearest", "stochastic", "compensated")
+
+
+def conflicts(
+    restore: str,
+    rounding: str = "nearest",
+    *,
+    half: bool = True,
+    philox: bool = True,
+    low_rank: bool = True,
+    decay: float = 0.0,
+    graphs: bool = False,
+) -> Iterator[tuple[str, str]]:
+    """Yields (setting, what would be right) of every setting that does not go with the others.
+
+    Args:
+        restore: Name of a restore policy.
+        rounding: How updates are rounded.
+        half: Whether all weights are bfloat16 or float16.
+        philox: Whether the noise is Philox's.
+        low_rank: Whether the method moves along directions of low rank.
+        decay: The method's weight decay.
+        graphs: Whether forward passes are recorded and repeated.
+    """
+    policy = RESTORE_POLICIES[restore]
+    if policy.low_rank and not low_rank:
+        yield "restore", "goes with optimizer=lozo alone, whose directions are of low rank"
+    if rounding not in policy.roundings:
+        right = f"must be nearest with restore={restore}, which adds updates up in float32"
+        yield "rounding", right
+    elif rounding != "nearest" and not half:
+        yield "rounding", "must be nearest for float32, in which updates are computed"
+    elif rounding == "stochastic" and not philox:
+        yield "rounding", "must be nearest, or noise must be philox, which draws the bits"
+    if decay and not policy.decay:
+        yield (
+            "weight_decay",
+            f"must be 0 with restore={restore}, which writes no weight until a fold",
+        )
+    if graphs and not policy.graphs:
+        yield "graphs", f"must be false with restore={restore}, which displaces weights as it goes"

@@ -1,0 +1,17 @@
+"""Restore policies, one file each: how θ is displaced for a probe and how it comes back.
+
+To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.weights.constraints`.
+"""
+
+from zo.weights.restore.base import BranchedLoss, LossFn, Probe, RestorePolicy, Unmoved
+from zo.weights.restore.factors import Factors
+from zo.weights.restore.merged import Merged
+from zo.weights.restore.snapshot import Snapshot
+from zo.weights.restore.streamed import Streamed
+from zo.weights.restore.subtract import Subtract
+
+POLICIES: dict[str, type[RestorePolicy]] = {
+    policy.name: policy for policy in (Subtract, Merged, Snapshot, Streamed, Factors)
+}
+
+__all__ = ["POLICIES", "BranchedLoss", "LossFn", "Probe", "RestorePolicy", "Unmoved"]

@@ -1,0 +1,115 @@
+"""What every restore policy is: how a probe is made, how θ comes back, and what an update does to that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor, nn
+
+from zo.noise import NoiseKey
+from zo.weights.directions import LowRank, Terms
+from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
+
+if TYPE_CHECKING:
+    from zo.weights.space import ParameterSpace
+
+LossFn: TypeAlias = Callable[[], float]
+"""Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
+
+
+@runtime_checkable
+class BranchedLoss(Protocol):
+    """A `LossFn` that measures at several points of θ in one forward pass."""
+
+    def __call__(self) -> float:
+        """Returns the loss."""
+        ...
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch: row r of copy b is row b · rows + r of every layer."""
+        ...
+
+
+class Probe(ABC):
+    """θ, displaced. `ParameterSpace.excursion` lends it."""
+
+    @abstractmethod
+    def to(self, terms: Terms) -> None:
+        """Displaces to θ + Σ c_j z_j, counted from θ and not from the previous point."""
+
+    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
+        """Returns the losses at θ + Σ c_j z_j of each of `points`, in their order; θ stays at one of them."""
+        found = []
+        for terms in points:
+            self.to(terms)
+            found.append(loss_fn())
+        return found
+
+
+class Unmoved(Probe):
+    """Leaves θ where it is: a replay under an exact policy measures nothing."""
+
+    def to(self, terms: Terms) -> None:
+        """Does nothing."""
+
+
+class RestorePolicy(Probe):
+    """How one `ParameterSpace` is probed and restored.
+
+    What a policy cannot do stands in `zo.weights.constraints`, or is refused by its constructor where only the tensors
+    and the model show it.
+
+    Args:
+        space: θ.
+        model: Holds the tensors and computes the loss, if it is known.
+
+    Attributes:
+        name: Value of `precision.restore`.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, space: ParameterSpace, model: nn.Module | None):
+        self.space = space
+
+    def begin(self) -> None:
+        """Prepares a probe: called before the first `to`."""
+
+    def check(self) -> None:
+        """Checks, at the end of a probe that did not raise, that what was measured was displaced."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Restores θ, or leaves that to the next pass over the weights. Called however the probe ended."""
+
+    def settle(self) -> None:
+        """Makes a restoration that `restore` left to the next pass."""
+
+    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
+        """Moves θ as `ParameterSpace.add_`."""
+        if terms or decay:
+            self.update(LinearUpdate(terms), decay, key)
+
+    def update(
+        self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
+    ) -> None:
+        """Updates θ as `ParameterSpace.carry_out`, each tensor once its `pending` displacement is undone."""
+        space = self.space
+        rounding, residuals = space.rounding_of(key), None if key is None else space.residuals
+        with space.timed():
+            for i, p in enumerate(space.tensors):
+                target = UpdateTarget(p, i, decay if space.decays[i] else 0.0, rounding)
+                update.apply(target, pending, None if residuals is None else residuals[i])
+
+    def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
+        """Takes note that θ moves along these directions' V from now on; returns state that belongs in a checkpoint."""
+        return {}
+
+    def fold(self) -> None:
+        """Writes into θ's tensors what the policy holds beside them."""
+
+    def beside(self) -> tuple[list[str], list[Tensor]]:
+        """Returns names and tensors of what θ is made of beside its tensors."""
+        return [], []

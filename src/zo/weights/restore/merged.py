@@ -1,0 +1,45 @@
+"""restore=merged: `subtract` in fewer passes, with the same bits.
+
+The last subtraction of a probe is made together with the next probe or the update, in one pass over the weights: first
+the subtraction, rounded for itself, then the rest. Until then θ = tensors + `pending`.
+"""
+
+from zo.noise import NoiseKey
+from zo.weights.directions import Terms
+from zo.weights.restore.subtract import Subtract
+from zo.weights.updates import LinearUpdate, ParameterUpdate
+
+
+class Merged(Subtract):
+    """Moves by differences and leaves the last one to the next pass.
+
+    Attributes:
+        pending: The displacement not yet undone, with its sign changed.
+    """
+
+    name = "merged"
+    pending: Terms = ()
+
+    def restore(self) -> None:
+        """Notes what is to be subtracted."""
+        if self.displacement:
+            self.pending = [(-c, z) for z, c in self.displacement.items() if c != 0.0]
+
+    def settle(self) -> None:
+        """Subtracts it."""
+        if self.pending:
+            self.update(LinearUpdate(()), 0.0, None)
+
+    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
+        """Subtracts what is pending, then moves."""
+        if terms or decay:
+            super().add(terms, decay, key)
+        else:
+            self.settle()
+
+    def update(
+        self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
+    ) -> None:
+        """Updates each tensor once what is pending is subtracted."""
+        pending, self.pending = self.pending, ()
+        super().update(update, decay, key, pending)

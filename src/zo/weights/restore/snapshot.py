@@ -1,0 +1,35 @@
+"""restore=snapshot: θ is copied before a probe and copied back after it. Exact, at twice the memory of θ."""
+
+import torch
+from torch import Tensor
+
+from zo.weights.directions import Terms
+from zo.weights.restore.base import RestorePolicy
+from zo.weights.updates import add_
+
+
+class Snapshot(RestorePolicy):
+    """Writes θ + Σ c_j z_j from the copy."""
+
+    name = "snapshot"
+    copies: list[Tensor] | None = None
+
+    def begin(self) -> None:
+        """Copies θ into buffers that the first probe allocates."""
+        with self.space.timed():
+            if self.copies is None:
+                self.copies = [torch.empty_like(p) for p in self.space.tensors]
+            torch._foreach_copy_(self.copies, self.space.tensors)
+
+    def to(self, terms: Terms) -> None:
+        """Writes all tensors anew."""
+        assert self.copies is not None
+        with self.space.timed():
+            for i, (p, theta) in enumerate(zip(self.space.tensors, self.copies, strict=True)):
+                add_(p, theta, i, terms)
+
+    def restore(self) -> None:
+        """Copies θ back."""
+        assert self.copies is not None
+        with self.space.timed():
+            torch._foreach_copy_(self.space.tensors, self.copies)
