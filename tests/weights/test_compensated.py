@@ -226,7 +226,7 @@ def test_residuals_are_counted_as_four_bytes_per_weight(name):
 @pytest.mark.parametrize(
     ("dtype", "restore", "says"),
     [
-        (torch.float32, "subtract", "only bfloat16 and float16"),
+        (torch.float32, "subtract", "float32, in which updates are computed"),
         (torch.bfloat16, "factors", "adds updates up in float32"),
     ],
 )
