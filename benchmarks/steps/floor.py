@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from zo.lm.models import head_of
+from zo.lm.heads import head_of
 from zo.tasks import Encoded
 
 Probe = frozenset[int]

@@ -23,7 +23,7 @@ from benchmarks.steps.floor import Workload
 from benchmarks.steps.shapes import SHAPES, batches
 from tests.support.released_step import ReleasedStep
 from zo.config import RunConfig, register
-from zo.lm.models import load
+from zo.lm.load import load
 from zo.lm.scoring import Batch, CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run import memory

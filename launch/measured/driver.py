@@ -22,7 +22,8 @@ from launch.submit import alone
 from launch.sweep import ENDED, Run, Standing, Sweep, standings
 from zo import config
 from zo.config import ConfigError
-from zo.lm import models
+from zo.lm.config import ModelError
+from zo.lm.tokenizer import load_tokenizer
 from zo.run.directory import DirectoryError, freeze
 from zo.run.lock import LockedError, held
 
@@ -126,7 +127,7 @@ class Driver:
             if self._wanted(outcome) and clock.may_begin:
                 _bring_weights(runs)
                 self._pool(outcome, clock, display)
-        except (ConfigError, DirectoryError, models.ModelError) as error:
+        except (ConfigError, DirectoryError, ModelError) as error:
             return Outcome(stage, note=str(error).splitlines()[0])
         outcome.found = _standings(runs)
         return outcome
@@ -212,7 +213,7 @@ def _bring_weights(runs: Sequence[Run]) -> None:
     """
     for run in {run.cfg.model.path: run for run in runs}.values():
         if run.cfg.model.weights == "pretrained":
-            models.load_tokenizer(run.cfg.model)
+            load_tokenizer(run.cfg.model)
 
 
 def _minutes(left: Sequence[Run], times: Mapping[plan.Kind, float], at_once: int) -> float | None:

@@ -9,7 +9,7 @@ from benchmarks.slopes import measure as slopes_module
 from benchmarks.slopes.__main__ import main
 from benchmarks.slopes.measure import measure, slopes
 from zo.config import register
-from zo.lm.models import load
+from zo.lm.load import load
 from zo.noise import PERTURBATION, NoiseKey
 from zo.tasks import encode, load_splits
 from zo.weights.directions import Gaussian

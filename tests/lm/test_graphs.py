@@ -8,8 +8,8 @@ from tests.lm.test_packing import LENGTHS, examples_of
 from tests.support.tiny_models import DECODERS, MASKED, opt
 from zo.config.precision import PrecisionConfig
 from zo.lm.collate import Collator
+from zo.lm.config import ModelError
 from zo.lm.graphs import STEP, Graphs
-from zo.lm.models import ModelError
 from zo.lm.scoring import CandidateScorer
 
 

@@ -2,31 +2,58 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     BloomConfig,
     BloomForCausalLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     OPTForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 
 from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
-from tests.support.tiny_models import DECODERS, LLAMA, MASKED, OPT, llama, opt, roberta, tokenizer
-from zo.lm import models
-from zo.lm.models import ModelConfig, ModelError, check_head, load
+from tests.support.tiny_models import (
+    DECODERS,
+    LLAMA,
+    MASKED,
+    MASKED_LM,
+    OPT,
+    VOCABULARY,
+    llama,
+    opt,
+    roberta,
+    tokenizer,
+)
+from zo.lm import gguf as gguf_files
+from zo.lm.config import ModelConfig, ModelError
+from zo.lm.heads import check_head
+from zo.lm.load import load, random_weights
 from zo.lm.scoring import CandidateScorer
-from zo.tasks import Example, TaskConfig, encode, encode_masked
+from zo.tasks import Example, TaskConfig, encode, encode_masked, hub, package_files
 from zo.weights.space import ParameterSpace
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
-ASSETS = Path(models.__file__).parent / "assets" / "reviews-tiny"
+ASSETS = Path(gguf_files.__file__).parents[1] / "assets" / "reviews-tiny"
 SENTIMENT = TaskConfig(
     name="made_up", prompt="{text} It was", candidates=[" terrible", " great"], max_length=64
 )
@@ -132,17 +159,199 @@ def test_plain_heads_pass_the_check(kind, dtype):
     check_head(DECODERS[kind]().to(dtype))
 
 
-def test_models_that_change_their_logits_or_take_no_positions_are_refused():
+def test_models_that_scale_their_logits_are_refused():
     granite = GraniteForCausalLM(GraniteConfig(**LLAMA, logits_scaling=8.0))
-    gemma = Gemma2ForCausalLM(
-        Gemma2Config(**LLAMA | {"initializer_range": 1.0}, head_dim=8, final_logit_softcapping=2.0)
+    with pytest.raises(ModelError, match=r"model\.path: .* does not compute its logits as"):
+        check_head(granite.eval())
+
+
+def test_a_decoder_whose_tokens_see_later_ones_is_refused():
+    config = XLNetConfig(d_model=32, n_layer=1, n_head=4, d_inner=64, vocab_size=VOCABULARY)
+    with pytest.raises(ModelError, match=r"model\.kind: XLNetLMHeadModel is no decoder"):
+        check_head(XLNetLMHeadModel(config).eval())
+
+
+GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
+SUPPORTED = {
+    "capped logits": (
+        "decoder",
+        lambda: Gemma2ForCausalLM(Gemma2Config(**GEMMA2, final_logit_softcapping=2.0)),
+    ),
+    "no positions": (
+        "decoder",
+        lambda: BloomForCausalLM(
+            BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=VOCABULARY)
+        ),
+    ),
+    "no attention": (
+        "decoder",
+        lambda: MambaForCausalLM(
+            MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY)
+        ),
+    ),
+    "a loss beside its head": (
+        "masked",
+        lambda: DistilBertForMaskedLM(
+            DistilBertConfig(
+                dim=32, hidden_dim=64, n_heads=4, n_layers=2, vocab_size=VOCABULARY + 1
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SUPPORTED)
+def test_unusual_models_are_scored_as_plainly_rendered(what):
+    kind, make = SUPPORTED[what]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make().eval()
+    check_head(model, kind)
+    if kind == "masked":
+        words = {"masked_prompt": "{text} It was <mask> .", "label_words": [" was", " the"]}
+        task = TaskConfig(**SENTIMENT.__dict__ | words)
+        examples, plain = (
+            encode_masked(task, tokenizer(mask="<mask>"), REVIEWS),
+            plain_masked_scores,
+        )
+    else:
+        task = TaskConfig(**SENTIMENT.__dict__ | {"candidates": [" was", " the"]})
+        examples, plain = encode(task, tokenizer(), REVIEWS), plain_scores
+    scorer = CandidateScorer(model, pad_id=1, kind=kind)
+    scores = scorer.scores(scorer.collate(examples))
+    torch.testing.assert_close(scores, torch.tensor(plain(model, examples)), rtol=0, atol=2e-5)
+
+
+def edit(directory, change):
+    """Rewrites a saved model's tensors."""
+    tensors = change(load_file(directory / "model.safetensors"))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def without(name):
+    return lambda tensors: {key: t for key, t in tensors.items() if name not in key}
+
+
+INCOMPLETE = {
+    "a layer": (
+        llama,
+        without("layers.1."),
+        r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)",
+    ),
+    "its head": (
+        llama,
+        without("lm_head"),
+        r"lacks 1 tensor \(lm_head\.weight\) of LlamaForCausalLM",
+    ),
+    "a shape": (
+        llama,
+        lambda tensors: tensors | {"lm_head.weight": torch.zeros(100, 32)},
+        r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("lack", INCOMPLETE)
+def test_tensors_that_would_be_drawn_at_random_are_refused_by_name(lack, tmp_path):
+    model, change, message = INCOMPLETE[lack]
+    path = save(tmp_path / "t", model())
+    edit(path, change)
+    assert re.search(message, sentence(ModelConfig(name="t", path=str(path))))
+
+
+def test_a_classifier_is_no_masked_language_model(tmp_path):
+    path = tmp_path / "classifier"
+    BertForSequenceClassification(BertConfig(**MASKED_LM)).save_pretrained(path)
+    tokenizer(mask="<mask>").save_pretrained(path)
+    message = sentence(ModelConfig(name="t", path=str(path), kind="masked"))
+    assert "lacks 6 tensors (cls.predictions." in message
+
+
+def test_tensors_that_are_not_used_are_one_note_and_tied_ones_none(tmp_path):
+    path = save(tmp_path / "t")  # OPT, whose output embedding is its input's
+    assert load(ModelConfig(name="t", path=str(path)), torch.float32, "cpu").notes == ()
+    edit(path, lambda tensors: tensors | {"score.weight": torch.zeros(2, 32)})
+    (note,) = load(ModelConfig(name="t", path=str(path)), torch.float32, "cpu").notes
+    assert "1 tensor (score.weight) in the files, not in OPTForCausalLM" in note
+
+
+KINDS = {
+    "masked as decoder": (roberta, "decoder", "use model.kind=masked"),
+    "decoder as masked": (llama, "masked", "use model.kind=decoder"),
+    "encoder-decoder": (
+        lambda: T5ForConditionalGeneration(
+            T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, vocab_size=VOCABULARY)
+        ),
+        "decoder",
+        "T5ForConditionalGeneration is an encoder-decoder model",
+    ),
+    "attention": (
+        lambda: BloomForCausalLM(
+            BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=VOCABULARY)
+        ),
+        "decoder",
+        "model.attention: BloomForCausalLM has no sdpa attention; use model.attention=eager",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_a_model_of_another_kind_names_the_key(case, tmp_path):
+    model, kind, message = KINDS[case]
+    path = save(tmp_path / "t", model())
+    assert message in sentence(ModelConfig(name="t", path=str(path), kind=kind))
+
+
+def test_tokenizers_that_cannot_be_used_are_one_sentence(tmp_path):
+    path = save(tmp_path / "t")
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer().backend_tokenizer)
+    bare.save_pretrained(path)
+    assert "neither a pad nor an eos token" in sentence(ModelConfig(name="t", path=str(path)))
+    for file in path.glob("tokenizer*"):
+        file.unlink()
+    (path / "special_tokens_map.json").unlink(missing_ok=True)
+    assert "has no tokenizer (tokenizer.json)" in sentence(ModelConfig(name="t", path=str(path)))
+
+
+def test_a_tokenizer_of_a_larger_vocabulary_is_refused():
+    scorer = CandidateScorer(opt(vocab_size=100), pad_id=1)
+    with pytest.raises(ModelError, match=r"has a token \d+, but the model's vocab_size is 100"):
+        scorer.check(encode(SENTIMENT, tokenizer(), REVIEWS))
+
+
+@pytest.mark.parametrize("path", ["/no/such/model", "./nothing", "~/nothing", "a/b/c", "x.gguf"])
+def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, monkeypatch):
+    monkeypatch.setattr(hub, "answers", lambda: pytest.fail("the hub was asked"))
+    message = sentence(ModelConfig(name="t", path=path))
+    assert "there is no file or directory" in message
+    assert "~" not in message.split("(")[1]
+
+
+def test_an_existing_parent_makes_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    assert package_files.is_path("models/mine")
+    assert not package_files.is_path("facebook/opt-1.3b")
+    assert not package_files.is_path("gpt2")
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(tmp_path / "t")
+    assert load(ModelConfig(name="t", path="~/t"), torch.float32, "cpu").model.config.vocab_size
+
+
+def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://192.0.2.1")  # nobody has it
+    monkeypatch.setattr(hub, "SECONDS", 0.5)
+    hub.answers.cache_clear()
+    start = time.monotonic()
+    message = sentence(ModelConfig(name="t", path="nobody/nothing"))
+    assert time.monotonic() - start < 10
+    assert (
+        "(http://192.0.2.1 does not answer within 0.5 s, and its cache here has no copy)" in message
     )
-    for model in (granite, gemma):
-        with pytest.raises(ModelError, match=r"model\.path: .* does not compute its logits as"):
-            check_head(model.eval())
-    bloom = BloomForCausalLM(BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=300))
-    with pytest.raises(ModelError, match=r"model\.path: BloomForCausalLM takes no position_ids"):
-        check_head(bloom.eval())
+    hub.answers.cache_clear()
 
 
 def masked(tmp_path, model=None):
@@ -182,12 +391,6 @@ def test_moving_the_parameters_of_a_masked_model_moves_its_tied_tensors_once(tmp
     assert torch.equal(model.lm_head.decoder.weight, weight + 1)
 
 
-def test_a_model_of_the_other_kind_is_refused(tmp_path):
-    config = masked(tmp_path)
-    config.kind = "decoder"
-    assert sentence(config).startswith("model.path: ")
-
-
 PARAMETERS = {  # of the model cards
     "roberta-large": 355_412_057,
     "opt-1.3b": 1_315_758_080,
@@ -200,7 +403,7 @@ PARAMETERS = {  # of the model cards
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_committed_architecture_has_the_models_number_of_parameters(name):
     config = from_yaml(name, weights="random")
-    model = models._random(config, torch.bfloat16, torch.device("meta")).model
+    model = random_weights(config, torch.bfloat16, torch.device("meta")).model
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
     assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
 
@@ -286,7 +489,7 @@ def gguf(tmp_path, monkeypatch):
         checksum = {"file": "model.safetensors", "sha256": digest}
         (target / "checksum.json").write_text(json.dumps(checksum), encoding="utf-8")
 
-    monkeypatch.setattr(models, "_convert", convert)
+    monkeypatch.setattr(gguf_files, "_convert", convert)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return ModelConfig(name="tiny", path=str(tmp_path), gguf_file=file.name, sha256=digest), calls
 
@@ -325,7 +528,7 @@ def test_an_interrupted_conversion_leaves_nothing(gguf, tmp_path, monkeypatch):
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(models, "_convert", interrupted)
+    monkeypatch.setattr(gguf_files, "_convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load(config, torch.float32, "cpu")
     assert os.listdir(tmp_path / "cache") == []

@@ -1,5 +1,6 @@
 """Rows that hold several texts: laid out without loss, as cheap as can be, and scored as if each text were alone."""
 
+import heapq
 import itertools
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import DebertaV2Config, DebertaV2ForMaskedLM, Lfm2Config, Lfm2
 from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
 from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt
 from zo.lm.collate import Collator
-from zo.lm.models import packs
+from zo.lm.heads import packs
 from zo.lm.packing import Blocks, Tree, pack, shared_beginning
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskError
@@ -72,6 +73,47 @@ def test_rows_hold_every_text_once_and_cost_no_more_than_one_row_or_a_row_each(
 
     everything = list(range(len(lengths)))
     assert cost(rows) <= min(cost([everything]), cost([[i] for i in everything]))
+
+
+def plain_pack(lengths, shared, hidden):
+    """As `pack`, with every number of rows tried."""
+    best, least = None, float("inf")
+    for n in range(1, len(lengths) + 1):
+        rows, loads = [[] for _ in range(n)], [(shared, row) for row in range(n)]
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            load, row = min(loads)
+            loads[loads.index((load, row))] = (load + lengths[i] - shared, row)
+            rows[row].append(i)
+        width = max(loads)[0]
+        if (cost := n * width * (3 * hidden + width)) < least:
+            best, least = [sorted(row) for row in rows], cost
+    return best
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=24), st.integers(0, 3), st.integers(1, 999)
+)
+def test_rows_are_the_best_of_every_number_of_rows(lengths, shared, hidden):
+    lengths = [n + shared for n in lengths]
+    assert pack(lengths, shared, hidden) == plain_pack(lengths, shared, hidden)
+
+
+def test_few_numbers_of_rows_are_tried_for_thousands_of_short_texts(monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "heapq.heapreplace",
+        lambda heap, item, f=heapq.heapreplace: (tried.append(0), f(heap, item))[1],
+    )
+    lengths = np.random.default_rng(0).integers(20, 26, 2184).tolist()
+    pack(lengths, 2, 576)
+    assert len(tried) < 200 * len(lengths)  # each number of rows tried takes one per text
+
+
+def test_a_split_is_packed_once(monkeypatch):
+    scorer, examples = CandidateScorer(opt(), pad_id=1), examples_of([1, 1], LENGTHS)
+    first = scorer.evaluate(examples, 64)
+    monkeypatch.setattr("zo.lm.collate.pack", lambda *_: pytest.fail("packed again"))
+    assert scorer.evaluate(examples, 64) == first
 
 
 def test_a_wide_model_packs_tightly_and_a_narrow_one_spares_attention():

@@ -8,7 +8,7 @@ import torch
 from tests.support import hub_copies
 from zo import config
 from zo.config import ConfigError, command_line
-from zo.lm import models
+from zo.lm.load import load
 from zo.run import loop, runner
 from zo.tasks import TaskError
 
@@ -58,7 +58,7 @@ def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(copa):
     assert {len(e.candidate_ids) for e in session.train} == {1}
     assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
     assert {e.label for e in session.validation} == {0, 1}
-    tokenizer = models.load(copa.model, torch.float32, "cpu").tokenizer
+    tokenizer = load(copa.model, torch.float32, "cpu").tokenizer
     texts = [tokenizer.decode(e.candidate_ids[0]) for e in session.train]
     assert sorted({text.split()[0] for text in texts}) == ["i", "the"]  # both choices, lower case
     summary = runner.run(copa)

@@ -8,7 +8,8 @@ import datasets  # noqa: F401
 import torch
 
 import zo.run.runner  # noqa: F401
-from zo.lm.models import STAND_IN, ModelConfig, load
+from zo.lm.config import STAND_IN, ModelConfig
+from zo.lm.load import load
 
 torch.set_num_threads(1)
 load(ModelConfig(name="reviews-tiny", path=STAND_IN), torch.float32, "cpu")

@@ -7,7 +7,8 @@ import yaml
 
 from benchmarks import phrases
 from benchmarks.steps.shapes import sst2_like
-from zo.lm.models import ModelConfig, load_tokenizer
+from zo.lm.config import ModelConfig
+from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import TaskConfig, encode, load_splits
 
 CONF = Path(__file__).parents[2] / "conf" / "task"

@@ -62,7 +62,7 @@ class RunConfig:
     """One run, complete.
 
     Attributes:
-        model: See `zo.lm.models.ModelConfig`.
+        model: See `zo.lm.config.ModelConfig`.
         task: See `zo.tasks.config.TaskConfig`.
         optimizer: One of the registered methods' configurations.
         precision: See `zo.config.precision.PrecisionConfig`.

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zo.lm.models import first_position, packs
+from zo.lm.config import ModelError
+from zo.lm.heads import first_position, packs
 from zo.lm.packing import Blocks, Row, Tree, pack, shared_beginning
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
@@ -67,11 +68,11 @@ class Batch:
 class Collator:
     """Makes batches for one model.
 
-    Texts share rows where the model keeps them apart (`zo.lm.models.packs`) and none is longer than
+    Texts share rows where the model keeps them apart (`zo.lm.heads.packs`) and none is longer than
     its sliding window; elsewhere every example has a row of its own.
 
     Args:
-        model: as `zo.lm.models.load` returns it.
+        model: as `zo.lm.load.load` returns it.
         pad_id: token that fills short rows.
         kind: ``decoder`` or ``masked``.
         multiple: of tokens that a row is padded to, > 0; None: 16 on a GPU, else 1.
@@ -85,12 +86,17 @@ class Collator:
         most = getattr(model.config, "max_position_embeddings", None) or math.inf
         self._positions = most - self._first
         self._window = getattr(model.config, "sliding_window", None) or math.inf
+        self._vocabulary = model.get_input_embeddings().weight.shape[0]
         self._packs, self._hidden = packs(model, kind), model.config.hidden_size
         aligned = ALIGNED if self._device.type == "cuda" else 1
         self._multiple = aligned if multiple is None else multiple
 
-    def __call__(self, examples: Sequence[Encoded]) -> Batch:
-        """Build the batch; a GPU is not waited for.
+    def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
+        """Builds the batch; a GPU is not waited for.
+
+        Args:
+            examples: One mini-batch.
+            groups: What `rows` returned for these examples; None asks it.
 
         Raises:
             ValueError: no examples, unequal numbers of candidates, examples for the other kind of
@@ -101,8 +107,10 @@ class Collator:
         if any((e.mask_at is not None) != self._masked for e in examples):
             raise ValueError("masked models need examples with a mask, decoders without one")
         self.check(examples)
-        packed = self._packs and max(e.length for e in examples) <= self._window
-        rows, width, places = self._lay_out(examples, packed)
+        packed = self._may_pack(examples)
+        rows, width, places = self._lay_out(
+            examples, self.rows(examples) if groups is None else groups
+        )
         texts = self._texts(rows, width, packed)
         tensors: dict[str, Any] = self._upload(_answers(examples, places) | texts)
         if packed:
@@ -115,7 +123,14 @@ class Collator:
         Raises:
             TaskError: it cannot; names ``task.max_length``. Or it cannot keep an answer of several
                 tokens apart from the others; names ``task.candidates``.
+            ModelError: a token is not in the model's vocabulary.
         """
+        top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
+        if (top := max(top, self._pad_id)) >= self._vocabulary:
+            raise ModelError(
+                f"model.path: the tokenizer has a token {top}, but the model's vocab_size is {self._vocabulary};"
+                " they are of different models"
+            )
         lengths = [max(map(len, e.candidate_ids)) for e in examples]
         span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
         several = max(lengths) > 1
@@ -126,12 +141,20 @@ class Collator:
         if span > limit:
             raise TaskError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
 
-    def _lay_out(self, examples: Sequence[Encoded], packed: bool) -> tuple[list[Row], int, Places]:
-        """The rows, how wide they are, and where tokens are predicted."""
-        groups = [[b] for b in range(len(examples))]
-        if packed:
-            shared = 0 if self._masked else shared_beginning([e.prompt_ids for e in examples])
-            groups = pack([e.length for e in examples], shared, self._hidden)
+    def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
+        """Returns which examples share a row, as indices."""
+        if not self._may_pack(examples):
+            return [[b] for b in range(len(examples))]
+        shared = 0 if self._masked else shared_beginning([e.prompt_ids for e in examples])
+        return pack([e.length for e in examples], shared, self._hidden)
+
+    def _may_pack(self, examples: Sequence[Encoded]) -> bool:
+        return self._packs and max(e.length for e in examples) <= self._window
+
+    def _lay_out(
+        self, examples: Sequence[Encoded], groups: list[list[int]]
+    ) -> tuple[list[Row], int, Places]:
+        """Returns the rows, how wide they are, and where tokens are predicted."""
         rows: list[Row] = [Blocks() if self._masked else Tree() for _ in groups]
         columns = {
             b: (p, _put(row, examples[b]))

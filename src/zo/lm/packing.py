@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -24,11 +26,11 @@ class Row(ABC):
 
     @abstractmethod
     def add(self, tokens: Sequence[int]) -> list[int]:
-        """Put a text into the row; the columns of its tokens."""
+        """Puts a text into the row and returns the columns of its tokens."""
 
     @abstractmethod
     def sees(self) -> NDArray[np.bool_]:
-        """Whether the token in column i sees the one in column j.  # (n, n)."""
+        """Returns whether the token in column i sees the one in column j.  # (n, n)."""
 
 
 class Tree(Row):
@@ -46,7 +48,7 @@ class Tree(Row):
         ] = []  # parent, first column, column behind the last
 
     def add(self, tokens: Sequence[int], after: int = -1) -> list[int]:
-        """Put a text into the row, or what follows the token in column `after`; the columns."""
+        """Puts a text, or what follows the token in column `after`, into the row and returns its columns."""
         columns, first, parent = [], len(self.ids), after
         begin = self.positions[after] + 1 if after >= 0 else 0
         for position, token in enumerate(tokens, begin):
@@ -61,7 +63,7 @@ class Tree(Row):
         return columns
 
     def sees(self) -> NDArray[np.bool_]:
-        """A token sees what the parent of its chain sees, and the chain up to itself."""
+        """Returns what tokens see: what the parent of their chain sees, and the chain up to themselves."""
         seen = np.tri(len(self.ids), dtype=np.bool_)
         for parent, first, end in self._chains:
             seen[first:end, :first] = False
@@ -78,7 +80,7 @@ class Blocks(Row):
         self._texts: list[int] = []
 
     def add(self, tokens: Sequence[int]) -> list[int]:
-        """Put a text behind the others."""
+        """Puts a text behind the others and returns its columns."""
         first = len(self.ids)
         self.ids += tokens
         self.positions += range(len(tokens))
@@ -86,45 +88,68 @@ class Blocks(Row):
         return list(range(first, len(self.ids)))
 
     def sees(self) -> NDArray[np.bool_]:
-        """Tokens of one text see each other."""
+        """Returns what tokens see: each other, in one text."""
         texts = np.array(self._texts)
         return texts[:, None] == texts
 
 
 def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:
-    """Distribute texts over rows so that a forward pass costs least.
+    """Returns which texts share a row, so that a forward pass costs least.
 
     A layer's matrices cost 12 · hidden² multiplications per token, padding included, and attention
     2 · hidden per token and column; attention is counted twice, as its kernels reach about half the
-    matrices' rate.
+    matrices' rate. Every number of rows is considered, the longest text first into the shortest row; numbers whose
+    lower bound is above the best cost so far are not tried.
 
     Args:
-        lengths: tokens of each text, > 0.
-        shared: tokens that all texts begin with and a row holds once, >= 0.
-        hidden: width of the model, > 0.
+        lengths: Tokens of each text, > 0.
+        shared: Tokens that all texts begin with and a row holds once, ≥ 0.
+        hidden: Width of the model, > 0.
 
     Returns:
         The indices of each row's texts; every index once.
     """
-    longest, best, least = max(lengths), [list(range(len(lengths)))], float("inf")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for n in range(1, len(lengths) + 1):
-        rows: list[list[int]] = [[] for _ in range(n)]
-        loads = [(shared, row) for row in range(n)]
-        for i in order:
-            load, row = loads[0]
-            heapq.heapreplace(loads, (load + lengths[i] - shared, row))
-            rows[row].append(i)
-        width = max(loads)[0]
-        cost = n * width * (3 * hidden + width)
-        if cost < least:
-            best, least = [sorted(row) for row in rows], cost
-        if width == longest:
+    own = [lengths[i] - shared for i in order]
+
+    def cost(rows: int, width: int) -> int:
+        return rows * width * (3 * hidden + width)
+
+    least, best = math.inf, 0
+    for bound, n in sorted((cost(n, shared + w), n) for n, w in enumerate(_narrowest(own), 1)):
+        if (bound, n) > (least, best):
             break
-    return best
+        loads = [0] * n
+        for tokens in own:
+            heapq.heapreplace(loads, loads[0] + tokens)
+        least, best = min((least, best), (cost(n, shared + max(loads)), n))
+    rows: list[list[int]] = [[] for _ in range(best)]
+    shortest = [(0, row) for row in range(best)]
+    for i, tokens in zip(order, own, strict=True):
+        load, row = shortest[0]
+        heapq.heapreplace(shortest, (load + tokens, row))
+        rows[row].append(i)
+    return [sorted(row) for row in rows]
+
+
+def _narrowest(own: Sequence[int]) -> list[int]:
+    """Returns for 1, 2, ... rows the tokens that the fullest one holds at least.
+
+    Args:
+        own: Tokens of each text, the longest first.
+    """
+    sums = [0, *itertools.accumulate(own)]
+    return [
+        max(
+            own[0],
+            -(-sums[-1] // n),
+            *(sums[m * n + 1] - sums[m * n - m] for m in range(1, (len(own) - 1) // n + 1)),
+        )  # of the first m n + 1 texts one row holds m + 1
+        for n in range(1, len(own) + 1)
+    ]
 
 
 def shared_beginning(texts: Sequence[Sequence[int]]) -> int:
-    """Tokens that all texts begin with."""
+    """Returns how many tokens all texts begin with."""
     n = min(map(len, texts))
     return next((i for i in range(n) if len({text[i] for text in texts}) > 1), n)

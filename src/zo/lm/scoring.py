@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from zo.lm.collate import Batch, Collator
+from zo.lm.config import ModelError
 from zo.lm.graphs import STEP, Graphs
-from zo.lm.models import ModelError, head_of, tied_rows
+from zo.lm.heads import head_of, tied_rows
 from zo.tasks.prompts import Encoded
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
+
+
+Plan: TypeAlias = list[tuple[list[int], list[list[int]]]]
+"""Batches of a split: indices of its examples, and which of these share a row."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class CandidateScorer:
     """Scores, loss and predictions of one model; the model's weights may change between calls.
 
     Args:
-        model: as `zo.lm.models.load` returns it.
+        model: as `zo.lm.load.load` returns it.
         pad_id: token that fills short rows; no score depends on it.
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
         kind: ``decoder`` or ``masked``.
@@ -75,6 +80,7 @@ class CandidateScorer:
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
         self._collator = Collator(model, pad_id, kind, STEP if graphs else None)
+        self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
         self._recorded = Graphs(self._loss) if graphs else self._loss
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
@@ -154,11 +160,11 @@ class CandidateScorer:
     def _hidden(self, batch: Batch) -> Tensor:
         """The last hidden states where a token is predicted.  # (R, D)."""
         options: dict[str, Any] = {} if self._masked else {"use_cache": False}
+        if batch.mask is not None:
+            options["attention_mask"] = batch.mask
         if batch.position_ids is not None:
             options["position_ids"] = batch.position_ids
-        hidden = self._base(
-            input_ids=batch.input_ids, attention_mask=batch.mask, **options
-        ).last_hidden_state  # (P, L, D)
+        hidden = self._base(input_ids=batch.input_ids, **options).last_hidden_state  # (P, L, D)
         return hidden.flatten(0, 1).index_select(0, batch.reads)
 
     @torch.inference_mode()
@@ -182,8 +188,8 @@ class CandidateScorer:
             raise ValueError("there is nothing to evaluate: the split has no examples")
         losses, weights = [0.0] * len(examples), [1.0] * len(examples)
         predictions = [0] * len(examples)
-        for indices in length_batches([e.length for e in examples], max_tokens):
-            batch = self.collate([examples[i] for i in indices])
+        for indices, rows in self._plan(examples, max_tokens):
+            batch = self._collator([examples[i] for i in indices], rows)
             comparable = self._objective == "classification"
             scores = self._comparable(batch) if comparable else self.scores(batch)
             each, parts = self._losses(scores, batch)
@@ -195,6 +201,16 @@ class CandidateScorer:
         right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         return Evaluation(loss, right / len(examples), predictions)
+
+    def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
+        """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""
+        for known, budget, plan in self._plans:
+            if known is examples and budget == max_tokens:
+                return plan
+        batches = length_batches([e.length for e in examples], max_tokens)
+        plan = [(b, self._collator.rows([examples[i] for i in b])) for b in batches]
+        self._plans = [*self._plans[-1:], (examples, max_tokens, plan)]
+        return plan
 
     def _losses(self, scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from zo.config import RunConfig
-from zo.lm.models import Loaded, load
+from zo.lm.load import Loaded, load
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run.provenance import weights_hash

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from zo.config import RunConfig, from_plain
-from zo.lm.models import ModelError
+from zo.lm.config import ModelError
 from zo.run import checkpoint, trajectory
 from zo.run.assembly import Assembly
 from zo.run.directory import DirectoryError, load

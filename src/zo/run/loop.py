@@ -77,7 +77,7 @@ class Session:
         read["weights"] = assembly.base
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
-        return cls(train, validation, test, scorer, assembly, read)
+        return cls(train, validation, test, scorer, assembly, read, list(loaded.notes))
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, describe, notes, scientific
-from zo.lm.models import ModelError
+from zo.lm.config import ModelError
 from zo.run import (
     atomic,
     checkpoint,

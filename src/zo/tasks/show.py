@@ -15,7 +15,8 @@ from rich.text import Text
 
 from zo import config
 from zo.config import ConfigError, RunConfig, command_line
-from zo.lm.models import ModelError, load_tokenizer
+from zo.lm.config import ModelError
+from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
 
 BORDER, MASK = "dim", "black on yellow"

@@ -1,0 +1,126 @@
+"""What scoring has to know of an architecture: its head, its positions, whether texts may share a row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from zo.lm.config import ModelError
+
+
+@torch.inference_mode()
+def head_of(model: Any, kind: str) -> Callable[[Any], Any]:
+    """Returns what turns last hidden states into logits.
+
+    Of a decoder the output embedding, with a cap where the model has one; of a masked model all that follows the
+    encoder, in the order in which a forward pass calls it: in RoBERTa a dense layer, gelu, a layer norm and the output
+    embedding with its bias.
+    """
+    if kind == "decoder":
+        head, cap = model.get_output_embeddings(), _cap(model)
+        return head if not cap else lambda hidden: cap * torch.tanh(head(hidden) / cap)
+    called: list[nn.Module] = []
+    parts = [part for part in model.children() if part is not model.base_model]
+    hooks = [part.register_forward_pre_hook(lambda part, _: called.append(part)) for part in parts]
+    try:
+        model(input_ids=_tokens(model))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return nn.Sequential(*called)
+
+
+@torch.inference_mode()
+def check_head(model: Any, kind: str = "decoder") -> None:
+    """Makes sure that logits at chosen places are the head's of the hidden states there.
+
+    Raises:
+        ModelError: If the model does more than that (scaled logits), or a decoder's tokens see later ones.
+    """
+    name = type(model).__name__
+    if model.base_model is model:
+        raise ModelError(f"model.path: {name} has no part below its head, which scoring needs")
+    options = {"use_cache": False} if kind == "decoder" else {}
+    tokens = _tokens(model)
+    expected = model(input_ids=tokens, **options).logits.float()
+    hidden = model.base_model(input_ids=tokens, **options).last_hidden_state
+    logits = head_of(model, kind)(hidden).float()
+    tolerance = 4 * torch.finfo(model.dtype).eps * expected.abs().max().item()
+    if logits.shape != expected.shape or not torch.allclose(logits, expected, 0, tolerance):
+        head = "output embedding" if kind == "decoder" else "head"
+        raise ModelError(
+            f"model.path: {name} does not compute its logits as {head} x last hidden"
+            " state, so that candidates cannot be scored"
+        )
+    if kind == "decoder":
+        begin = model.base_model(input_ids=tokens[:, :3], **options).last_hidden_state
+        moved = (begin - hidden[:, :3]).abs().max() / begin.abs().max()
+        if moved > torch.finfo(model.dtype).eps ** 0.5:  # nan, of a collapsed model, is not
+            raise ModelError(
+                f"model.kind: {name} is no decoder, its tokens see later ones; model.kind=masked?"
+            )
+
+
+def _cap(model: Any) -> float | None:
+    """Returns the bound of a decoder's logits, cap · tanh(logits / cap), as Gemma 2 has it; None without one."""
+    return getattr(model.config, "final_logit_softcapping", None)
+
+
+def _tokens(model: Any) -> torch.Tensor:
+    return torch.arange(1, 6, device=model.device)[None]  # (1, 5)
+
+
+def tied_rows(model: Any) -> nn.Embedding | None:
+    """Returns what looks up rows of a decoder's output embedding, where it is tied to the input's.
+
+    A row times a hidden state is that token's logit. None if the two are not one tensor, or if
+    either does more than to look up and to multiply.
+    """
+    given, head = model.get_input_embeddings(), model.get_output_embeddings()
+    plain = type(given) is nn.Embedding and type(head) is nn.Linear and head.bias is None
+    return given if plain and given.weight is head.weight and not _cap(model) else None
+
+
+def first_position(model: Any) -> int:
+    """Returns the position of a text's first token: RoBERTa keeps some in front of it."""
+    embeddings = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+@torch.inference_mode()
+def packs(model: Any, kind: str) -> bool:
+    """Returns whether texts that share a row, kept apart by mask and positions, are computed as if alone.
+
+    True where attention is all that connects tokens and knows their order from the positions;
+    elsewhere (recurrent layers, distances counted in columns) what comes out is as wrong as without
+    a mask, or about so: rounding is far below an eighth of that in every dtype.
+    """
+    base = model.base_model
+    takes_mask = getattr(base, "_supports_attention_backend", False) and (
+        model.config._attn_implementation in ("sdpa", "eager")
+    )
+    if not takes_mask or "position_ids" not in inspect.signature(base.forward).parameters:
+        return False
+    n, m = 3, 4
+    tokens = torch.arange(5, 5 + n + m, device=model.device)[None]  # (1, n + m)
+    places = torch.cat([torch.arange(n), torch.arange(m)]).to(model.device)[None]
+    text = torch.tensor([0] * n + [1] * m, device=model.device)
+    sees = text[:, None] == text  # (n + m, n + m)
+    if kind == "decoder":
+        sees = sees.tril()
+    mask = torch.zeros(sees.shape, dtype=model.dtype, device=model.device)
+    mask = mask.masked_fill(~sees, torch.finfo(model.dtype).min)[None, None]
+
+    def last(ids: Any, **options: Any) -> Any:
+        options |= {"use_cache": False} if kind == "decoder" else {}
+        return base(input_ids=ids, **options).last_hidden_state[0, -m:].float()
+
+    alone, mixed = last(tokens[:, n:]), last(tokens)
+    packed = last(tokens, attention_mask=mask, position_ids=places + first_position(model))
+    wrong, without = (packed - alone).abs().max(), (mixed - alone).abs().max()
+    return not bool(wrong > without / 8)  # also of a model that has collapsed, whose states are nan

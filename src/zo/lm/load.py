@@ -1,0 +1,178 @@
+"""Load a decoder or masked model and its tokenizer in the dtype that was asked for.
+
+transformers is imported where it is used, since the configuration needs this room but not that library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zo.lm.config import ModelConfig, ModelError
+from zo.lm.float16 import widen
+from zo.lm.heads import check_head
+from zo.lm.quiet import quiet
+from zo.lm.source import explained, source_of
+from zo.lm.tokenizer import of_source, stand_in
+
+SHOWN = 3
+"""Names of tensors in a sentence."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode and its tokenizer, which has a pad token.
+
+    Attributes:
+        model: As transformers returns it.
+        tokenizer: Of the model.
+        notes: What a person should know of the weights, one sentence each.
+    """
+
+    model: Any
+    tokenizer: Any
+    notes: tuple[str, ...] = ()
+
+
+def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device) -> Loaded:
+    """Loads, casts and checks; the first use of a GGUF file converts it into the cache.
+
+    Random weights are drawn on the device in the dtype, the same ones every time, without touching
+    the global random state.
+
+    Raises:
+        ModelError: If weights are out of reach, incomplete or not the expected ones, or the
+            architecture is one that `zo.lm.scoring` cannot read.
+    """
+    with quiet():
+        read = random_weights if model_cfg.weights == "random" else _pretrained
+        loaded = read(model_cfg, dtype, torch.device(device))
+    model = loaded.model
+    for parameter in model.parameters():  # some architectures keep a few in float32
+        parameter.data = parameter.data.to(dtype)
+    loaded = Loaded(model.to(device).eval(), loaded.tokenizer, loaded.notes)
+    if dtype == torch.float16 and torch.device(device).type == "cpu":
+        widen(model)
+    model.config.use_cache = False
+    check_head(model, model_cfg.kind)
+    return loaded
+
+
+def _pretrained(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+    from transformers import AutoConfig
+
+    source, options = source_of(cfg)
+    with explained(cfg):
+        config = AutoConfig.from_pretrained(source, **options)
+    check_kind(cfg, config)
+    tokenizer = of_source(cfg, source, options)
+    with explained(cfg):
+        model, info = _auto_class(cfg).from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation=cfg.attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            **options,
+        )
+    _check_complete(cfg, model, info)
+    notes = []
+    if unused := sorted(info["unexpected_keys"]):
+        notes.append(
+            f"{cfg.path}: {_listed(unused)} in the files, not in {type(model).__name__}; not used"
+        )
+    return Loaded(model, tokenizer, tuple(notes))
+
+
+def check_kind(cfg: ModelConfig, config: Any) -> None:
+    """Makes sure that a model is of the configured kind.
+
+    Args:
+        cfg: What is asked for.
+        config: transformers' configuration of the model.
+
+    Raises:
+        ModelError: If it is not; names the right kind, if there is one.
+    """
+    from transformers.models.auto import modeling_auto
+
+    stored = (config.architectures or [config.model_type])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"model.path: {stored} is an encoder-decoder model; only decoders and masked models are scored"
+        )
+    kinds = {
+        "decoder": config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        "masked": config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    }
+    if kinds["masked"] and "MaskedLM" in stored:  # BERT and its like can be decoders, too
+        kinds["decoder"] = False
+    if kinds[cfg.kind]:
+        return
+    right = [kind for kind, possible in kinds.items() if possible]
+    if not right:
+        raise ModelError(f"model.path: {stored} is neither a decoder nor a masked language model")
+    raise ModelError(f"model.kind={cfg.kind}: {cfg.path} is a {stored}; use model.kind={right[0]}")
+
+
+def _check_complete(cfg: ModelConfig, model: Any, info: Mapping[str, Any]) -> None:
+    """Makes sure that every tensor came from the files: transformers draws the others at random."""
+    name = type(model).__name__
+    if other := sorted(info["mismatched_keys"]):
+        tensor, there, wanted = other[0]
+        raise ModelError(
+            f"model.path: {_listed([key for key, *_ in other])} of {cfg.path} in another shape than config.json says:"
+            f" {tensor} is {tuple(there)}, not {tuple(wanted)}"
+        )
+    parameters = {key for key, _ in model.named_parameters(remove_duplicate=False)}
+    if missing := sorted(parameters & set(info["missing_keys"])):
+        raise ModelError(
+            f"model.path: {cfg.path} lacks {_listed(missing)} of {name}, which would be"
+            " random; give a complete checkpoint"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    """Returns how many tensors there are, and the first of them."""
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(names[:SHOWN])}{more})"
+
+
+def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+    """Returns an architecture with random weights and the tokenizer that stands in.
+
+    Raises:
+        ModelError: If the architecture cannot be built.
+    """
+    from transformers import AutoConfig
+
+    tokenizer = stand_in(cfg)
+    if cfg.architecture:
+        try:
+            config = AutoConfig.for_model(**cfg.architecture)
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"model.architecture: {str(error).splitlines()[0]}") from error
+    else:
+        source, options = source_of(cfg)
+        with explained(cfg):
+            config = AutoConfig.from_pretrained(source, **options)
+    check_kind(cfg, config)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"model.architecture: a vocabulary of {config.vocab_size} has no room for the"
+            f" {len(tokenizer)} tokens that random weights are used with"
+        )
+    config.pad_token_id = tokenizer.pad_token_id  # RoBERTa counts positions from it
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(0)  # transformers draws from the global state, which the fork puts back
+        model = _auto_class(cfg).from_config(config, dtype=dtype, attn_implementation=cfg.attention)
+    return Loaded(model, tokenizer)
+
+
+def _auto_class(cfg: ModelConfig) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    return AutoModelForMaskedLM if cfg.kind == "masked" else AutoModelForCausalLM

@@ -1,0 +1,69 @@
+"""Where a model comes from: a directory, a pip package, the hub or a GGUF file; and why it cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zo.lm.config import ModelConfig, ModelError
+from zo.lm.gguf import converted
+from zo.tasks import hub, package_files
+
+
+def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """Returns what to load from, and how: from this machine alone, or a revision of the hub.
+
+    Raises:
+        ModelError: If it is not there.
+    """
+    with explained(cfg):
+        path = package_files.existing(cfg.path)
+        if cfg.gguf_file is not None:
+            path = _gguf_path(path, cfg)
+        if path.endswith(".gguf"):
+            path = str(converted(Path(path), cfg))
+        if Path(path).is_file():
+            raise NotADirectoryError("it is a file")
+    if Path(path).is_dir():
+        return path, {"local_files_only": True}
+    return path, {} if cfg.revision is None else {"revision": cfg.revision}
+
+
+@contextmanager
+def explained(cfg: ModelConfig) -> Iterator[None]:
+    """Turns the dozen kinds of exceptions for "could not be loaded" into one sentence."""
+    local = cfg.path.startswith(package_files.PREFIX) or Path(cfg.path).expanduser().exists()
+    try:
+        with hub.patient(local or package_files.is_path(cfg.path)):
+            yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(_sentence(cfg, error)) from error
+
+
+def _gguf_path(path: str, cfg: ModelConfig) -> str:
+    if Path(path).is_dir():
+        return str(Path(path) / str(cfg.gguf_file))
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download(path, str(cfg.gguf_file), revision=cfg.revision)
+
+
+def _sentence(cfg: ModelConfig, error: Exception) -> str:
+    reason = hub.first_line(error)
+    if "support an attention implementation" in reason:
+        return f"model.attention: {reason.split()[0]} has no {cfg.attention} attention; use model.attention=eager"
+    if cfg.install:
+        remedy = f"`{cfg.install}` brings it"
+    elif package_files.is_path(cfg.path) or Path(cfg.path).exists():
+        remedy = "give the path of a complete model"
+    else:
+        folder = cfg.path.split("/")[-1]
+        remedy = (
+            f"where the hub can be reached, `hf download {cfg.path} --local-dir {folder}` brings a"
+            " copy for model.path=<local copy>"
+        )
+    return f"model.path: {cfg.path} cannot be loaded ({reason}); {remedy}"

@@ -1,0 +1,67 @@
+"""The hub of models and data sets: asked once whether it answers, instead of retried for a minute."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SECONDS = 5.0
+"""How long the hub has to answer."""
+
+
+@contextmanager
+def patient(local: bool = False) -> Iterator[None]:
+    """Reads from the hub, or from its cache alone if the hub does not answer.
+
+    Args:
+        local: Whether the hub is not needed; it is not asked then.
+
+    Raises:
+        ConnectionError: If the hub does not answer and the cache does not have it; one sentence.
+    """
+    if local:
+        yield
+        return
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or answers():
+        yield
+        return
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    except Exception as error:
+        raise ConnectionError(
+            f"{constants.ENDPOINT} does not answer within {SECONDS:g} s, and its cache here has no copy"
+        ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = False
+
+
+@functools.cache
+def answers() -> bool:
+    """Returns whether the hub answers at all; looking its name up can take longer than any timeout of HTTP."""
+    from huggingface_hub import constants, get_session
+
+    found: list[object] = []
+
+    def ask() -> None:
+        try:
+            found.append(get_session().head(constants.ENDPOINT, timeout=SECONDS))
+        except (
+            Exception
+        ):  # no name, no route, no certificate: whatever it is, the hub is out of reach
+            return
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return bool(found)
+
+
+def first_line(error: Exception) -> str:
+    """Returns an exception's first line, without its full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else repr(error)
