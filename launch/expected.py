@@ -10,13 +10,10 @@ first of them: a grid may list a learning rate twice, and a run without steps ha
 
 import argparse
 import json
-import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 from zo import config
@@ -41,28 +38,9 @@ def expected(sweep: str) -> list[dict[str, Any]]:
     runs = command_line.runs([f"sweep={sweep}"])
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
-        flat = _flat(asdict(run))
-        cell = _cell(sweep, run, {key: _value(key, flat) for key in swept})
+        cell = _cell(sweep, run, {key: _value(run, key) for key in swept})
         found.setdefault(cell["run_id"], cell)
     return list(found.values())
-
-
-def expected_of(sweeps: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the cells of each of some sweeps, in their order; several processes share the work.
-
-    Raises:
-        ConfigError: As for `expected`.
-    """
-    processes = min(len(os.sched_getaffinity(0)), len(sweeps))
-    if processes <= 1:
-        yield from map(expected, sweeps)
-        return
-    # A fork has what was imported, 3 s of it, and the registered schemas; there are no threads yet that it would lose.
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        try:
-            yield from pool.map(expected, sweeps)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def all_sweeps() -> list[str]:
@@ -93,20 +71,12 @@ def _several(given: str) -> bool:
     return any(sign in given for sign in ",([")
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _value(key: str, flat: Mapping[str, Any]) -> Any:
-    """Returns what a run has for a swept key; a group's value is its choice's name."""
-    return flat[key] if key in flat else flat[f"{key}.name"]
+def _value(run: RunConfig, key: str) -> Any:
+    """Returns a run's value of a swept key; a group's is the name of its choice."""
+    value: Any = run
+    for part in key.split("."):
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    return value.name if is_dataclass(value) else value
 
 
 def _typed(value: Any) -> str:
@@ -125,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config.register()
     try:
-        for found in expected_of(list(dict.fromkeys(args.sweeps or all_sweeps()))):
-            for cell in found:
+        for sweep in dict.fromkeys(args.sweeps or all_sweeps()):
+            for cell in expected(sweep):
                 print(json.dumps(cell), flush=True)
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -58,6 +58,16 @@ def start_detached(folder: Path, environment: dict[str, str]) -> None:
     raise StartError(f"the runs could not be started, see {folder / 'log.txt'}")
 
 
+def pool_of(folder: Path, gpus: Sequence[str] | None = None) -> Pool:
+    """Returns the pool of a folder's runs, see `prepare`; without `gpus` it uses those that are visible."""
+    plan = json.loads((folder / "runs.json").read_text())
+    directories = [Path(path) for path in plan["directories"]]
+    gpus = visible_gpus() if gpus is None else gpus
+    count = plan["processes"] * max(1, len(gpus))
+    slots = gpu_slots(gpus, count, plan["threads"]) if gpus else cpu_slots(count, plan["threads"])
+    return Pool(directories, slots, detached=True)
+
+
 def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
     """Makes the runs of a folder, whose lock the caller holds.
 
@@ -68,12 +78,8 @@ def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
     Returns:
         0 if all finished, 1 if one failed, 143 if this process was told to stop; the runs have saved.
     """
-    plan = json.loads((folder / "runs.json").read_text())
-    directories = [Path(path) for path in plan["directories"]]
-    gpus = visible_gpus()
-    count = plan["processes"] * max(1, len(gpus))
-    slots = gpu_slots(gpus, count, plan["threads"]) if gpus else cpu_slots(count, plan["threads"])
-    pool = Pool(directories, slots, detached=True, changed=changed)
+    pool = pool_of(folder)
+    pool.changed = changed
     pool.run()
     if pool.failures:
         print("\n  ".join([f"{len(pool.failures)} runs failed", *pool.failures]), file=sys.stderr)

@@ -1,18 +1,26 @@
-"""Where a sweep's runs stand: finished, collapsed, running, queued, interrupted, failed or missing.
+"""What there is of a sweep, what runs, what is missing, and how many hours that takes.
 
     python -m launch.status sweep=table1
-    python -m launch.status sweep=table1 --failed         every failed run with the last line of its error
     python -m launch.status sweep=table1 --list           every run
+    python -m launch.status sweep=table1 --failed         every failed run with the last line of its error
+    python -m launch.status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms 120
 
-Collapsed runs are results: they count as finished. Running is what a live process holds; queued is what waits in SLURM
-or in a local process's list; interrupted has saved and waits for python -m launch.submit, as missing does.
+A collapsed run is a result and counts as done. A live process holds a running run. A queued run waits in SLURM or in a
+local process's list. `python -m launch.submit` submits interrupted and missing runs.
+
+Hours are steps times the time per step: the median of finished runs of the same model, precision and method, else
+--step-ms, else the paper's time on one H200 (marked *). Early stopping makes runs shorter. Loading and evaluation come
+on top.
 """
 
 import argparse
+import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -22,32 +30,76 @@ from launch.sweep import ENDED, STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
 
+MS_PER_HOUR = 3.6e6
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
+Kind = tuple[str, str, str]  # model, precision, method
 
 
-def show(sweep: Sweep, found: Mapping[str, Standing]) -> None:
-    """Prints a row per model, precision and method, and the totals as the last line."""
+def step_times(
+    sweep: Sweep, found: Mapping[str, Standing], given: float | None
+) -> dict[Kind, tuple[float, str]]:
+    """Returns milliseconds per step of each kind of run where they are known, and * for the paper's."""
+    measured: dict[Kind, list[float]] = defaultdict(list)
+    for run in sweep.runs:
+        if (taken := found[run.run_id].status.get("time/step_ms_median")) is not None:
+            measured[run.kind].append(float(taken))  # type: ignore[arg-type]
+    paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text())
+    times = {}
+    for kind in {run.kind for run in sweep.runs}:
+        model, _, method = kind
+        printed = dict(paper.get(model, {}))
+        if printed:
+            printed["bszo_b"] = printed["bszo"] * 4 / 3  # 4 forward passes for 3
+        if measured[kind]:
+            times[kind] = statistics.median(measured[kind]), ""
+        elif given is not None:
+            times[kind] = given, ""
+        elif method in printed:
+            times[kind] = printed[method], "*"
+    return times
+
+
+def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:
+    """Prints a row per model, precision and method, and the totals."""
+    times = step_times(sweep, found, given)
+    there = {standing.state for standing in found.values()}
+    states = [state for state in STATES if state in there]
     table = Table(box=None, header_style="bold")
-    for name in ("model", "precision", "method"):
+    for name in ("model", "precision", "method", "tasks"):
         table.add_column(name)
-    for name in ("runs", *STATES):
+    for name in ("runs", *states, "ms/step", "hours left"):
         table.add_column(name, justify="right")
-    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    groups: dict[Kind, list[Run]] = defaultdict(list)
     for run in sweep.runs:
         groups[run.kind].append(run)
+    total, unknown = 0.0, 0
     for kind, runs in groups.items():
         counts = Counter(found[run.run_id].state for run in runs)
-        table.add_row(*kind, str(len(runs)), *(str(counts[state] or "·") for state in STATES))
+        left = [r for r in runs if found[r.run_id].state not in ENDED and r.cfg.steps > 0]
+        ms, mark = times.get(kind, (0.0, ""))
+        hours = sum(run.cfg.steps for run in left) * ms / MS_PER_HOUR
+        total, unknown = total + hours, unknown + (0 if ms else len(left))
+        told = (f"{ms:.1f}{mark}", f"{hours:.1f}") if ms else ("?", "?" if left else "0")
+        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in runs))
+        numbers = (str(counts[state] or "·") for state in states)
+        table.add_row(*kind, tasks, str(len(runs)), *numbers, *told)
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)
+    if any(mark for _, mark in times.values()):
+        console.print("* the paper's time per step, on an H200; --step-ms gives another")
+    cost = [f"at most {total:,.1f} hours"] if total or not unknown else []
+    cost += [f"{unknown} runs of unknown step time (give --step-ms)"] if unknown else []
     done = sum(standing.state in ENDED for standing in found.values())
-    console.print(f"{done} of {len(sweep.runs)} runs done: {counted(found)}")
+    print(f"{len(found) - done} runs left: {' and '.join(cost)}")
+    shared = sweep.cells - len(sweep.runs)
+    note = f" ({sweep.cells} cells, {shared} are the same run as another)" if shared else ""
+    print(f"{done} of {len(found)} runs done{note}: {counted(found)}")
 
 
 def list_runs(runs: Sequence[Run], found: Mapping[str, Standing]) -> None:
-    """Prints a line per run: id, state, choices, and what there is to say."""
+    """Prints a line per run: id, state, choices, and the standing's note."""
     for run in runs:
         standing = found[run.run_id]
         note = f"  {standing.note}" if standing.note else ""
@@ -61,9 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for train.py -m")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for train.py -m")
     parser.add_argument("--list", action="store_true", help="list every run")
     parser.add_argument("--failed", action="store_true", help="list the failed runs")
+    parser.add_argument("--step-ms", type=float, help="time per step where none was measured")
     args = parser.parse_args(argv)
     config.register()
     register()
@@ -80,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list or args.failed:
         states = STATES if args.list else ("failed",)
         list_runs([run for run in sweep.runs if found[run.run_id].state in states], found)
-    show(sweep, found)
+    show(sweep, found, args.step_ms)
     return 0
 
 

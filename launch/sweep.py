@@ -14,7 +14,6 @@ from zo.run.tracking import read_status
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
 STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
-NO_SWEEP = "none"
 
 
 @dataclass(frozen=True)
@@ -65,22 +64,21 @@ class Sweep:
         group = sweep_name(overrides)
         runs: dict[str, Run] = {}
         for cfg in configs:
-            if cfg.tracking.group is None:
-                cfg.tracking.group = group
+            cfg.tracking.group = cfg.tracking.group or group
             name = run_id(cfg)
             runs[name] = Run(name, cfg)
         return cls(tuple(overrides), list(runs.values()), len(configs))
 
     @property
     def name(self) -> str:
-        """The sweep's file, or `none` for a grid that was typed."""
-        return sweep_name(self.overrides)
+        """The sweep's file, or `runs` for runs that were typed."""
+        return sweep_name(self.overrides) or "runs"
 
 
-def sweep_name(overrides: Sequence[str]) -> str:
-    """Returns the name after `sweep=`, also W&B's group; `none` without one."""
+def sweep_name(overrides: Sequence[str]) -> str | None:
+    """Returns the name after `sweep=`, also W&B's group; None without one."""
     named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
-    return named[-1] if named else NO_SWEEP
+    return named[-1] if named else None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from launch.records import QueueError
-from launch.sweep import ENDED, NO_SWEEP, Standing, Sweep, counted, standings
+from launch.sweep import ENDED, STATES, Standing, Sweep, counted, standings
 from zo.config import describe
 
 REFRESH_S = 5.0
@@ -32,9 +33,8 @@ class Board:
         self._found: dict[str, Standing] = {}
         self._told = ""
         self._console = Console(soft_wrap=True, highlight=False)
-        title = "runs" if sweep.name == NO_SWEEP else sweep.name
         self._bar = Progress(
-            TextColumn(title),
+            TextColumn(sweep.name),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
@@ -91,6 +91,17 @@ class Board:
                 time.sleep(REFRESH_S if going else 1.0)
         return self._summary()
 
+    def ended(self) -> int:
+        """Looks once more and prints the summary.
+
+        Returns:
+            0 if all finished, 1 if a run failed, 3 if runs are left.
+        """
+        self.refresh()
+        self._summary(("failed",))
+        states = {standing.state for standing in self._found.values()}
+        return 1 if "failed" in states else 0 if states <= set(ENDED) else 3
+
     def interrupted(self, code: int) -> int:
         """Says how things stand when this process is told to stop; returns its exit status."""
         self._bar.stop()
@@ -109,19 +120,17 @@ class Board:
             )
         return code
 
-    def _summary(self) -> int:
+    def _summary(self, states: Collection[str] = tuple(set(STATES) - set(ENDED))) -> int:
+        """Prints the runs in some states, and the counts; returns 1 if there are such runs, else 0."""
         self._bar.stop()
-        failed = [
-            (run, self._found[run.run_id])
-            for run in self._sweep.runs
-            if self._found[run.run_id].state not in ENDED
-        ]
+        standings_ = [(run, self._found[run.run_id]) for run in self._sweep.runs]
+        failed = [(run, standing) for run, standing in standings_ if standing.state in states]
         for run, standing in failed[:SHOWN_FAILURES]:
             note = f": {standing.note}" if standing.note else ""
             where = f", see {run.directory}" if standing.state == "failed" else ""
             self._console.print(f"{describe(run.cfg)}  {standing.state}{note}{where}")
         if len(failed) > SHOWN_FAILURES:
-            states = Counter(standing.state for _, standing in failed[SHOWN_FAILURES:])
-            self._console.print(f"and {', '.join(f'{n} {state}' for state, n in states.items())}")
+            more = Counter(standing.state for _, standing in failed[SHOWN_FAILURES:])
+            self._console.print(f"and {', '.join(f'{n} {state}' for state, n in more.items())}")
         self._console.print(f"{len(self._sweep.runs)} runs: {counted(self._found)}")
         return 1 if failed else 0

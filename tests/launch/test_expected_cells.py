@@ -68,15 +68,3 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert {line["sweep"] for line in lines} == {"quickstart"}
     assert expected.main(["nothing"]) == 2
     assert capsys.readouterr().err.startswith("sweep=nothing: must be one of figure1, ")
-
-
-def test_several_sweeps_are_shared_out_and_come_in_their_order() -> None:
-    names = ["table5_a", "quickstart", "table5_b"]
-    found = list(expected.expected_of(names))
-    assert found == [expected.expected(name) for name in names]
-
-
-def test_a_problem_found_in_another_process_is_told_whole() -> None:
-    with pytest.raises(config.ConfigError, match="sweep=table0: must be one of figure1, ") as error:
-        list(expected.expected_of(["quickstart", "table0"]))
-    assert [problem.key for problem in error.value.problems] == ["sweep"]

@@ -13,6 +13,8 @@ from launch import local, status, submit
 from launch.sweep import Sweep, standings
 from zo.run.lock import holder
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 LOCAL = ["hydra/launcher=local", "hydra.launcher.processes=2"]
 

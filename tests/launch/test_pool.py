@@ -14,6 +14,8 @@ from launch import pool
 from launch.job import Job, RunsFailed
 from launch.pool import Pool, cpu_slots, gpu_slots
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """

@@ -1,5 +1,6 @@
 """Where runs stand: the lock decides what runs, the queue what waits, the status the rest; and the table of it."""
 
+import json
 import os
 import time
 
@@ -7,7 +8,7 @@ import pytest
 
 from launch import records, status
 from launch.records import QueueError, Record
-from launch.sweep import STATES, Sweep, counted, standings
+from launch.sweep import Sweep, counted, standings
 from zo.run.lock import held
 
 
@@ -106,13 +107,37 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, note, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:2] == [runs[3].run_id, "failed"]
     assert lines[0].endswith("  RuntimeError: out of memory")
-    assert lines[1].split() == ["model", "precision", "method", "runs", *STATES]
+    names = ["model", "precision", "method", "tasks", "runs", "collapsed", "failed", "missing"]
+    assert lines[1].split() == [*names, "ms/step", "hours", "left"]
     mezo, bszo = (line.replace("·", "0").split() for line in lines[2:4])
-    assert mezo == ["reviews-tiny", "fp32", "mezo", *map(str, [2, 0, 1, 0, 0, 0, 0, 1])]
-    assert bszo == ["reviews-tiny", "fp32", "bszo", *map(str, [2, 0, 0, 0, 0, 0, 1, 1])]
-    assert lines[4] == "1 of 4 runs done: 1 collapsed, 1 failed, 2 missing"
+    kind = ["reviews-tiny", "fp32"]
+    assert mezo == [*kind, "mezo", "rotten_tomatoes", *map(str, [2, 1, 0, 1]), "?", "?"]
+    assert bszo == [*kind, "bszo", "rotten_tomatoes", *map(str, [2, 0, 1, 1]), "?", "?"]
+    assert lines[4] == "3 runs left: 3 runs of unknown step time (give --step-ms)"
+    assert lines[5] == "1 of 4 runs done: 1 collapsed, 1 failed, 2 missing"
     assert status.main([*grid, "--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4 + 4
+    assert len(capsys.readouterr().out.splitlines()) == 4 + 5
+
+
+def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
+    typed = ["model=opt-13b", "task=sst2", "optimizer=mezo,bszo_b", "steps=3600", f"out={tmp_path}"]
+    assert status.main(typed) == 0
+    lines = capsys.readouterr().out.splitlines()
+    mezo, bszo_b = (line.split() for line in lines[1:3])
+    assert mezo[-2:] == ["464.2*", "0.5"]  # 3,600 steps of 464.2 ms
+    assert bszo_b[-2:] == ["587.3*", "0.6"]  # 4/3 of BSZO's 440.5
+    assert lines[3] == "* the paper's time per step, on an H200; --step-ms gives another"
+    assert lines[4] == "2 runs left: at most 1.1 hours"
+
+
+def test_a_measured_time_is_preferred(capsys, tmp_path):
+    typed = ["optimizer=mezo", "lr=1e-6,1e-7", "steps=1000", f"out={tmp_path}"]
+    first, _ = Sweep.of(typed).runs
+    first.directory.mkdir()
+    content = {"run/status": "collapsed", "time/step_ms_median": 7200.0}
+    (first.directory / "status.json").write_text(json.dumps(content))
+    assert status.main([*typed, "--step-ms", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "1 runs left: at most 2.0 hours"
 
 
 def test_status_refuses_what_could_not_be_run(capsys):
@@ -122,6 +147,6 @@ def test_status_refuses_what_could_not_be_run(capsys):
 
 def test_the_group_of_every_run_is_the_sweeps_name():
     assert {run.cfg.tracking.group for run in Sweep.of(["sweep=quickstart"]).runs} == {"quickstart"}
-    assert [r.cfg.tracking.group for r in Sweep.of(["lr=1e-6"]).runs] == ["none"]
+    assert [r.cfg.tracking.group for r in Sweep.of(["lr=1e-6"]).runs] == [None]
     (own,) = Sweep.of(["lr=1e-6", "tracking.group=mine"]).runs
     assert own.cfg.tracking.group == "mine"

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.support import slurm
+from tests.slurm import one_node as slurm
 
 
 @pytest.fixture(scope="session", autouse=True)

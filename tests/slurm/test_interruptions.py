@@ -8,7 +8,7 @@ import pytest
 
 from analysis.logs.run_file import read_run_file
 from launch import submit
-from tests.support import slurm
+from tests.slurm import one_node as slurm
 
 pytestmark = pytest.mark.slurm
 

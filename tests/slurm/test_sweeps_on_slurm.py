@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from launch import status, submit
-from tests.support import slurm
+from tests.slurm import one_node as slurm
 
 pytestmark = pytest.mark.slurm
 
@@ -84,7 +84,7 @@ def test_one_of_a_packed_jobs_runs_fails_without_the_others(sandbox, capsys):
 def test_jobs_go_on_when_the_submitter_is_killed(sandbox, number):
     grid = ("optimizer=mezo", "seed=0,1", "steps=60")
     process = sandbox.start(*grid)
-    slurm.wait_for(lambda: slurm.job_names(sandbox) and slurm.queued("zo-none"), 60, "the jobs")
+    slurm.wait_for(lambda: slurm.job_names(sandbox) and slurm.queued("zo-runs"), 60, "the jobs")
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     if number == signal.SIGINT:

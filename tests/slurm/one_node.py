@@ -15,7 +15,7 @@ from launch.sweep import Run, Sweep, standings
 from zo import config
 
 ROOT = Path(__file__).parents[2]
-ONE_NODE = ROOT / "launch" / "one_node_slurm.sh"
+ONE_NODE = ROOT / "tests" / "slurm" / "one_node_slurm.sh"
 ONE_NODE_CONF = Path(os.environ.get("ZO_SLURM_DIR", "/var/lib/zo-slurm")) / "slurm.conf"
 if ONE_NODE_CONF.exists():
     os.environ.setdefault("SLURM_CONF", str(ONE_NODE_CONF))

@@ -3,10 +3,10 @@
 # "high" preempts "low" (whose jobs are requeued). The tests marked slurm use it, too.
 #
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge     what it needs (Debian, Ubuntu)
-#   launch/one_node_slurm.sh start       start it (as root); prints the line to export
-#   launch/one_node_slurm.sh status      say what runs
-#   launch/one_node_slurm.sh restart-controller | kill-node | start-node      the faults that the tests make
-#   launch/one_node_slurm.sh stop        cancel its jobs and stop it
+#   tests/slurm/one_node_slurm.sh start       start it (as root); prints the line to export
+#   tests/slurm/one_node_slurm.sh status      say what runs
+#   tests/slurm/one_node_slurm.sh restart-controller | kill-node | start-node      the faults that the tests make
+#   tests/slurm/one_node_slurm.sh stop        cancel its jobs and stop it
 #
 # Everything it writes is below ZO_SLURM_DIR (/var/lib/zo-slurm); nothing in /etc is read or changed.
 set -euo pipefail
