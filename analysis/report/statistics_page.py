@@ -47,8 +47,8 @@ seed 0. With 5 runs the interval is too narrow: for normal values it covers the 
 of 5 runs has 32 outcomes, the rarest two of which have p = 0.0625: on one task no such test can be significant at 5 %.
 
 **Over cells.** A cell is one task with one model. Wilcoxon's signed-rank test, two-sided and exact (zeros left out,
-ties share ranks), and the sign test, each with Holm's correction over all pairs of the family. A collapse (`*`) loses
-the sign test and is left out of Wilcoxon's. Both tests take the cells as independent; they share models, data sets and
+ties share ranks), and the sign test, each with Holm's correction over all pairs of the family. A collapse (`*`) has
+the worst rank in both and is left out of the mean. Both tests take the cells as independent; they share models, data sets and
 grids, so that p is smaller than it should be. `noise` counts the differences within 1.96 standard errors of two
 independent test samples of that size: the chance of the test examples alone, before any chance of training. Two
 methods err on many of the same examples, so that the real standard error is smaller.

@@ -8,11 +8,13 @@
 A run fills a cell if its id is the cell's, whatever W&B group it was logged under: the id is a hash of everything that
 decides the run's numbers, so one run can fill cells of several sweeps.
 
-The learning rate is chosen once per method, model and task, as the paper does, and, where the sweep varies
-more, per variant: of the learning rates of which the fewest seeds collapsed, the one of best validation
-accuracy, averaged over the seeds that finished; of equal ones the smaller. With one seed that is the paper's
-protocol to the letter: a collapsed run is never chosen while another one has finished. Test accuracy plays
-no part.
+The learning rate is chosen once per method, model and task, as the paper does, and, where the sweep varies more, per
+variant, by validation accuracy alone. The rates of which most seeds have ended are compared over the seeds that all
+of them have; the mean decides, of equal ones the smaller rate. A run that failed or is missing has not ended. A
+collapsed run has ended and counts as an accuracy of 0; a rate of which every seed collapsed is never chosen. With
+one seed that is the paper's protocol: a collapsed run is never chosen while another one has finished.
+
+A run without steps has no seed: however often it was made, it counts as one run.
 """
 
 import json
@@ -26,6 +28,9 @@ from analysis.logs.run_file import LogError
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated")
 SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
 """What a learning rate is chosen for."""
+
+EDGE = "the best learning rate is the smallest or the largest of its grid"
+"""What a table says of a cell that is `at_edge`."""
 
 TAKEN = {
     "run_status": "status",
@@ -163,28 +168,40 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen_lr(setting: pd.DataFrame) -> float | None:
-    """The learning rate of one setting; None if no run has finished.
+    """The learning rate of one setting, by the module's rule; None if no run has finished.
 
     Args:
-        setting: rows with `lr`, `status` and `val_accuracy`, one per learning rate and seed.
+        setting: rows with `lr`, `seed`, `status` and `val_accuracy`; with several variants, which share a rate,
+            `variant`.
     """
-    best: tuple[int, float, float] | None = None
-    for lr, runs in setting.groupby("lr"):  # rising
-        finished = runs[runs["status"] == "finished"]
-        if finished.empty:
-            continue
-        collapsed = int((runs["status"] == "collapsed").sum())
-        key = (-collapsed, float(finished["val_accuracy"].mean()), float(lr))  # type: ignore[arg-type]
-        if best is None or _better(key, best):
-            best = key
-    return None if best is None else best[2]
+    return best_rate(validation_table(setting))
 
 
-def _better(one: tuple[int, float, float], other: tuple[int, float, float]) -> bool:
-    """Means of equal accuracies in another order differ in the last bit, which decides nothing."""
-    if one[0] != other[0]:
-        return one[0] > other[0]
-    return one[1] > other[1] and not np.isclose(one[1], other[1], rtol=0, atol=1e-12)
+def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
+    """Validation accuracies: a row per learning rate with a finished run, a column per seed (per variant and seed).
+
+    0 for a collapsed run, NaN for one that has not ended.
+    """
+    finished = setting["status"] == "finished"
+    values = setting["val_accuracy"].where(finished, 0.0)
+    ended = setting.assign(value=values.astype(float))[
+        finished | (setting["status"] == "collapsed")
+    ]
+    ended = ended[ended["lr"].isin(setting.loc[finished, "lr"])]
+    keys = [key for key in ("variant", "seed") if key in setting]
+    return ended.pivot_table(index="lr", columns=keys, values="value")
+
+
+def best_rate(table: pd.DataFrame) -> float | None:
+    """The rate that a `validation_table`, or some of its columns, chooses."""
+    if table.empty:
+        return None
+    ended = table.notna().sum(axis=1)
+    compared = table[ended == ended.max()]
+    common = compared.dropna(axis=1)
+    means = (common if common.shape[1] else compared).mean(axis=1)
+    # Means of equal accuracies in another order differ in the last bit, which decides nothing.
+    return float(means.index[means >= means.max() - 1e-12].min())
 
 
 def _unfilled(seed: pd.DataFrame) -> dict[str, Any]:
@@ -204,9 +221,10 @@ def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
         | column | content |
         |---|---|
         | `lr` | the chosen learning rate; NaN without one |
-        | `n`, `seeds` | seeds whose run at that learning rate has finished, and seeds expected |
+        | `n`, `seeds` | seeds whose run at that learning rate has finished, and seeds expected; 1 without steps |
         | `test_mean`, `val_mean` | mean accuracies over the n seeds, fractions |
         | `test_std`, `val_std` | sample standard deviations (ddof 1); NaN for n < 2 |
+        | `at_edge` | whether the chosen learning rate is the smallest or the largest of the grid |
         | `step_ms`, `peak_gib`, `state_mib` | medians over the n seeds |
         | `collapsed` | seeds that are `collapsed` in `chosen` |
         | `status` | `finished` if n > 0; `collapsed` if all seeds are; else the first other status |
@@ -215,7 +233,9 @@ def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
     """
     counts = ["n_expected", *(f"n_{status}" for status in STATUSES)]
     rows = []
-    for setting, seeds in chosen.groupby(SETTING, sort=False, dropna=False):
+    for setting, of_setting in chosen.groupby(SETTING, sort=False, dropna=False):
+        trains = bool((of_setting["steps"] > 0).any())
+        seeds = of_setting if trains else of_setting.iloc[:1]
         finished = seeds[seeds["status"] == "finished"]
         statuses = [status for status in seeds["status"] if status != "collapsed"]
         lost = statuses[0] if statuses else "collapsed"
@@ -224,6 +244,7 @@ def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
             {
                 **dict(zip(SETTING, setting, strict=True)),
                 "lr": lrs.iloc[0] if len(lrs) else np.nan,
+                "at_edge": bool(seeds["at_edge"].any()),
                 "n": len(finished),
                 "seeds": len(seeds),
                 "test_mean": finished["test_accuracy"].mean(),

@@ -8,9 +8,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_label
-from analysis.select.study_runs import Run, Study, mean_height, right
+from analysis.select.cell_runs import best_rate, validation_table
+from analysis.select.study_runs import Run, Study, mean_height, right_of_grid
 from analysis.select.study_sweeps import MAIN
-from analysis.stats.contrasts import NONE, Estimate, contrast, of_examples, of_values
+from analysis.stats.contrasts import (
+    Estimate,
+    choice_interval,
+    common_seeds,
+    contrast,
+    of_examples,
+    of_values,
+)
 
 ACCURACY, CHANGE = "test accuracy", "change of test accuracy from fp32"
 AREA, AT_END, VAL_ACCURACY = "mean validation loss", "last validation loss", "validation accuracy"
@@ -34,6 +42,14 @@ class Term:
         """Its finished runs at the chosen learning rate, by seed."""
         return study.runs(self.method, self.precision, self.ending, **self.variant)
 
+    def cells(self, study: Study) -> pd.DataFrame:
+        """Its whole grid."""
+        return study.cells(self.method, self.precision, self.ending, **self.variant)
+
+    def collapsed(self, study: Study) -> list[int]:
+        """The seeds whose run at the chosen learning rate collapsed."""
+        return study.collapsed(self.method, self.precision, self.ending, **self.variant)
+
     def why(self, study: Study) -> str:
         """Why it has fewer runs than seeds; empty if it has all."""
         return study.why(self.method, self.precision, self.ending, **self.variant)
@@ -46,19 +62,68 @@ def accuracy_row(
     what: str | None = None,
     quantity: str = ACCURACY,
     unit: str = POINTS,
-    claimed: bool = True,
+    **said: Any,
 ) -> dict[str, Any]:
-    """A row on test accuracies, of which every example is known."""
-    values = contrast([(term.weight, right(term.runs(study))) for term in terms])
-    estimate = of_examples(values) if len(values) else Estimate()
-    return _row(study, claim, terms, what, quantity, unit, estimate, claimed=claimed)
+    """A row on test accuracies, of which every example is known.
+
+    A run that collapsed at the chosen learning rate gets no example right. Each setting chooses its learning rate
+    anew in every resample of the seeds, see `analysis.stats.contrasts`. `said`: see `_row`.
+    """
+    grids = [_Grid.of(study, term) for term in terms]
+    seeds = common_seeds([grid.chosen for grid in grids])
+
+    def resampled(pick: tuple[int, ...]) -> Any:
+        parts = [grid.at(pick) for grid in grids]
+        if any(part is None for part in parts):
+            return None
+        return sum(term.weight * part for term, part in zip(terms, parts, strict=True))
+
+    estimate = Estimate()
+    if seeds:
+        chosen = zip(terms, grids, strict=True)
+        values = contrast([(term.weight, grid.chosen) for term, grid in chosen])
+        choice = choice_interval(seeds, resampled) if len(seeds) > 1 else (float("nan"),) * 2
+        estimate = of_examples(values, choice)
+    return _row(study, claim, terms, what, quantity, unit, estimate, **said)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """One setting's runs at every learning rate: validation accuracies, and what each run gets right."""
+
+    validation: pd.DataFrame
+    right: dict[float, dict[int, Any]]
+    chosen: dict[int, Any]
+
+    @classmethod
+    def of(cls, study: Study, term: Term) -> "_Grid":
+        cells = term.cells(study)
+        validation = validation_table(cells)
+        validation.columns = validation.columns.get_level_values("seed")
+        right = right_of_grid(study, cells)
+        rate = best_rate(validation)
+        return cls(validation, right, {} if rate is None else right[rate])
+
+    def at(self, pick: tuple[int, ...]) -> Any:
+        """Mean over resampled seeds per example, at the rate that they choose; None if a seed has no run there."""
+        rate = best_rate(self.validation.reindex(columns=list(pick)))
+        values = self.right.get(rate, {}) if rate is not None else {}
+        if not set(pick) <= set(values):
+            return None
+        return sum(values[seed] for seed in pick) / len(pick)
 
 
 def loss_row(
-    study: Study, claim: str, pair: list[Term], quantity: str, axis: str, value: Value
+    study: Study,
+    claim: str,
+    pair: list[Term],
+    quantity: str,
+    axis: str,
+    value: Value,
+    **said: Any,
 ) -> dict[str, Any]:
     """A row on validation losses: the lower one is ahead, hence the sign."""
-    return curve_row(study, claim, negative(pair), quantity, axis, value, NATS, pair)
+    return curve_row(study, claim, negative(pair), quantity, axis, value, NATS, pair, **said)
 
 
 def curve_row(
@@ -70,6 +135,7 @@ def curve_row(
     value: Value,
     unit: str,
     named: list[Term] | None = None,
+    **said: Any,
 ) -> dict[str, Any]:
     """A row on what is read off validation curves, over the range of `axis` that all runs of the contrast have.
 
@@ -82,6 +148,10 @@ def curve_row(
         value: see Value.
         unit: of the value.
         named: the terms in the order of the row's name, if it is another.
+        **said: see `_row`.
+
+    The choice of the learning rate is left out of these intervals. Where a run collapsed, or what is read is not
+    finite, there is no estimate: the remark says who is ahead by rank, a collapse being last.
     """
     runs = [term.runs(study) for term in terms]
     seeds = sorted(set.intersection(*(set(of_seed) for of_seed in runs)))
@@ -89,14 +159,21 @@ def curve_row(
     all_curves = [curve for of_seed in curves for curve in of_seed.values()]
     start = max((float(curve[axis].min()) for curve in all_curves), default=0.0)
     end = min((float(curve[axis].max()) for curve in all_curves), default=0.0)
-    numbers = [
-        (term.weight, {s: value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()})
-        for term, of_seed in zip(terms, curves, strict=True)
-    ]
-    values = contrast(numbers)
-    finite = values[np.isfinite(values)]
-    lost = f"no finite value in {len(values) - len(finite)} seeds" * (len(values) > len(finite))
-    row = _row(study, claim, named or terms, None, quantity, unit, of_values(finite), lost)
+    worst = -np.inf if unit == POINTS else np.inf
+    numbers = []
+    for term, of_seed in zip(terms, curves, strict=True):
+        read = {s: value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()}
+        finite = {s: number if np.isfinite(number) else worst for s, number in read.items()}
+        numbers.append((term.weight, finite | dict.fromkeys(term.collapsed(study), worst)))
+    values = _ties(contrast(numbers))
+    lost = int((~np.isfinite(values)).sum())
+    estimate = Estimate(n=len(values)) if lost else of_values(values)
+    if lost:
+        said["remark"] = (
+            f"not finite in {lost} of {len(values)} seeds; with a collapse last, ahead in {int((values > 0).sum())}, "
+            f"behind in {int((values < 0).sum())}"
+        )
+    row = _row(study, claim, named or terms, None, quantity, unit, estimate, **said)
     if axis == "forwards" and all_curves:
         range_ = f"{start:,.0f} to {end:,.0f}" if quantity == AREA else f"{end:,.0f}"
         row["quantity"] += f", {'over' if quantity == AREA else 'at'} {range_} forward passes"
@@ -130,6 +207,11 @@ def common_steps(study: Study, terms: list[Term]) -> list[int]:
     return sorted(set.intersection(*steps) - {0}) if steps else []
 
 
+def _ties(values: Any) -> Any:
+    """Two collapses are alike: their difference is 0."""
+    return np.where(np.isnan(values), 0.0, values)
+
+
 def _row(
     study: Study,
     claim: str,
@@ -141,8 +223,10 @@ def _row(
     remark: str = "",
     claimed: bool = True,
 ) -> dict[str, Any]:
+    """A row; `claimed` says whether it is a claim, with a verdict, and part of the claim's family of tests."""
     labels = [method_label(term.method) for term in terms]
-    reasons = dict.fromkeys([*(term.why(study) for term in terms), remark])
+    equal = "equal in all seeds: no interval" * bool(estimate.n > 1 and np.isnan(estimate.low))
+    reasons = [*(term.why(study) for term in terms), remark, "" if remark else equal]
     return {
         "claim": claim,
         "what": what or " against ".join(labels),
@@ -150,8 +234,8 @@ def _row(
         "quantity": quantity,
         "unit": unit,
         **asdict(estimate),
-        "verdict": estimate.verdict if claimed else NONE,
-        "remark": "; ".join(reason for reason in reasons if reason),
+        "claimed": claimed,
+        "remark": "; ".join(reason for reason in dict.fromkeys(reasons) if reason),
     }
 
 

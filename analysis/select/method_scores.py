@@ -46,20 +46,23 @@ def paper_families(paper: Paper) -> list[Family]:
 
 
 def measured_runs(chosen: Any) -> pd.DataFrame:
-    """Finished runs at the chosen learning rates; a task that was run once only has no spread and no row.
+    """Accuracies in % of the runs at the chosen learning rates; of a collapsed one 0.
 
     Args:
         chosen: see `analysis.select.cell_runs.choose`.
     """
-    done = chosen[(chosen["status"] == "finished") & chosen["optimizer"].isin(ORDER)]
+    ended = (chosen["status"] == "finished") | (
+        (chosen["status"] == "collapsed") & chosen["lr"].notna()
+    )
+    done = chosen[ended & chosen["optimizer"].isin(ORDER)]
     rows = done[["model", "task", "optimizer", "seed"]].rename(
         columns={"optimizer": "method", "seed": "run"}
     )
-    return rows.assign(accuracy=100 * done["test_accuracy"].astype(float))
+    return rows.assign(accuracy=100 * done["test_accuracy"].astype(float).fillna(0.0))
 
 
 def measured_cells(chosen: Any) -> pd.DataFrame:
-    """One accuracy per model, task and method: the mean over finished seeds, NaN if all collapsed.
+    """One accuracy per model, task and method: the mean over seeds, a collapsed one counting 0; NaN if all collapsed.
 
     Args:
         chosen: see `analysis.select.cell_runs.choose`.
@@ -69,4 +72,6 @@ def measured_cells(chosen: Any) -> pd.DataFrame:
     sizes = chosen.groupby(["model", "task"])["test_n"].max()
     rows = means[["model", "task", "optimizer"]].rename(columns={"optimizer": "method"})
     n = [sizes[model, task] for model, task in zip(rows["model"], rows["task"], strict=True)]
-    return rows.assign(accuracy=100 * means["test_mean"].astype(float), n=n).reset_index(drop=True)
+    ended = means["n"] / (means["n"] + means["collapsed"])
+    accuracy = 100 * means["test_mean"].astype(float) * ended
+    return rows.assign(accuracy=accuracy, n=n).reset_index(drop=True)

@@ -9,10 +9,14 @@ One frame, a row per printed number: the columns of `analysis.paper.printed_numb
 | `n`, `seeds` | finished runs behind it, and runs that there should be |
 | `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: no sweep asks for this cell |
 | `lacking` | runs of the cell's grid that are missing, unfinished or duplicated |
-| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured |
+| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured. Never where a
+seed |
+| | collapsed. Averages are compared over the tasks that all methods finished; `measured` keeps the paper's basis |
 | `lr` | the chosen learning rate |
+| `lost_seeds` | seeds that collapsed at that learning rate |
 | `sweep`, `run_ids` | where the runs come from |
-| `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
+| `at_edge` | whether the chosen learning rate is the smallest or the largest of its grid |
+| `remark` | what the number hides: seeds that collapsed, tasks left out of an average, a rate at the grid's edge |
 """
 
 import json
@@ -21,9 +25,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.bold import better, groups
+from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
-from analysis.select.cell_runs import choose, over_seeds
+from analysis.select.cell_runs import EDGE, choose, over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9
@@ -50,8 +54,10 @@ class Measured:
     here: str = "nowhere"
     lacking: int = 0
     lr: float = float("nan")
+    lost_seeds: int = 0
     sweep: str = ""
     run_ids: str = ""
+    at_edge: bool = False
     remark: str = ""
 
 
@@ -73,9 +79,56 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
     for group in groups(frame):
         there = group.cells[group.cells["status"] != "absent"]  # rows that the paper has
         if there["here"].isin(FAILED).all() and not there["lacking"].any():
-            best = better(there["measured"], group.lowest) < group.best
-            frame.loc[there.index, "here_bold"] = best & there["measured"].notna()
+            frame.loc[there.index, "here_bold"] = _best(frame, there, group)
     return frame
+
+
+def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
+    """Which cells of a group that is there are bold: a collapse is never better than a number."""
+    values = there["measured"].where(there["lost_seeds"] == 0)
+    averages = there["task"] == AVERAGE
+    if averages.any():
+        values = values.where(~averages, _over_common_tasks(frame, there[averages]))
+        for index in there.index[averages]:
+            frame.loc[index, "remark"] = _joined(frame.loc[index, "remark"], _basis(frame, there))
+    return (better(values, group.lowest) < group.best) & values.notna()
+
+
+def _tasks(frame: pd.DataFrame, averages: Any) -> Any:
+    """The tasks behind averages of one table and model: a row per method, a column per task; NaN for a collapse."""
+    first = averages.iloc[0]
+    same = [frame[key] == first[key] for key in ("table", "model", "quantity")]
+    rows = frame[same[0] & same[1] & same[2] & (frame["task"] != AVERAGE)]
+    rows = rows[rows["method"].isin(averages["method"])]
+    return rows.assign(measured=rows["measured"].where(rows["lost_seeds"] == 0)).pivot(
+        index="method", columns="task", values="measured"
+    )
+
+
+def _common_tasks(tasks: Any) -> list[str]:
+    """The tasks that every method finished without a collapse, methods without any such task left out."""
+    return list(tasks.dropna(how="all").dropna(axis=1).columns)
+
+
+def _over_common_tasks(frame: pd.DataFrame, averages: Any) -> Any:
+    """The averages over common tasks alone, which bold compares."""
+    tasks = _tasks(frame, averages)
+    return averages["method"].map(tasks[_common_tasks(tasks)].mean(axis=1))
+
+
+def _basis(frame: pd.DataFrame, averages: Any) -> str:
+    """What bold compares, where that is not all tasks."""
+    tasks = _tasks(frame, averages[averages["task"] == AVERAGE])
+    common = _common_tasks(tasks)
+    if len(common) == tasks.shape[1]:
+        return ""
+    return (
+        f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
+    )
+
+
+def _joined(*remarks: str) -> str:
+    return "; ".join(remark for remark in dict.fromkeys(remarks) if remark)
 
 
 Key = tuple[Any, ...]
@@ -137,7 +190,8 @@ def _of_run(run: dict[str, Any]) -> Measured:
         lr=run["lr"],
         sweep=run["sweep"],
         run_ids=run["run_id"] if finished else "",
-        remark=_collapse_remark(run),
+        at_edge=bool(run["at_edge"]),
+        remark=_remark(run),
     )
 
 
@@ -159,7 +213,9 @@ def _of_setting(setting: dict[str, Any], quantity: str) -> Measured:
         lr=setting["lr"],
         sweep=setting["sweep"],
         run_ids=setting["run_ids"],
-        remark=_collapse_remark(setting),
+        lost_seeds=int(setting["collapsed"]),
+        at_edge=bool(setting["at_edge"]),
+        remark=_remark(setting),
     )
 
 
@@ -167,12 +223,11 @@ def _lacking(row: dict[str, Any]) -> int:
     return int(row["n_missing"] + row["n_unfinished"] + row["n_duplicated"])
 
 
-def _collapse_remark(row: dict[str, Any]) -> str:
-    """How many seeds a mean leaves out because they collapsed."""
-    collapsed = row.get("collapsed", 0)
-    if row["status"] == "collapsed" or not collapsed:
-        return ""
-    return f"{collapsed} of {row['seeds']} seeds collapsed at the chosen learning rate"
+def _remark(row: dict[str, Any]) -> str:
+    """How many seeds a mean leaves out because they collapsed, and whether a larger grid might be better."""
+    collapsed = row.get("collapsed", 0) if row["status"] != "collapsed" else 0
+    lost = f"{collapsed} of {row.get('seeds', 1)} seeds collapsed at the chosen learning rate"
+    return _joined(lost if collapsed else "", EDGE if row["at_edge"] else "")
 
 
 def _fill_averages(frame: pd.DataFrame) -> None:

@@ -34,7 +34,7 @@ from analysis.select.contrast_rows import (
 )
 from analysis.select.study_runs import Study, check_examples
 from analysis.select.study_sweeps import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
-from analysis.stats.intervals import holm
+from analysis.stats.contrasts import verdicts
 
 OURS, RIVAL, VARIANT, REFERENCE = "bszo", "mezo", "bszo_b", "fp32"
 CLAIMS = {
@@ -53,19 +53,17 @@ def claims_frame(study: Study) -> pd.DataFrame:
 
     Returns:
         Columns `claim` (a key of CLAIMS), `what`, `precision`, `quantity`, `unit`, the fields of
-        `analysis.stats.contrasts.Estimate`, `p_holm` (over all rows of the claim), `verdict` (`holds`,
-        `contradicted`, `open`; `–` for a measurement that is no claim, and where too few runs have finished),
-        `remark` (which runs lack or collapsed).
+        `analysis.stats.contrasts.Estimate`, `p_holm` (over the claim's rows that are claims), `verdict` (see
+        `analysis.stats.contrasts.verdicts`), `remark` (which runs lack or collapsed). No claim, in no family, are the
+        changes from float32, and the rows about a method whose runs equal another's.
 
     Raises:
         LogError: runs were tested on different examples, or one contradicts itself.
     """
     check_examples(study.filled)
     frame = pd.DataFrame(list(_rows(study)))
-    frame.insert(list(frame.columns).index("p_value") + 1, "p_holm", float("nan"))
-    for _, rows in frame.groupby("claim"):
-        known = rows["p_value"].dropna()
-        frame.loc[known.index, "p_holm"] = holm(list(known))
+    frame = verdicts(frame, frame.pop("claimed"), ["claim"])
+    frame["remark"] = frame.pop("remark")
     return frame
 
 
@@ -76,11 +74,12 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
     trained = [method for method in trained if _trains(study, method)]
     for precision in study.precisions:
         for other in others:
-            yield accuracy_row(study, "i", _lead(OURS, other, precision))
+            said = _equal(study, other, precision)
+            yield accuracy_row(study, "i", _lead(OURS, other, precision), **said)
         for other in trained:
-            pair = _lead(OURS, other, precision)
-            yield from _per_step(study, "ii", pair, each=other == RIVAL)
-            yield from _per_forward(study, "iii", pair)
+            pair, said = _lead(OURS, other, precision), _equal(study, other, precision)
+            yield from _per_step(study, "ii", pair, each=other == RIVAL, **said)
+            yield from _per_forward(study, "iii", pair, **said)
     halves = [precision for precision in study.precisions if precision != REFERENCE]
     for precision in halves if REFERENCE in study.precisions else ():
         yield from _robust(study, precision, [*trained, OURS, VARIANT])
@@ -97,23 +96,39 @@ def _trains(study: Study, method: str) -> bool:
     return bool((cells.loc[cells["optimizer"] == method, "steps"] > 0).any())
 
 
+def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
+    """That rows about a method are no claims of their own, because its runs equal another's."""
+    same = {study.same_as(method, precision) for precision in precisions}
+    if len(same) > 1 or None in same:
+        return {}
+    other = method_label(str(same.pop()))
+    return {
+        "claimed": False,
+        "remark": f"{method_label(method)} has the same test predictions as {other} in every seed",
+    }
+
+
 def _lead(ahead: str, behind: str, precision: str) -> list[Term]:
     return [Term(1, ahead, precision), Term(-1, behind, precision)]
 
 
-def _per_step(study: Study, claim: str, pair: list[Term], each: bool) -> Iterator[dict[str, Any]]:
+def _per_step(
+    study: Study, claim: str, pair: list[Term], each: bool, **said: Any
+) -> Iterator[dict[str, Any]]:
     """Area and last value over steps; with `each` every evaluation, too."""
-    yield loss_row(study, claim, pair, AREA, "step", area)
-    yield loss_row(study, claim, pair, AT_END, "step", at_end)
+    yield loss_row(study, claim, pair, AREA, "step", area, **said)
+    yield loss_row(study, claim, pair, AT_END, "step", at_end, **said)
     for step in common_steps(study, pair) if each else ():
-        yield loss_row(study, claim, pair, AT_STEP.format(step), "step", at_step(step))
+        yield loss_row(study, claim, pair, AT_STEP.format(step), "step", at_step(step), **said)
 
 
-def _per_forward(study: Study, claim: str, pair: list[Term]) -> Iterator[dict[str, Any]]:
+def _per_forward(
+    study: Study, claim: str, pair: list[Term], **said: Any
+) -> Iterator[dict[str, Any]]:
     """Over the range of forward passes that all runs of the pair have."""
-    yield loss_row(study, claim, pair, AREA, "forwards", area)
-    yield loss_row(study, claim, pair, AT_END, "forwards", at_end)
-    yield curve_row(study, claim, pair, VAL_ACCURACY, "forwards", accuracy_at_end, POINTS)
+    yield loss_row(study, claim, pair, AREA, "forwards", area, **said)
+    yield loss_row(study, claim, pair, AT_END, "forwards", at_end, **said)
+    yield curve_row(study, claim, pair, VAL_ACCURACY, "forwards", accuracy_at_end, POINTS, **said)
 
 
 def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[str, Any]]:
@@ -128,7 +143,8 @@ def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[s
         if method not in (OURS, VARIANT):
             terms = [*change[OURS], *negative(change[method])]
             what = f"{method_label(OURS)} loses less than {method_label(method)}"
-            yield accuracy_row(study, "iv", terms, what, CHANGE)
+            said = _equal(study, method, precision, REFERENCE)
+            yield accuracy_row(study, "iv", terms, what, CHANGE, **said)
 
 
 def _subspace(study: Study) -> Iterator[dict[str, Any]]:

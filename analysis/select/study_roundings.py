@@ -5,7 +5,8 @@ probe (`restore=streamed`: θ never moves), the update (`rounding=compensated`).
 
 Everything is said twice. With their `own` rates each of the eight combinations, and fp32, has the learning rate that
 the house rule chooses for it: what one gets who tunes. With a `common` rate all eight of a method in a precision, and
-fp32, have the one that the rule chooses over all of their runs: what a rounding does when nothing else changes.
+fp32, have the one that the rule chooses over all of their runs: what a rounding does when nothing else changes. The
+intervals leave out the choice of the learning rate.
 
 Effects are on a gain, so that positive means exactness helps: of accuracy as it is, of the loss with its sign turned.
 A main effect is the mean gain from making a factor exact, over the four combinations of the others; an
@@ -29,7 +30,7 @@ from analysis.select.contrast_rows import NATS, POINTS
 from analysis.select.study_claims import OURS, REFERENCE, RIVAL
 from analysis.select.study_runs import Study, check_examples, right
 from analysis.select.study_sweeps import MAIN, ROUNDINGS
-from analysis.stats.contrasts import Estimate, contrast, of_examples, of_values
+from analysis.stats.contrasts import Estimate, contrast, of_examples, of_values, verdicts
 
 EXACT = {
     "precision.loss": "float32",
@@ -111,13 +112,18 @@ class Roundings:
         Returns:
             Columns `kind`, `precision`, `method` (or `mean over methods`), `what`, `quantity`, `unit`, `rates`, `lr`
             (of a level, or of what a lead or a share is about), the fields of `analysis.stats.contrasts.Estimate`,
-            `verdict`, and `status`, for levels: `finished`, or why there is none.
+            `p_holm` (over the rows of a kind, a quantity and `rates`), `verdict`, and `status`, for levels:
+            `finished`, or why there is none.
 
         Raises:
             LogError: runs were tested on different examples, or one contradicts itself.
         """
         check_examples(self.study.filled)
-        return pd.DataFrame(list(_rows(self)))
+        frame = pd.DataFrame(list(_rows(self)))
+        claimed = ~frame["kind"].isin([LEVEL, EXPLAINED])
+        frame = verdicts(frame, claimed, ["kind", "quantity", "rates"])
+        frame["status"] = frame.pop("status")
+        return frame
 
 
 def name(exact: Combination) -> str:
@@ -284,6 +290,5 @@ def _row(kind: str, cells: Cells, quantity: str, what: str, estimate: Estimate) 
         "rates": cells.rates,
         "lr": cells.lrs.get(what, float("nan")),
         **asdict(estimate),
-        "verdict": estimate.verdict if kind not in (LEVEL, EXPLAINED) else "–",
         "status": "",
     }

@@ -13,10 +13,10 @@ import pandas as pd
 from analysis.logs.frames import Frames
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, method_order
-from analysis.report.figures.curves import EVALUATED, evaluations
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import STATUSES, choose, fill, shortfall
-from analysis.select.study_sweeps import EPS, MAIN, PARTS, names
+from analysis.select.evaluations import EVALUATED, evaluations
+from analysis.select.study_sweeps import EPS, MAIN, MORE, PARTS, names, sweeps_of
 from analysis.stats.intervals import accuracy
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -30,7 +30,8 @@ class Study:
 
     Attributes:
         name: of its main sweep.
-        filled: the cells of all its sweeps, see `analysis.select.cell_runs.fill`.
+        filled: the cells of all its sweeps, see `analysis.select.cell_runs.fill`; those of a sweep beyond the grid's
+            edge (`MORE`) are under the name of the sweep that they extend.
         frames: all runs.
     """
 
@@ -96,6 +97,22 @@ class Study:
             self._runs[key] = {int(row["seed"]): row for row in _records(rows)}
         return self._runs[key]
 
+    def collapsed(
+        self, method: str, precision: str, ending: str = MAIN, **variant: Any
+    ) -> list[int]:
+        """The seeds of a setting whose run at the chosen learning rate collapsed."""
+        rows = self._of(self.chosen, method, precision, ending, variant)
+        lost = rows[(rows["status"] == "collapsed") & rows["lr"].notna()]
+        return [int(seed) for seed in lost["seed"]]
+
+    def same_as(self, method: str, precision: str) -> str | None:
+        """A method of the main sweep, earlier in the tables, whose chosen runs have the same test predictions."""
+        mine = _predictions(self.runs(method, precision))
+        for other in self.methods[: self.methods.index(method)]:
+            if mine and mine == _predictions(self.runs(other, precision)):
+                return other
+        return None
+
     def cells(
         self, method: str, precision: str, ending: str = MAIN, **variant: Any
     ) -> pd.DataFrame:
@@ -150,8 +167,7 @@ def load(name: str, frames: Frames, cache: Path | None) -> Study:
     if name not in names():
         there = ", ".join(names()) or "none"
         raise LogError(f"there is no study {name} in conf/sweep: there are {there}")
-    sweeps = [name + part for part in PARTS if name + part in sweep_cells.sweep_names()]
-    return of_filled(name, fill(sweep_cells.cells(sweeps, cache), frames.runs), frames)
+    return of_filled(name, fill(sweep_cells.cells(sweeps_of(name), cache), frames.runs), frames)
 
 
 def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
@@ -160,7 +176,8 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
     Raises:
         LogError: it has several models or tasks.
     """
-    mine = filled[filled["sweep"].isin([name + part for part in PARTS])].reset_index(drop=True)
+    within = filled.assign(sweep=filled["sweep"].str.removesuffix(MORE))
+    mine = within[within["sweep"].isin([name + part for part in PARTS])].reset_index(drop=True)
     for key in ("model", "task"):
         several = sorted(mine[key].unique())
         if len(several) > 1:
@@ -183,6 +200,23 @@ def right(runs: Mapping[int, Run]) -> dict[int, Any]:
         LogError: a run's predictions are not those of its labels or of its accuracy.
     """
     return {seed: _right(run) for seed, run in runs.items()}
+
+
+def right_of_grid(study: Study, cells: pd.DataFrame) -> dict[float, dict[int, Any]]:
+    """Learning rate -> seed -> as `right`, of a grid's runs that have ended; a collapsed one gets nothing right."""
+    done = cells[cells["status"] == "finished"]
+    examples = int(done["test_n"].max()) if len(done) else 0
+    values: dict[float, dict[int, Any]] = {}
+    for run in _records(cells):
+        if run["status"] == "finished":
+            values.setdefault(run["lr"], {})[int(run["seed"])] = _right(run)
+        elif run["status"] == "collapsed":
+            values.setdefault(run["lr"], {})[int(run["seed"])] = np.zeros(examples)
+    return values
+
+
+def _predictions(runs: Mapping[int, Run]) -> dict[int, str]:
+    return {seed: run["predictions"] for seed, run in runs.items()}
 
 
 def _right(run: Run) -> Any:

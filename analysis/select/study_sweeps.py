@@ -7,6 +7,9 @@ MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE = "", "_roundings", "_5a", "_5b", 
 EPS = "_eps"
 PARTS = (MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
 """Endings of the names of the sweeps that make up a study."""
+MORE = "_more"
+"""Ending of a sweep with learning rates beyond the grid of the sweep whose name stands before it; read as part of
+it."""
 
 
 def names() -> list[str]:
@@ -15,8 +18,14 @@ def names() -> list[str]:
     return [name for name in sweeps if not part_of(name)]
 
 
+def sweeps_of(study: str) -> list[str]:
+    """The sweeps of a study that conf/sweep has."""
+    wanted = [study + part + more for part in PARTS for more in ("", MORE)]
+    return [name for name in wanted if name in sweep_cells.sweep_names()]
+
+
 def part_of(sweep: str) -> str:
     """The ending by which a sweep belongs to a study beside its main sweep; empty if it does not."""
     if not sweep.startswith(PREFIX):
         return MAIN
-    return next((part for part in PARTS[1:] if sweep.endswith(part)), MAIN)
+    return next((part for part in (*PARTS[1:], MORE) if sweep.endswith(part)), MAIN)

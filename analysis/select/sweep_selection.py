@@ -247,8 +247,8 @@ def _choose(cells: Iterable[Cell]) -> dict[str, Cell]:
         of_method.setdefault(cell.method, {})[cell.lr or 0.0] = cell
     chosen = {}
     for method, by_lr in of_method.items():
-        rows = [(lr, cell.status, cell.val_accuracy) for lr, cell in by_lr.items()]
-        lr = chosen_lr(pd.DataFrame(rows, columns=["lr", "status", "val_accuracy"]))
+        rows = [(lr, 0, cell.status, cell.val_accuracy) for lr, cell in by_lr.items()]
+        lr = chosen_lr(pd.DataFrame(rows, columns=["lr", "seed", "status", "val_accuracy"]))
         if lr is not None:
             chosen[method] = by_lr[lr]
     return chosen

@@ -1,32 +1,37 @@
 """What a few seeds and a fixed set of test examples can say about a contrast between runs.
 
 A contrast is a weighted sum over settings, as BSZO − MeZO, or a slope over k. Every seed gives one value of it, because
-runs of one seed see the same mini-batches. Two things are left to chance:
+runs of one seed see the same mini-batches. Three things are left to chance:
 
 - the seeds: Student's interval of their values;
-- the test examples: the percentile interval of 10,000 resamples of the examples, the same resample for every
-  run of the contrast, the runs held fixed.
+- the test examples: the percentile interval of 10,000 resamples of the examples, the same resample for every run of the
+  contrast, the runs held fixed;
+- the choice of the learning rate: seeds and examples are resampled together, and every setting chooses its learning
+  rate anew from the resampled seeds (`choice_interval`).
 
-The interval that decides combines the two, each side by itself, as the root of the sum of their squared half-widths: it
-is never narrower than either. (The spread between seeds holds some of the chance of the examples already, so that it
-errs towards being wide.) Losses are logged as means over the validation examples; for them it is Student's alone.
+Seeds and examples are combined, each side by itself, as the root of the sum of their squared half-widths (MOVER: Zou
+and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008). The interval
+that decides also covers that of the choice. Losses are logged as means over the validation examples; for them it is
+Student's alone.
+
+A verdict needs both: the interval excludes 0, and Holm's corrected p-value is below 5 % (`verdicts`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import sqrt
-from statistics import fmean, stdev
+from itertools import combinations_with_replacement
+from math import factorial, prod, sqrt
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.stats.intervals import student_interval
+from analysis.stats.intervals import DIGITS, LEVEL, NAN, holm, paired_t, student_interval
 
 RESAMPLES, RESAMPLING_SEED, CONFIDENCE = 10_000, 0, 0.95
-DIGITS = 9  # beyond them a sum depends on its order
 HOLDS, CONTRADICTED, OPEN, NONE = "holds", "contradicted", "open", "–"
-NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Estimate:
         low, high: the interval that decides, see the module.
         seeds_low, seeds_high: Student's over the seeds.
         examples_low, examples_high: of the bootstrap over test examples.
+        choice_low, choice_high: of the bootstrap that chooses learning rates anew; NaN where the choice is left out.
         p_value: two-sided, of Student's paired t test over the seeds alone.
         n: seeds.
         examples: test examples; 0 for what is not measured per example.
@@ -50,68 +56,107 @@ class Estimate:
     seeds_high: float = NAN
     examples_low: float = NAN
     examples_high: float = NAN
+    choice_low: float = NAN
+    choice_high: float = NAN
     p_value: float = NAN
     n: int = 0
     examples: int = 0
 
-    @property
-    def verdict(self) -> str:
-        """`holds` if the interval lies above 0, `contradicted` if below, `open` if it has 0; `–` without one."""
-        if np.isnan(self.low):
-            return NONE
-        if self.low > 0:
-            return HOLDS
-        return CONTRADICTED if self.high < 0 else OPEN
+
+def verdicts(frame: pd.DataFrame, claimed: pd.Series, family: Any) -> pd.DataFrame:
+    """Rows of estimates with their corrected p-values and verdicts.
+
+    Args:
+        frame: rows with the fields of Estimate.
+        claimed: which rows are claims; the others are in no family and get no verdict.
+        family: a column or columns; Holm's correction is over the claimed rows of equal values there.
+
+    Returns:
+        The frame with `p_holm` behind `p_value`, and `verdict`: `holds` (the estimate is positive, the interval
+        excludes 0, and p_holm < 5 %), `contradicted` (likewise, negative), `open`; `–` without an interval or a
+        p-value.
+    """
+    frame = frame.copy()
+    p = frame["p_value"].where(claimed)
+    corrected = p.groupby([frame[key] for key in family]).transform(lambda some: holm(list(some)))
+    decided = (corrected < LEVEL) & ((frame["low"] > 0) | (frame["high"] < 0))
+    verdict = np.where(decided, np.where(frame["estimate"] > 0, HOLDS, CONTRADICTED), OPEN)
+    frame.insert(int(frame.columns.get_loc("p_value")) + 1, "p_holm", corrected)  # type: ignore[arg-type]
+    frame["verdict"] = pd.Series(verdict, frame.index).where(
+        claimed & frame["low"].notna() & p.notna(), NONE
+    )
+    return frame
 
 
 def of_values(values: Sequence[float]) -> Estimate:
-    """One value per seed and nothing else; with one seed there is no interval."""
+    """One value per seed and nothing else; one seed, or equal values, give no interval."""
     kept = [round(float(value), DIGITS) for value in values]
-    if not kept:
-        return Estimate()
-    if len(kept) == 1:
-        return Estimate(kept[0], n=1)
+    if len(kept) < 2:
+        return Estimate(kept[0], n=1) if kept else Estimate()
     low, high = student_interval(kept)
     return Estimate(fmean(kept), low, high, low, high, p_value=paired_t(kept), n=len(kept))
 
 
-def of_examples(values: Any) -> Estimate:
+def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estimate:
     """One value per seed and test example, (seeds, examples); see the module.
 
-    With one seed only the interval over examples is given, and none that decides.
+    Args:
+        values: with one seed, or equal means, only the interval over examples is given, and none that decides.
+        choice: the interval of `choice_interval`.
     """
-    seeds, examples = values.shape
+    examples = values.shape[1]
     alone = of_values(values.mean(axis=1))
     low, high = bootstrap(values.mean(axis=0))
     below = above = NAN
-    if seeds > 1:
+    if not np.isnan(alone.seeds_high):
         half = alone.seeds_high - alone.estimate
         below = alone.estimate - sqrt(half**2 + (alone.estimate - low) ** 2)
         above = alone.estimate + sqrt(half**2 + (high - alone.estimate) ** 2)
+        below, above = np.fmin(below, choice[0]), np.fmax(above, choice[1])
     return replace(
         alone,
         low=round(below, DIGITS),
         high=round(above, DIGITS),
         examples_low=round(low, DIGITS),
         examples_high=round(high, DIGITS),
+        choice_low=round(choice[0], DIGITS),
+        choice_high=round(choice[1], DIGITS),
         examples=examples,
     )
-
-
-def paired_t(values: Sequence[float]) -> float:
-    """Two-sided p-value that the mean of the values is 0; NaN if they do not vary, or are fewer than 2."""
-    from scipy.stats import t
-
-    if len(values) < 2 or stdev(values) == 0:
-        return NAN
-    statistic = fmean(values) / (stdev(values) / sqrt(len(values)))
-    return float(2 * t.sf(abs(statistic), len(values) - 1))
 
 
 def bootstrap(values: Any) -> tuple[float, float]:
     """Percentile interval of the mean over test examples."""
     means = _counts(len(values)) @ np.asarray(values, float) / len(values)
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def choice_interval(
+    seeds: Sequence[int], value: Callable[[tuple[int, ...]], Any]
+) -> tuple[float, float]:
+    """Percentile interval over resampled seeds and examples, each resample with its own learning rates.
+
+    Args:
+        seeds: those that all settings of the contrast have; all their resamples are enumerated.
+        value: a resample of the seeds -> the contrast per test example, at the rates that these seeds choose; None
+            where
+            they choose none.
+    """
+    n = len(seeds)
+    means, weights = [], []
+    for pick in combinations_with_replacement(seeds, n):
+        examples = value(pick)
+        if examples is not None:
+            means.append(_counts(len(examples)) @ examples / len(examples))
+            weights.append(factorial(n) / prod(factorial(pick.count(s)) for s in set(pick)))
+    if not means:
+        return NAN, NAN
+    found = np.concatenate(means)
+    order = np.argsort(found, kind="stable")
+    reached = np.cumsum(np.repeat(weights, RESAMPLES)[order])
+    tail = np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) * reached[-1]
+    low, high = found[order][np.searchsorted(reached, tail)]
     return float(low), float(high)
 
 
@@ -134,5 +179,10 @@ def contrast(terms: Sequence[tuple[float, Mapping[int, Any]]]) -> Any:
     Returns:
         (seeds,) or (seeds, examples), in the order of the seeds.
     """
-    seeds = sorted(set.intersection(*(set(values) for _, values in terms)))
+    seeds = common_seeds([values for _, values in terms])
     return np.array([sum(weight * values[seed] for weight, values in terms) for seed in seeds])
+
+
+def common_seeds(settings: Sequence[Mapping[int, Any]]) -> list[int]:
+    """The seeds that all settings have, sorted."""
+    return sorted(set.intersection(*map(set, settings))) if settings else []

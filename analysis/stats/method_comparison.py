@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.paper.names import method_label
 from analysis.stats.intervals import (
+    LEVEL,
     Ranking,
     bootstrap_interval,
     holm,
@@ -23,7 +25,6 @@ from analysis.stats.intervals import (
     wilcoxon_exact,
 )
 
-LEVEL = 0.05
 TWO_SIDED = 1.96  # standard errors of a 95 % interval
 AVERAGE = "avg"
 
@@ -77,11 +78,12 @@ def _interval_row(
 def cell_tests(cells: Any, methods: list[str]) -> pd.DataFrame:
     """Each pair of methods over all cells that both were run on.
 
-    A collapse loses the sign test against a number and is left out of Wilcoxon's test, which needs a difference; two
-    collapses count as a tie. Holm's correction is over all pairs of the frame, for each test on its own.
+    A collapse has the worst rank: it loses the sign test against a number, and in Wilcoxon's test its difference has
+    the highest rank; two collapses count as a tie. Mean and median are over the cells that both finished. Holm's
+    correction is over all pairs of the frame, for each test on its own.
 
     Returns:
-        Columns `first`, `second`, `cells`, `wins`, `ties`, `losses` (of first), `left_out` (of Wilcoxon),
+        Columns `first`, `second`, `cells`, `wins`, `ties`, `losses` (of first), `left_out` (of the mean),
         `mean_difference`, `median_difference` (points), `wilcoxon_p`, `wilcoxon_holm`, `sign_p`, `sign_holm`, and
         `within_noise`: how many differences are smaller than 1.96 standard errors of two independent test samples.
     """
@@ -119,7 +121,7 @@ def _pair_row(cells: Any, first: str, second: str) -> dict[str, Any]:
         "left_out": len(both) - len(differences),
         "mean_difference": fmean(differences) if differences else float("nan"),
         "median_difference": float(np.median(differences)) if differences else float("nan"),
-        "wilcoxon_p": wilcoxon_exact(differences)[1],
+        "wilcoxon_p": wilcoxon_exact(list((a - b).fillna(0.0)))[1],
         "sign_p": sign_test(wins, losses),
         "within_noise": sum(abs(d) <= limit for d, limit in zip(differences, noise, strict=True)),
     }
@@ -164,8 +166,6 @@ def conclusion(tests: pd.DataFrame, differences: pd.DataFrame, ours: str, others
         ours: the method, by name.
         others: those it is compared with; ones without a row are left out.
     """
-    from analysis.paper.names import method_label
-
     rows = [_facing(tests, ours, other) for other in others]
     found = [row for row in rows if row is not None]
     if not found:

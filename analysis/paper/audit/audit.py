@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.paper.audit import arithmetic, plausibility, statements
-from analysis.paper.audit.outcome import KINDS, Outcome
+from analysis.paper.audit.outcome import KINDS, OBSERVATION, Outcome
 from analysis.paper.printed_numbers import DIRECTORY, Paper, PaperError, load
 
 CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
@@ -68,9 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def findings(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes that are not in order, by kind and then in the order of the checks."""
+    """The checks that failed, by kind and then in the order of the checks; observations are none."""
     order = list(KINDS)
-    return sorted((o for o in outcomes if not o.ok), key=lambda o: order.index(o.kind))
+    failed = (o for o in outcomes if not o.ok and o.kind != OBSERVATION)
+    return sorted(failed, key=lambda o: order.index(o.kind))
+
+
+def observations(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """What a reader should know and contradicts nothing: no check, since it cannot fail."""
+    return [o for o in outcomes if not o.ok and o.kind == OBSERVATION]
 
 
 def _frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
@@ -86,30 +92,40 @@ def _frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
             "difference": o.difference,
             "remark": o.remark,
         }
-        for o in findings(outcomes)
+        for o in [*findings(outcomes), *observations(outcomes)]
     ]
     columns = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int, int]]:
-    """Each group of checks, the number of its checks and of its findings."""
-    made = Counter(o.group for o in outcomes)
-    found = Counter(o.group for o in outcomes if not o.ok)
-    return [(group, made[group], found[group]) for group in made]
+def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int, int, int]]:
+    """Each group, the numbers of its checks, of its findings and of its observations."""
+    every = Counter(o.group for o in outcomes)
+    found = Counter(o.group for o in findings(outcomes))
+    seen = Counter(o.group for o in observations(outcomes))
+    return [(group, every[group] - seen[group], found[group], seen[group]) for group in every]
+
+
+def counted(outcomes: Sequence[Outcome]) -> str:
+    """`970 checks, 35 findings, 20 observations`."""
+    found, seen = len(findings(outcomes)), len(observations(outcomes))
+    return f"{len(outcomes) - seen} checks, {found} findings, {seen} observations"
 
 
 def _markdown(outcomes: Sequence[Outcome], paper: Paper) -> str:
-    found = findings(outcomes)
+    found = [*findings(outcomes), *observations(outcomes)]
     lines = [
         "# The paper against itself",
         "",
-        f"{len(outcomes)} checks of the printed numbers, {len(found)} findings; made by `make audit`. "
+        f"The printed numbers: {counted(outcomes)}; made by `make audit`. "
         "Printed numbers: see [README.md](README.md).",
         "",
-        "| checked | checks | findings |",
-        "| --- | ---: | ---: |",
-        *(f"| {group} | {made} | {count} |" for group, made, count in summary(outcomes)),
+        "| checked | checks | findings | observations |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {group} | {made} | {count} | {seen} |"
+            for group, made, count, seen in summary(outcomes)
+        ),
     ]
     for kind, meaning in KINDS.items():
         of_kind = [o for o in found if o.kind == kind]
@@ -144,7 +160,7 @@ def _show(outcomes: Sequence[Outcome], paper: Paper) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    found = findings(outcomes)
+    found = [*findings(outcomes), *observations(outcomes)]
     for kind in KINDS:
         of_kind = [o for o in found if o.kind == kind]
         if of_kind:
@@ -152,9 +168,8 @@ def _show(outcomes: Sequence[Outcome], paper: Paper) -> None:
         for o in of_kind:
             console.print(Text(f"  {o.sentence()}"))
     console.print()
-    for group, made, count in summary(outcomes):
-        console.print(f"{made:5d} checks, {count:3d} findings: {group}")
+    for group, made, count, seen in summary(outcomes):
+        console.print(f"{made:5d} checks, {count:3d} findings, {seen:2d} observations: {group}")
     console.print(
-        f"{len(outcomes):5d} checks, {len(found):3d} findings in all; "
-        f"{len(paper.notes)} more remarks by reading are in audit.md"
+        f"{counted(outcomes)} in all; {len(paper.notes)} more remarks by reading are in audit.md"
     )

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from analysis.paper.printed_numbers import digits
 
+OBSERVATION = "observation"
 KINDS = {
     "number": "A printed number that does not follow from the printed numbers it is made of.",
     "last digit": "The same, by no more than one unit of its last digit.",
     "bold": "A cell that is bold and is not among the best, or the other way round.",
     "claim": "A statement of the text that the paper's tables contradict.",
     "basis": "Right arithmetic on numbers that cannot be compared, or beside the number that matters.",
-    "observation": "No contradiction; what a reader of the number should know.",
+    OBSERVATION: "No contradiction; what a reader of the number should know.",
 }
 
 

@@ -19,11 +19,11 @@ from analysis.report.figures.drawing import Drawing, Panel
 from analysis.report.figures.thinning import note as thinning_note
 from analysis.report.figures.thinning import over_seeds, seeds_note, thin, width
 from analysis.report.style import MUTED, look
+from analysis.select.evaluations import EVALUATED, evaluations
 from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import FACET, Trials, facet_title
 
 MARKS = 8  # markers along a line
-EVALUATED = ("train/forwards", "time/step_s", "eval/val_accuracy")
 IDENTITY = ("run_id", *FACET, "method", "lr", "seed", "status")
 SIGNALS = {
     "optim/noise_std": "noise σₑ",
@@ -68,22 +68,6 @@ ACCURACY = (
         lambda h: h["minutes"],
     ),
 )
-
-
-def evaluations(history: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a run with a validation accuracy: `step`, `forwards`, `minutes` (of steps), `accuracy`."""
-    rows = history.reindex(columns=["step", *EVALUATED])
-    forwards = rows["train/forwards"].where(rows["step"] > 0, 0.0)
-    minutes = rows["time/step_s"].fillna(0.0).cumsum() / 60
-    frame = pd.DataFrame(
-        {
-            "step": rows["step"].astype(float),
-            "forwards": forwards.astype(float),
-            "minutes": minutes.where(rows["time/step_s"].notna() | (rows["step"] == 0)),
-            "accuracy": rows["eval/val_accuracy"].astype(float),
-        }
-    )
-    return frame[frame["accuracy"].notna()].reset_index(drop=True)
 
 
 def accuracy_drawing(trials: Trials, curve: Curve) -> Drawing | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.paper.audit.audit import audit, findings, main, summary
+from analysis.paper.audit.audit import audit, counted, findings, main, observations, summary
 from analysis.paper.audit.outcome import KINDS, Outcome
 from analysis.paper.printed_numbers import DIRECTORY, load
 
@@ -40,10 +40,17 @@ def test_what_the_paper_has_wrong(outcomes: list[Outcome]) -> None:
 
 def test_what_the_paper_has_right(outcomes: list[Outcome]) -> None:
     """All means and stds of Table 1 follow from Table 11, and what is printed twice is the same."""
-    counts = {group: (made, found) for group, made, found in summary(outcomes)}
+    counts = {group: (made, found) for group, made, found, _ in summary(outcomes)}
     assert counts["Table 1 from the runs of Table 11"] == (60, 0)
     assert counts["numbers printed twice"] == (24, 0)
     assert {o.kind for o in outcomes} <= set(KINDS)
+
+
+def test_observations_are_counted_apart(outcomes: list[Outcome]) -> None:
+    """What contradicts nothing is no finding, and what cannot fail is no check."""
+    assert "observation" not in {o.kind for o in findings(outcomes)}
+    assert {o.kind for o in observations(outcomes)} == {"observation"}
+    assert counted(outcomes) == "970 checks, 35 findings, 20 observations"
 
 
 def test_same_findings_every_time(outcomes: list[Outcome]) -> None:
@@ -132,7 +139,7 @@ def test_population_std_is_recognised(copy: Path) -> None:
 def test_command(copy: Path, capsys: pytest.CaptureFixture[str], outcomes: list[Outcome]) -> None:
     assert main(["--paper", str(copy)]) == 0
     shown = capsys.readouterr().out
-    assert f"{len(findings(outcomes)):3d} findings in all" in shown
+    assert f"{counted(outcomes)} in all" in shown
     for name in ("audit.md", "audit.csv"):  # what is committed is what the command makes
         assert (copy / name).read_text() == (DIRECTORY / name).read_text()
     page = (copy / "audit.md").read_text()

@@ -139,15 +139,43 @@ def test_of_equal_rates_the_smaller() -> None:
     assert rows["at_edge"].all()
 
 
-def test_a_rate_that_collapses_is_taken_only_if_none_is_free_of_it() -> None:
-    runs = [run(1e-5, s, 0.6) for s in SEEDS] + [run(1e-4, s, 0.9) for s in (0, 1)]
-    rows = choose(filled(*runs, collapsed(1e-4, 2)))
-    assert list(rows["lr"]) == [1e-5] * 3
+def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
+    """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
+    killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
+    runs = [*(run(1e-5, s, 0.72) for s in SEEDS), run(1e-4, 0, 0.74), killed]
+    assert set(choose(filled(*runs))["lr"]) == {1e-5}
+    runs = [run(1e-6, 0, 0.9), run(1e-6, 1, 0.5), run(1e-5, 1, 0.6), run(1e-5, 2, 0.6)]
+    assert set(choose(filled(*runs))["lr"]) == {1e-5}
+
+
+def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
+    """One collapse of three costs a rate its mean, and does not shut it out; all collapsed are never chosen."""
+    runs = [run(1e-5, s, 0.6) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
+    assert set(choose(filled(*runs, collapsed(1e-4, 2)))["lr"]) == {1e-5}  # 0.6 against 0.53
+    runs = [run(1e-5, s, 0.5) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
+    assert set(choose(filled(*runs, collapsed(1e-4, 2)))["lr"]) == {1e-4}
     runs = [run(1e-4, s, 0.9) for s in (0, 1)]
     rows = choose(filled(*runs, collapsed(1e-4, 2), *(collapsed(1e-5, s) for s in SEEDS)))
     assert list(rows["status"]) == ["finished", "finished", "collapsed"]
     (line,) = over_seeds(rows).to_dict("records")
     assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
+
+
+def test_runs_without_steps_are_one_run() -> None:
+    cells = expected(optimizer="zero_shot", steps=0)
+    cells = cells[cells["lr"] == 1e-4]
+    runs = [run(1e-4, s, 0.6, 0.55) for s in SEEDS]
+    (line,) = over_seeds(choose(filled(*runs, cells=cells))).to_dict("records")
+    assert (line["n"], line["seeds"], line["test_mean"]) == (1, 1, 0.55)
+    assert np.isnan(line["test_std"])
+
+
+def test_a_rate_at_the_grids_edge_is_marked() -> None:
+    inside = [run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS]
+    (line,) = over_seeds(choose(filled(*inside))).to_dict("records")
+    assert (line["lr"], line["at_edge"]) == (1e-5, False)
+    (line,) = over_seeds(choose(filled(*(run(1e-4, s, 0.9) for s in SEEDS)))).to_dict("records")
+    assert (line["lr"], line["at_edge"]) == (1e-4, True)
 
 
 def test_all_collapsed_and_nothing_there() -> None:

@@ -54,6 +54,8 @@ def test_wins_collapses_and_noise() -> None:
     assert row["mean_difference"] == pytest.approx((40 + 0 - 1) / 3)
     assert row["within_noise"] == 2  # 0 and -1; 40 points of 100 examples are beyond it
     assert row["sign_p"] == 1.0
+    # Of 40, 0, a collapse of the other and −1 the ranks are 2, none, 3 and −1.
+    assert row["wilcoxon_p"] == pytest.approx(2 * 2 / 2**3)
 
 
 def test_correction_is_over_all_pairs() -> None:
@@ -152,7 +154,7 @@ def test_command_on_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_runs_of_several_seeds() -> None:
-    """Seeds in %, without those that did not finish; a cell is their mean, and NaN if all collapsed."""
+    """Seeds in %, without those that have not ended; a cell is their mean, and NaN if all collapsed."""
     seeds = [
         *(("bszo", 0, "finished", 0.8), ("bszo", 1, "finished", 0.9), ("bszo", 2, "missing", None)),
         *(("mezo", 0, "collapsed", None), ("zero_shot", 0, "finished", 0.5)),
@@ -184,6 +186,7 @@ def test_runs_of_several_seeds() -> None:
     assert measured_runs(chosen)[["method", "run", "accuracy"]].to_numpy().tolist() == [
         ["bszo", 0, 80.0],
         ["bszo", 1, 90.0],
+        ["mezo", 0, 0.0],  # a collapsed run at the chosen rate gets nothing right
     ]
     cells = measured_cells(chosen).set_index("method")["accuracy"]
     assert cells["bszo"] == pytest.approx(85.0)
