@@ -48,9 +48,9 @@ of 5 runs has 32 outcomes, the rarest two of which have p = 0.0625: on one task 
 
 **Over cells.** A cell is one task with one model. Wilcoxon's signed-rank test, two-sided and exact (zeros left out,
 ties share ranks), and the sign test, each with Holm's correction over all pairs of the family. A collapse (`*`) has
-the worst rank in both and is left out of the mean. Both tests take the cells as independent; they share models, data sets and
-grids, so that p is smaller than it should be. `noise` counts the differences within 1.96 standard errors of two
-independent test samples of that size: the chance of the test examples alone, before any chance of training. Two
+the worst rank in both and is left out of the mean. Both tests take the cells as independent; they share models, data
+sets and grids, so that p is smaller than it should be. `noise` counts the differences within 1.96 standard errors of
+two independent test samples of that size: the chance of the test examples alone, before any chance of training. Two
 methods err on many of the same examples, so that the real standard error is smaller.
 
 **Ranks.** Mean rank over the cells that all methods of the family were run on, 1 the best, a collapse last; Friedman's

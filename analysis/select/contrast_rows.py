@@ -154,24 +154,27 @@ def curve_row(
     finite, there is no estimate: the remark says who is ahead by rank, a collapse being last.
     """
     runs = [term.runs(study) for term in terms]
-    seeds = sorted(set.intersection(*(set(of_seed) for of_seed in runs)))
-    curves = [{s: study.curve(of_seed[s]["run_id"]) for s in seeds} for of_seed in runs]
+    lost = [dict.fromkeys(term.collapsed(study), -np.inf) for term in terms]
+    seeds = common_seeds([{**of_seed, **gone} for of_seed, gone in zip(runs, lost, strict=True)])
+    curves = [
+        {s: study.curve(of_seed[s]["run_id"]) for s in seeds if s in of_seed} for of_seed in runs
+    ]
     all_curves = [curve for of_seed in curves for curve in of_seed.values()]
     start = max((float(curve[axis].min()) for curve in all_curves), default=0.0)
     end = min((float(curve[axis].max()) for curve in all_curves), default=0.0)
-    worst = -np.inf if unit == POINTS else np.inf
+    sign = 1 if unit == POINTS else -1
     numbers = []
-    for term, of_seed in zip(terms, curves, strict=True):
-        read = {s: value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()}
-        finite = {s: number if np.isfinite(number) else worst for s, number in read.items()}
-        numbers.append((term.weight, finite | dict.fromkeys(term.collapsed(study), worst)))
+    for term, of_seed, gone in zip(terms, curves, lost, strict=True):
+        read = {s: sign * value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()}
+        ranked = {s: number if np.isfinite(number) else -np.inf for s, number in read.items()}
+        numbers.append((sign * term.weight, ranked | gone))
     values = _ties(contrast(numbers))
-    lost = int((~np.isfinite(values)).sum())
-    estimate = Estimate(n=len(values)) if lost else of_values(values)
-    if lost:
+    undecided = int((~np.isfinite(values)).sum())
+    estimate = Estimate(n=len(values)) if undecided else of_values(values)
+    if undecided:
         said["remark"] = (
-            f"not finite in {lost} of {len(values)} seeds; with a collapse last, ahead in {int((values > 0).sum())}, "
-            f"behind in {int((values < 0).sum())}"
+            f"not finite in {undecided} of {len(values)} seeds; with a collapse last, "
+            f"ahead in {int((values > 0).sum())}, behind in {int((values < 0).sum())}"
         )
     row = _row(study, claim, named or terms, None, quantity, unit, estimate, **said)
     if axis == "forwards" and all_curves:

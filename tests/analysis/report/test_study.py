@@ -166,7 +166,7 @@ def test_missing_and_collapsed_cells_are_said():
     assert not frame["bold"].any()  # a column waits until all of it is there
     claims = claims_frame(study)
     pair = row(claims, claim="i", what="BSZO against MeZO", precision="bf16")
-    assert pair["n"] == 2
+    assert pair["n"] == 3  # a collapsed run gets nothing right
     assert pair["remark"] == "BSZO bf16: 2 collapsed of 6 runs"
     gone = row(claims, claim="i", what="BSZO against MeZO", precision="fp16")
     assert (gone["verdict"], gone["n"]) == ("–", 0)
