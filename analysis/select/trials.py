@@ -15,7 +15,6 @@ import pandas as pd
 
 from analysis.logs.frames import FILE_COLUMNS
 from analysis.paper.names import method_order, model_label, task_label, variant_name
-from analysis.report.style import VARIANT_MARKS
 from analysis.select.cell_runs import chosen_lr, fill, shortfall
 from analysis.select.sweep_selection import ZERO_SHOT
 
@@ -29,6 +28,7 @@ NO_VARIANT = (
 )
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies
+MOST_VARIANTS = 6  # that share a panel: as many as there are markers
 FOLLOWS = {"optimizer.k": ("optimizer.m",)}  # the paper's m is k or k + 1
 
 
@@ -168,7 +168,7 @@ def _split_variants(table: pd.DataFrame) -> None:
     if len(trained) == 1 and keys:
         key = keys[0]
         series = sorted({_shown(v[key]) for v in varied if key in v}, key=_numeric)
-    if 1 < len(series) <= len(VARIANT_MARKS):
+    if 1 < len(series) <= MOST_VARIANTS:
         places = {value: i for i, value in enumerate(series)}
         table["method"] = [
             variant_name(
