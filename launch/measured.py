@@ -30,7 +30,8 @@ from launch.sweep import Sweep, counted, standings
 from launch.watch import Board
 from zo import config
 from zo.config import ConfigError
-from zo.lm import models
+from zo.lm.config import ModelError
+from zo.lm.tokenizer import load_tokenizer
 from zo.run.lock import LockedError, held
 
 GIB_PER_RUN = 3.0
@@ -78,7 +79,7 @@ def make(stage: Stage, args: argparse.Namespace, gpus: Sequence[str], deadline: 
     print(f"{time.strftime('%H:%M:%S')}  {stage.name}", flush=True)
     for run in {run.cfg.model.path: run for run in submission.sweep.runs}.values():
         if run.cfg.model.weights == "pretrained":
-            models.load_tokenizer(run.cfg.model)  # converts weights once, before several runs do
+            load_tokenizer(run.cfg.model)  # converts weights once, before several runs do
     chosen, _ = submission.give(args.retry_failed, detach=False)
     with Board(submission.sweep, jobs_go_on=False) as board:
         if chosen:
@@ -116,7 +117,7 @@ def run(stages: Sequence[Stage], args: argparse.Namespace, gpus: Sequence[str]) 
             break
         try:
             codes.append(make(stage, args, gpus, deadline))
-        except (*UNUSABLE, models.ModelError) as error:
+        except (*UNUSABLE, ModelError) as error:
             print(f"{stage.name}: {error}", file=sys.stderr)
             codes.append(FAILED)
         if codes[-1] > TIME_UP:
