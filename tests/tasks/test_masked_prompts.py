@@ -85,7 +85,10 @@ MISTAKES = {
     "no prompt": ({"masked_prompt": None}, r"task\.masked_prompt: made_up has none"),
     "no mask": ({"masked_prompt": "{a}"}, r"task\.masked_prompt: one <mask> is needed"),
     "objective": ({"objective": "lm"}, r"task\.objective: 'lm' is for decoder models"),
-    "no room": ({"max_length": 6}, r"task\.max_length: no room for the prompt, at least"),
+    "no room": (
+        {"max_length": 6},
+        r"task\.max_length=6: the template leaves no room for the texts; give at least",
+    ),
 }
 
 

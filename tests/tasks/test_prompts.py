@@ -72,7 +72,10 @@ MISTAKES = {
         r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'",
     ),
     "objective": ({"objective": "regression"}, r"task\.objective: 'regression' is none of"),
-    "no room": ({"max_length": 3}, r"task\.max_length: no room for a prompt"),
+    "no room": (
+        {"max_length": 3},
+        r"task\.max_length=3: special tokens and the longest answer leave no room .* give at least 6",
+    ),
 }
 
 

@@ -54,8 +54,11 @@ def test_a_masked_models_prompt_and_label_words(rte, capsys):
     [
         (["task=rt"], "task=rt: must be one of boolq, cb"),
         (["task=wsc", "model=roberta-large"], "task.masked_prompt=None: must be given"),
-        (["n=x"], "invalid literal"),
-        (["task=rte", "task.path=/nowhere"], "task.path: split 'train' of /nowhere (rte) cannot"),
+        (["n=x"], "n=x: must be a number of examples"),
+        (
+            ["task=rte", "task.path=/nowhere"],
+            "task.path: split 'train' of /nowhere (rte) cannot be loaded (there is no",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(arguments, message, capsys):
@@ -64,3 +67,13 @@ def test_what_cannot_be_shown_is_one_line(arguments, message, capsys):
     assert out == ""
     assert err.startswith(message)
     assert len(err.splitlines()) == 1
+
+
+def test_help_is_printed(capsys):
+    assert main(["--help"]) == 0
+    assert "python -m zo.tasks.show task=rte" in capsys.readouterr().out
+
+
+def test_texts_that_are_cut_are_counted(rte, capsys):
+    assert main([*rte, "n=0", "model=reviews-tiny", "task.max_length=20"]) == 0
+    assert "task.max_length=20: 12 of 12 train texts are longer" in capsys.readouterr().out

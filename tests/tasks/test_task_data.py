@@ -144,7 +144,21 @@ MISTAKES = {
     "brace": ({"prompt": "{text It was"}, r"task\.prompt: .* is not a template"),
     "label field": ({"label_field": "y"}, r"task\.label_field: .*'y', only label, source, text"),
     "label": ({"candidates": [" bad"]}, r"task\.label_field: row \d+ .* label 1, .* of the 1 "),
-    "label text": ({"label_field": "source"}, r"task\.label_field: row \d+ has the source 'good'"),
+    "label text": (
+        {"label_field": "source"},
+        r"task\.labels: row \d+ has the source 'good', a text; list the labels \('good'\)",
+    ),
+    "label elsewhere": (
+        {"label_field": "source", "labels": ["bad", "fine"]},
+        r"task\.labels: row \d+ has .* none of 'bad', 'fine'; the data have 'good'",
+    ),
+    "one class": (
+        {"labels": [0, 1], "where": {"source": "good", "label": 1}, "train_size": 1},
+        r"task\.label_field: all 10 examples are ' good'; two classes are needed",
+    ),
+    "no column": ({"prompt": "It was"}, r"task\.prompt: 'It was' names no column of the data"),
+    "no such file": ({"path": "rows.csv", "data_files": None}, r"task\.path: .*no file or dir"),
+    "no such folder": ({"path": "/nowhere", "data_files": None}, r"no file or directory /nowhere"),
     "where": ({"where": {"origin": "x"}}, r"task\.where: .*'origin', only label, source, text"),
     "sizes": (
         {"test_size": 8},
@@ -172,6 +186,114 @@ MISTAKES = {
 }
 
 
+def rows_of(tmp_path, text, name="rows.csv", **changes):
+    """A task over a file with this text, of which two rows train and one validates and tests each."""
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    values = {
+        "name": "made_up",
+        "path": "csv",
+        "data_files": {"train": str(file)},
+        "test_split": None,
+        "split_order": "first",
+        "prompt": "{text} It was",
+        "candidates": [" bad", " good"],
+        "train_size": 2,
+        "validation_size": 1,
+        "test_size": 1,
+    }
+    return TaskConfig(**values | changes)
+
+
+ROWS = "a film,0\na film,1\na film,0\na film,1\n"
+JSON = '{"text": "a film", "label": 0}\n{"text": "a film", "label": 1}\n' * 2
+FILES = {
+    "no text": (
+        "text,label\na film,0\n,1\nNA,0\na film,1\n",
+        {},
+        r"task\.prompt: 1 of 2 rows of split 'train' have nothing in text \(the first is row 1,",
+    ),
+    "blank text": (
+        JSON.replace("a film", " "),
+        {"path": "json"},
+        r"task\.prompt: 2 of 2 rows of split 'train' have nothing in text \(the first is row 0,",
+    ),
+    "null text": (
+        JSON.replace('"a film"', "null", 1),
+        {"path": "json"},
+        r"task\.prompt: 1 of 2 rows .* nothing in text",
+    ),
+    "no label": (
+        "text,label\na film,0\na film,\na film,1\na film,1\n",
+        {},
+        r"task\.label_field: 1 of 2 rows of split 'train' have nothing in label \(the first is row 1,",
+    ),
+    "unquoted commas": (
+        "text,label\na film,0\na long, dull film,1\na long, dull, film,1\n",
+        {},
+        r"task\.data_files\.train: 2 rows of .*rows\.csv do not have the 2 columns .* line 3: 3\); put",
+    ),
+    "commas everywhere": (
+        "text,label\n" + ROWS.replace("a film", "a, film"),
+        {},
+        r"task\.data_files\.train: 4 rows .* \(the first in line 2: 3\)",
+    ),
+    "empty": ("", {}, r"task\.data_files\.train: .*rows\.csv is empty"),
+    "header alone": ("text,label\n", {}, r"\.csv has no rows below its header"),
+    "json as csv": (JSON, {}, r"task\.path=csv: .* looks like json; use task\.path=json"),
+    "csv as json": (
+        "text,label\n" + ROWS,
+        {"path": "json"},
+        r"task\.path=json: .* looks like csv; use task\.path=csv",
+    ),
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_data_that_cannot_be_meant_are_refused_with_row_and_count(file, tmp_path):
+    text, changes, message = FILES[file]
+    with pytest.raises(TaskError, match=message) as caught:
+        load_splits(rows_of(tmp_path, text, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_row_keeps_its_number_in_the_file(table):
+    assert {e.row for e in load_splits(table).train} <= set(range(1, 40, 2))
+
+
+def test_quoted_commas_and_numbers_with_a_point_are_fine(tmp_path):
+    text = "text,label\n" + ROWS.replace("a film", '"a, film"').replace(",0\n", ",0.0\n")
+    splits = load_splits(rows_of(tmp_path, text))
+    assert splits.train[0].fields["text"] == "a, film"
+    assert [e.label for e in splits.train] == [0, 1]
+
+
+def test_a_file_as_path_names_the_two_keys(tmp_path):
+    task = rows_of(tmp_path, "text,label\n" + ROWS)
+    path = task.data_files["train"]
+    with pytest.raises(TaskError, match=r"is a file; use task\.path=csv task\.data_files\.train="):
+        load_splits(dataclasses.replace(task, path=path, data_files=None))
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    task = rows_of(tmp_path, "text,label\n" + ROWS, data_files={"train": "~/rows.csv"})
+    assert len(load_splits(task).train) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"candidates": [" good", " good"]}, "candidates"),
+        ({"labels": [1, 1]}, "labels"),
+        ({"masked_prompt": "{text} <mask>", "label_words": [" a", " a"]}, "label_words"),
+    ],
+)
+def test_what_is_there_twice_is_a_problem(changes, key, tmp_path):
+    ((found, right),) = rows_of(tmp_path, "", **changes).problems()
+    assert (found, "is there twice" in right) == (key, True)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence_that_names_the_key(table, mistake):
     changes, message = MISTAKES[mistake]
@@ -192,8 +314,8 @@ def test_a_hub_out_of_reach_names_the_key_and_the_command(monkeypatch):
         load_splits(from_yaml("sst2"))
     message = str(caught.value)
     assert message.startswith("task.path: split 'train' of nyu-mll/glue (sst2) cannot be loaded (")
-    assert "`hf download --repo-type dataset nyu-mll/glue --local-dir glue`" in message
-    assert message.endswith("brings a copy for task.path=<local copy>")
+    assert "`hf download --repo-type dataset nyu-mll/glue --revision" in message
+    assert message.endswith("--local-dir glue` brings a copy for task.path=<local copy>")
     assert "\n" not in message
 
 

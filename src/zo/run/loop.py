@@ -20,6 +20,7 @@ from zo.run.tracking import Row, RunLog
 from zo.run.trajectory import TrajectoryWriter
 from zo.tasks import Encoded, encode, encode_masked, load_splits
 from zo.tasks.batches import BatchOrder
+from zo.tasks.checks import check_tokens
 from zo.weights.space import ParameterSpace
 
 Summary = dict[str, Any]
@@ -66,18 +67,20 @@ class Session:
             cfg.precision.graphs,
         )
         tokens = encode_masked if cfg.model.kind == "masked" else encode
-        train, validation, test = (
-            tokens(cfg.task, loaded.tokenizer, examples)
-            for examples in (splits.train, splits.validation, splits.test)
-        )
+        encoded = {
+            split: tokens(cfg.task, loaded.tokenizer, examples)
+            for split, examples in vars(splits).items()
+        }
+        train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
+        notes = [*loaded.notes, *check_tokens(cfg.task, vars(splits), encoded)]
         if cfg.task.objective == "lm":
             train = [example.true_candidate_alone() for example in train]
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
         read["weights"] = assembly.base
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
-        return cls(train, validation, test, scorer, assembly, read, list(loaded.notes))
+        return cls(train, validation, test, scorer, assembly, read, notes)
 
 
 @dataclass

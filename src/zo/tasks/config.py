@@ -77,6 +77,10 @@ class TaskConfig:
         found = [(key, "must be at least 1") for key in sizes if getattr(self, key) < 1]
         if len(self.candidates) < 2 or not all(c.strip() for c in self.candidates):
             found.append(("candidates", "must be at least two words"))
+        for key in ("candidates", "labels", "label_words"):
+            given = getattr(self, key) or []
+            if twice := [repr(x) for i, x in enumerate(given) if x in given[:i]]:
+                found.append((key, f"must differ, but {twice[0]} is there twice"))
         for key in ("labels", "label_words"):
             given = getattr(self, key)
             if given is not None and len(given) != len(self.candidates):

@@ -38,7 +38,7 @@ def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example])
         dropped = _dropped(task, offsets, columns, mask_at)
         kept = [token for place, token in enumerate(ids) if place not in dropped]
         mask_at -= sum(place < mask_at for place in dropped)
-        encoded.append(Encoded(kept, words, examples[i].label, mask_at))
+        encoded.append(Encoded(kept, words, examples[i].label, mask_at, len(dropped)))
     return encoded
 
 
@@ -110,6 +110,7 @@ def _dropped(
     longest = max(tokens_of, key=len, default=[])
     if excess >= len(longest):
         raise TaskError(
-            f"task.max_length: no room for the prompt, at least {excess - len(longest) + 1} more"
+            f"task.max_length={task.max_length}: the template leaves no room for the texts; give at least"
+            f" {task.max_length + excess - len(longest) + 1}"
         )
     return frozenset(longest[:excess])

@@ -20,12 +20,14 @@ class Encoded:
         candidate_ids: per candidate, the tokens that follow the prompt or fill its mask; never empty.
         label: index of the true candidate.
         mask_at: where in `prompt_ids` the mask stands; None: candidates follow the prompt.
+        cut: tokens that the prompt lost to ``task.max_length``.
     """
 
     prompt_ids: list[int]
     candidate_ids: list[list[int]]
     label: int
     mask_at: int | None = None
+    cut: int = 0
 
     @property
     def length(self) -> int:
@@ -78,7 +80,8 @@ def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> lis
             for c, candidate in enumerate(candidates[i])
         ]
         room = task.max_length - max(map(len, tails))
-        encoded.append(Encoded(_truncate(ids, prefix, room), tails, example.label))
+        kept = _truncate(task, ids, prefix, room)
+        encoded.append(Encoded(kept, tails, example.label, cut=len(ids) - len(kept)))
     return encoded
 
 
@@ -106,10 +109,14 @@ def _tail(
     return joined[n:]
 
 
-def _truncate(prompt_ids: list[int], prefix: int, room: int) -> list[int]:
+def _truncate(task: TaskConfig, prompt_ids: list[int], prefix: int, room: int) -> list[int]:
     """The special tokens in front, then the prompt's end; at most `room` tokens in all."""
     if room <= prefix:
-        raise TaskError(f"task.max_length: no room for a prompt, at least {prefix - room + 1} more")
+        least = task.max_length + prefix - room + 1
+        raise TaskError(
+            f"task.max_length={task.max_length}: special tokens and the longest answer leave no room for the prompt;"
+            f" give at least {least}"
+        )
     if len(prompt_ids) <= room:
         return prompt_ids
     return prompt_ids[:prefix] + prompt_ids[len(prompt_ids) - room + prefix :]

@@ -18,6 +18,7 @@ from zo.config import ConfigError, RunConfig, command_line
 from zo.lm.config import ModelError
 from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
+from zo.tasks.checks import check_tokens
 
 BORDER, MASK = "dim", "black on yellow"
 TRUE, OTHER = "black on green", "black on red"
@@ -32,7 +33,13 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit status: 2 for what cannot be shown as asked.
     """
+    if {"-h", "--help"} & set(argv):
+        print(__doc__.strip())
+        return 0
     numbers = [a.removeprefix("n=") for a in argv if a.startswith("n=")]
+    if wrong := [n for n in numbers if not n.isdecimal()]:
+        print(f"n={wrong[0]}: must be a number of examples", file=sys.stderr)
+        return 2
     overrides = [a for a in argv if not a.startswith("n=")]
     given = {a.partition("=")[0] for a in overrides}
     if "optimizer" not in given:
@@ -56,6 +63,7 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
     tokenizer = load_tokenizer(run.model)
     tokenize = encode_masked if masked else encode
     train = tokenize(task, tokenizer, splits.train)
+    notes = check_tokens(task, {"train": splits.train}, {"train": train})
     console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {_sizes(splits)}")
     words = task.label_words if masked else task.candidates
     counts = [sum(e.label == label for e in train) for label in range(len(task.candidates))]
@@ -66,6 +74,8 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
     console.print(
         f"tokens per training example, median {middle}, most {most}; task.max_length {task.max_length}"
     )
+    for note in notes:
+        console.print(note, markup=False)
     for i, example in enumerate(train[:n]):
         console.print()
         for line in _lines(i, example, tokenizer):

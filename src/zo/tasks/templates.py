@@ -45,7 +45,7 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     """Every column that the task's templates name -> the configuration key of the first such template.
 
     Raises:
-        TaskError: one of them is not a template, or a masked prompt has no mask.
+        TaskError: one of them is not a template or names no column, or a masked prompt has no mask.
     """
     templates = [("prompt", task.prompt), *(("candidates", c) for c in task.candidates)]
     if task.masked_prompt is not None:
@@ -56,6 +56,12 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     for key, template in templates:
         for column in columns(template, key):
             found.setdefault(column, key)
+    for key in ("prompt", "masked_prompt"):
+        template = getattr(task, key)
+        if template is not None and not any(columns(t, key) for t in (template, *task.candidates)):
+            raise TaskError(
+                f"task.{key}: {template!r} names no column of the data, as {{text}} does"
+            )
     return found
 
 
