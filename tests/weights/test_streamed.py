@@ -2,10 +2,14 @@
 
 import itertools
 import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+from transformers.utils import ModelOutput
 
 from tests.support.tiny_models import VOCABULARY, bert, gpt2, llama, mistral, opt, roberta
 from zo.lm.scoring import CandidateScorer
@@ -354,33 +358,53 @@ def test_calls_that_nest_otherwise_than_modules_do_get_room_of_their_own():
     assert torch.equal(found, expected)
 
 
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@dataclass
+class Output(ModelOutput):
+    first: Tensor | None = None
+    second: Tensor | None = None
+
+
+HOLDERS = {
+    "tensor": lambda a, b: a,
+    "tuple": lambda a, b: (a, b),
+    "dict": lambda a, b: {"first": a, "more": [b]},
+    "named tuple": Pair,
+    "model output": Output,
+}
+
+
 class Returning(nn.Module):
     """Returns views of its weights."""
 
-    def __init__(self, pair: bool):
+    def __init__(self, holder: str):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(6, 5))
-        self.pair = pair
+        self.holder = holder
 
-    def forward(self) -> Tensor | tuple[Tensor, Tensor]:
-        return (self.weight[:2], self.weight[2:]) if self.pair else self.weight[1:4]
+    def forward(self) -> Any:
+        return HOLDERS[self.holder](self.weight[:2], self.weight[2:])
 
 
 class Late(nn.Module):
     """Reads what a module returned after the next one was called, which takes the same place in the buffer."""
 
-    def __init__(self, pair: bool):
+    def __init__(self, holder: str):
         super().__init__()
-        self.returning, self.linear = Returning(pair), nn.Linear(5, 5)
+        self.returning, self.linear = Returning(holder), nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         views, after = self.returning(), self.linear(x)
-        return torch.cat([*(views if isinstance(views, tuple) else [views]), after])
+        return torch.cat([*tree_flatten(views)[0], after])
 
 
-@pytest.mark.parametrize("pair", [True, False])
-def test_a_module_that_returns_its_weights_returns_them_displaced(pair):
-    expected, found = displaced(Late(pair), torch.randn(3, 5))
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_module_that_returns_its_weights_returns_them_displaced(holder):
+    expected, found = displaced(Late(holder), torch.randn(3, 5))
     assert torch.equal(found, expected)
 
 
@@ -408,26 +432,96 @@ def test_a_tied_weight_may_be_read_by_one_of_its_modules_alone():
     assert torch.equal(rows, (theta + 0.5 * Z[0].sample(i, theta))[[7, 9]])
 
 
-def test_weights_that_are_read_past_their_module_are_found():
-    model = Reaching()
-    space = ParameterSpace.of(model, "streamed")
+class Tied(nn.Module):
+    """Reads an embedding's weight through the embedding and past it."""
 
-    def probe(fails: bool) -> None:
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.embed(ids) @ self.embed.weight.to(self.embed.weight.dtype)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5)))  # a hook reads the weight
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("make", "given", "name"),
+    [
+        (Reaching, torch.ones(5), r"reached\.weight, reached\.bias"),
+        (Tied, torch.tensor([0, 3]), r"embed\.weight"),
+        (normed, torch.ones(5), r"0\.weight_v, 0\.weight_g"),
+    ],
+)
+def test_a_weight_that_is_read_past_its_module_is_refused_by_name(make, given, name):
+    model = make()
+    space, expected = ParameterSpace.of(model, "streamed"), model(given)
+
+    def probe() -> None:
         with space.excursion() as trip:
             trip.to([(0.5, Z[0])])
-            model(torch.ones(5))
-            if fails:
-                raise ArithmeticError
+            model(given)
 
-    with pytest.raises(ArithmeticError):  # the first error counts
-        probe(True)
+    for _ in range(2):  # in every probe
+        with pytest.raises(RuntimeError, match=f"{name} is read outside of the call"):
+            probe()
+    assert torch.equal(model(given), expected)
+    assert {type(p) for p in model.parameters()} == {nn.Parameter}
+
+
+class Experts(nn.Module):
+    """Calls one of two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[int(x.sum() > 0)](x)
+
+
+def test_a_module_that_is_not_called_need_not_be_displaced():
+    expected, found = displaced(Experts(), torch.ones(3, 5))
+    assert torch.equal(found, expected)
+
+
+class Keeping(nn.Module):
+    """Keeps a view of its weight for later."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self.weight[:2]
+        return x @ self.weight.T
+
+
+def test_a_view_of_a_displaced_weight_that_stays_is_refused():
+    model = nn.Sequential(Keeping())
+    with pytest.raises(RuntimeError, match="Keeping keeps a view of its weights"):
+        displaced(model, torch.ones(5))
+
+
+def compiled_part(model: nn.Module) -> nn.Module:
+    model[0].compile(backend="eager")
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "compiled", [lambda model: torch.compile(model, backend="eager"), compiled_part]
+)
+def test_a_compiled_model_is_displaced_as_it_is_uncompiled(compiled):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+    given = torch.ones(2, 3)
+    expected, _ = displaced(model, given)
     for _ in range(2):
-        with pytest.raises(
-            RuntimeError, match=r"none that holds reached\.weight \(2 tensors in all\)"
-        ):
-            probe(False)
-    with space.excursion():
-        pass  # nothing was measured
+        _, found = displaced(compiled(model), given)
+        torch.testing.assert_close(found, expected)
 
 
 def test_what_cannot_be_displaced_is_refused():
@@ -464,7 +558,7 @@ def test_the_buffer_is_as_large_as_the_largest_module(name):
 def test_nothing_is_displaced_outside_of_the_buffer(name, monkeypatch):
     run = Run(name)
     policy, places = policy_of(run.params), []
-    displace, start = Streamed._displace, policy._buffer.data_ptr()
+    displace, start = Streamed._displace, policy._buffers[torch.device("cpu")].memory.data_ptr()
 
     def note(self, out, i, rows):
         places.append((out.data_ptr() - start, out.numel() * out.element_size()))

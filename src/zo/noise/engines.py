@@ -23,7 +23,7 @@ class Engine(ABC):
     """Draws standard normals.
 
     Attributes:
-        backend: Its name and the device's type; equal names mean equal numbers.
+        backend: Its name and all that its numbers depend on beside the key; equal names mean equal numbers.
     """
 
     backend: str
@@ -45,12 +45,15 @@ class Engine(ABC):
 class TorchEngine(Engine):
     """Noise of torch's generator, see `zo.noise.torch_generator`; only whole tensors.
 
+    On CUDA the order of the values depends on the GPU's number of multiprocessors and on torch's sampler. `backend`
+    therefore holds the GPU's model and torch's version there.
+
     Args:
-        device: Type of the device.
+        devices: Those of the tensors, as `cpu` or `cuda:1`; none stand for `cpu`.
     """
 
-    def __init__(self, device: str = "cpu"):
-        self.backend = f"torch-{device}"
+    def __init__(self, *devices: str):
+        self.backend = " + ".join(sorted({_sampler(device) for device in devices or ("cpu",)}))
 
     def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
         """As `Engine.normal_`."""
@@ -194,6 +197,14 @@ class PhiloxEngine(Engine):
         pending: KeyedTerms = (),
     ) -> None:
         """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
+
+
+def _sampler(device: str) -> str:
+    """Returns the name of torch's sampler on a device."""
+    kind = device.partition(":")[0]
+    if kind != "cuda":
+        return f"torch-{kind}"
+    return f"torch-cuda ({torch.cuda.get_device_name(device)}, torch {torch.__version__})"
 
 
 def _check_positions(

@@ -10,26 +10,28 @@ NOISES = ("torch", "philox")
 
 
 @lru_cache
-def engine(noise: str, device: str = "cpu") -> Engine:
-    """Returns what draws on a device.
+def engine(noise: str, *devices: str) -> Engine:
+    """Returns what draws on some devices.
 
     Args:
         noise: `torch` or `philox`.
-        device: Type of the device.
+        devices: As `cpu` or `cuda:1`; none stand for `cpu`.
 
     Raises:
-        ValueError: On an unknown noise, or a device that it cannot be had on.
+        ValueError: On an unknown noise, or a device that it does not draw on.
     """
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
     if noise == "torch":
-        return TorchEngine(device)
-    if device == "cuda":
+        return TorchEngine(*devices)
+    kinds = sorted({device.partition(":")[0] for device in devices}) or ["cpu"]
+    if kinds == ["cuda"]:
         from zo.noise.cuda import TritonEngine
 
         return TritonEngine()
-    if device != "cpu":
-        raise ValueError(f"noise='philox': there is none for {device}, only for cpu and cuda")
+    if kinds != ["cpu"]:
+        where = " and ".join(kinds)
+        raise ValueError(f"noise='philox': draws on cpu or on cuda, not on {where}; use torch")
     if importlib.util.find_spec("numba"):
         from zo.noise.cpu import NumbaEngine
 

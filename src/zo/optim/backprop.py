@@ -44,7 +44,9 @@ class Backprop(ZOOptimizer):
         norms = [p.grad.float().norm() for p in self.params.parameters if p.grad is not None]
         if not norms:
             raise RuntimeError("the loss reached no parameter: none has a gradient")
-        norm = self._finite("gradient norm", float(torch.stack(norms).norm()))
+        norm = self._finite(
+            "gradient norm", float(torch.stack([n.to(norms[0].device) for n in norms]).norm())
+        )
         return Estimate(loss, (), {"gradient_norm": norm})
 
     def apply(self, record: Record) -> None:

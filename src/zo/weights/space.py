@@ -1,7 +1,7 @@
 """The trainable tensors of a model, θ: moved along directions, lent to probes."""
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -12,7 +12,7 @@ from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
 from zo.weights.restore import POLICIES, Probe, Unmoved
 from zo.weights.stopwatch import Stopwatch
-from zo.weights.storage import storage_key
+from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
 
 
@@ -37,15 +37,15 @@ class ParameterSpace:
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
         policy: The restore policy.
-        engine: What draws on the first tensor's device.
+        engine: What draws on the tensors' devices.
         rounding: As given.
         residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
             `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
         passes: Number of passes over the weights; displacing all modules, one after another, is one.
 
     Raises:
-        ValueError: On an unknown restore policy, noise or rounding, on no tensor at all, and on what the policy or the
-            rounding cannot do with the tensors, the noise or the model.
+        ValueError: On an unknown restore policy, noise or rounding, on no tensor at all, on a tensor that cannot be
+            moved in place, and on what the policy or the rounding cannot do with the tensors, the noise or the model.
     """
 
     def __init__(
@@ -63,10 +63,7 @@ class ParameterSpace:
         ):
             if value not in allowed:
                 raise ValueError(f"{setting}={value!r}: must be one of {', '.join(allowed)}")
-        unique: dict[Hashable, tuple[str, Tensor]] = {}
-        for name, tensor in named:
-            unique.setdefault(storage_key(tensor), (name, tensor))
-        kept = list(unique.values())
+        kept = distinct(named)
         if not kept:
             raise ValueError("no trainable tensors: at least one is needed")
         self.names = [name for name, _ in kept]
@@ -74,14 +71,15 @@ class ParameterSpace:
         self.tensors = [tensor.detach() for tensor in self.parameters]
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
-        self.engine = engine(noise, self.tensors[0].device.type)
+        devices = sorted({str(t.device) for t in self.tensors})
+        self.engine = engine(noise, *devices)
         self.rounding = rounding
         half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.tensors)
         philox = isinstance(self.engine, PhiloxEngine)
         for setting, right in conflicts(restore, rounding, half=half, philox=philox):
             raise ValueError(f"{setting}={getattr(self, setting)!r}: {right}")
         self.residuals = self.full(0.0, torch.float32) if rounding == "compensated" else None
-        self._stopwatch = Stopwatch(self.tensors[0].device)
+        self._stopwatch = Stopwatch(devices)
         self.passes = 0
         self._observed = True
         self.policy = POLICIES[restore](self, model)
@@ -168,7 +166,8 @@ class ParameterSpace:
     def non_finite(self) -> tuple[str, float] | None:
         """Returns name and largest magnitude (nan or inf) of the first tensor with a non-finite entry, or None."""
         names, tensors = self.parts()
-        largest = torch.stack([m.float() for m in torch._foreach_norm(tensors, math.inf)])
+        norms = torch._foreach_norm(tensors, math.inf)
+        largest = torch.stack([m.to(norms[0].device, torch.float32) for m in norms])
         if bool(largest.isfinite().all()):  # the only wait for the device where all is well
             return None
         values = zip(names, largest.tolist(), strict=True)
@@ -187,7 +186,6 @@ class ParameterSpace:
         self.policy.begin()
         try:
             yield self.policy
-            self.policy.check()
         finally:
             self.policy.restore()
 

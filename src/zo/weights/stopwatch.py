@@ -2,10 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
+
+Events: TypeAlias = list[torch.cuda.Event]
 
 
 class Stopwatch:
@@ -13,21 +16,21 @@ class Stopwatch:
 
     On a CPU that is wall time. A GPU is behind the process that launches its work: there, events in its stream mark
     where a piece begins and ends, and `seconds` takes in the pieces that it has passed by then. Nobody waits: what is
-    still under way counts when `seconds` is read next.
+    still under way counts when `seconds` is read next. Of several GPUs the slowest counts.
 
     Args:
-        device: Where the work is done.
+        devices: Where the work is done, as `cpu` or `cuda:1`.
     """
 
-    def __init__(self, device: torch.device):
-        self._device = device
+    def __init__(self, devices: Iterable[str]):
+        self._gpus = [torch.device(device) for device in devices if device.startswith("cuda")]
         self._passed = 0.0
-        self._pending = deque[tuple[torch.cuda.Event, torch.cuda.Event]]()
+        self._pending = deque[tuple[Events, Events]]()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Counts the work that the body does or launches, also when it raises."""
-        if self._device.type == "cuda":
+        if self._gpus:
             begin = self._mark()
             try:
                 yield
@@ -43,13 +46,14 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         """Time of all work that is done."""
-        while self._pending and self._pending[0][1].query():
-            begin, end = self._pending.popleft()
-            self._passed += begin.elapsed_time(end) / 1e3  # it gives milliseconds
+        while self._pending and all(event.query() for event in self._pending[0][1]):
+            pairs = zip(*self._pending.popleft(), strict=True)
+            self._passed += max(begin.elapsed_time(end) for begin, end in pairs) / 1e3  # of ms
         return self._passed
 
-    def _mark(self) -> torch.cuda.Event:
-        """Returns an event at the end of what has been launched."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+    def _mark(self) -> Events:
+        """Returns an event per GPU, at the end of what has been launched."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in self._gpus]
+        for event, gpu in zip(events, self._gpus, strict=True):
+            event.record(torch.cuda.current_stream(gpu))
+        return events

@@ -1,10 +1,53 @@
-"""Which tensors share memory."""
+"""Which tensors share memory, and which can be moved in place."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
+import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""Of tensors that can be moved."""
 
 
 def storage_key(t: Tensor) -> Hashable:
-    """Returns a key that tensors of one memory share; a tensor without memory of its own is its own key."""
-    return t.data_ptr() or id(t)
+    """Returns a key that tensors of the same memory share; a tensor without memory of its own is its own key.
+
+    `data_ptr()` alone is none: it is 0 for DTensors, for quantised tensors and on the meta device.
+    """
+    return (t.device, t.data_ptr()) if _has_memory(t) else id(t)
+
+
+def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Returns the tensors, those that share their memory with an earlier one (tied weights) left out.
+
+    Raises:
+        ValueError: If a tensor cannot be moved in place; names it.
+    """
+    found: dict[Hashable, tuple[str, Tensor]] = {}
+    for name, t in named:
+        if (why := _immovable(t)) is not None:
+            advice = "set requires_grad=False to leave it as it is"
+            raise ValueError(f"{name}: {why} and cannot be moved in place; {advice}")
+        first, same = found.setdefault(storage_key(t), (name, t))
+        if same.numel() != t.numel():
+            raise ValueError(f"{name}: begins in memory where {first} does, with another size")
+    return list(found.values())
+
+
+def _immovable(t: Tensor) -> str | None:
+    """Returns why a tensor cannot be moved in place, or None."""
+    if t.dtype not in DTYPES:
+        return f"has the dtype {t.dtype}"
+    if t.numel() and not _has_memory(t):
+        kind = "meta tensor" if t.is_meta else type(t.detach()).__name__
+        return f"is a {kind} without memory of its own"
+    if any(n > 1 and step == 0 for n, step in zip(t.shape, t.stride(), strict=True)):
+        return "is expanded: several of its values share memory"
+    return None
+
+
+def _has_memory(t: Tensor) -> bool:
+    if t.layout != torch.strided or t.is_meta or is_traceable_wrapper_subclass(t):
+        return False  # some of these raise at data_ptr()
+    return t.untyped_storage().data_ptr() != 0

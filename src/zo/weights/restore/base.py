@@ -77,9 +77,6 @@ class RestorePolicy(Probe):
     def begin(self) -> None:
         """Prepares a probe: called before the first `to`."""
 
-    def check(self) -> None:
-        """Checks, at the end of a probe that did not raise, that what was measured was displaced."""
-
     @abstractmethod
     def restore(self) -> None:
         """Restores θ, or leaves that to the next pass over the weights. Called however the probe ended."""

@@ -55,6 +55,8 @@ class Factors(RestorePolicy):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=factors: the tensors' model is needed")
+        if any(p.dtype == torch.float64 for p in space.tensors):
+            raise ValueError("restore=factors: computes in float32, and the weights are float64")
         tensors = self._tensors = space.tensors
         self.a = [torch.zeros(0, device=p.device) for p in tensors]
         self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
@@ -147,7 +149,8 @@ class Factors(RestorePolicy):
 
     def _update_moved(self) -> None:
         """Sets whether A is other than 0 anywhere; one wait for the device."""
-        self._moved = bool(torch.stack([a.any() for a in self.a]).any())
+        device = self.a[0].device
+        self._moved = bool(torch.stack([a.any().to(device) for a in self.a]).any())
 
     def _displace(self, points: Sequence[Terms]) -> None:
         """Makes branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
@@ -190,7 +193,7 @@ class Factors(RestorePolicy):
 
     def _replace_forwards(self, model: nn.Module) -> None:
         """Makes the model's layers compute with A and V."""
-        index = {storage_key(p): i for i, p in enumerate(self._tensors)}
+        index = {storage_key(p): i for i, p in enumerate(self.space.parameters)}
         covered: set[int] = set()
         for path, module in model.named_modules():
             held = (

@@ -3,12 +3,18 @@
 During a probe, a module that holds trainable tensors writes displaced copies of them into a buffer when it is called,
 computes with them, and releases them when it returns or raises. An embedding displaces only the rows that it looks up.
 The buffer is as large as the largest module. The probe is exact, and it measures what `snapshot` measures, bit for bit.
+
+What is read outside of the call of its module is not displaced. During a probe, θ's parameters therefore refuse to be
+read (`_Unreadable`), and a module must not leave a view of its displaced weights behind. Aliases of a weight,
+such as its `.data` or a view made earlier, escape this check.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
@@ -30,12 +36,42 @@ ALIGNMENT = 64
 """Bytes: tensors in the buffer begin at multiples of it, as torch's own do."""
 
 
+VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
+"""Functions of a tensor that return its values as other things than tensors."""
+
+
+class _Unreadable(nn.Parameter):
+    """A parameter of θ during a probe: has a shape and a dtype, but no operation may read its values."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Refuses what returns tensors or values."""
+        with torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **(kwargs or {}))
+        parts = found if isinstance(found, (tuple, list)) else (found,)
+        if any(isinstance(part, Tensor) for part in parts) or function.__name__ in VALUES:
+            given = (*args, *(kwargs or {}).values())
+            names = [t.name_in_model for t in given if isinstance(t, cls)]
+            raise RuntimeError(
+                f"restore=streamed: {', '.join(names) or 'a weight'} is read outside of the call of its module, where"
+                " it is not displaced; use restore=snapshot or merged"
+            )
+        return found
+
+    name_in_model: str
+
+
 class Streamed(RestorePolicy):
     """Replaces the `forward` of the modules that hold θ's tensors while a probe is under way.
 
+    Attributes:
+        bytes: Size of the buffers.
+
     Raises:
-        ValueError: If the model is missing, no module holds a tensor, one holds it in another shape or layout, or
-            devices differ.
+        ValueError: If the model is missing, no module holds a tensor, or one holds it in another shape or
+            layout.
     """
 
     name = "streamed"
@@ -44,16 +80,19 @@ class Streamed(RestorePolicy):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=streamed: the tensors' model is needed")
-        if len({t.device for t in space.tensors}) != 1:
-            raise ValueError("restore=streamed: the trainable tensors are on several devices")
-        self._holders = _holders(model, space.tensors, space.names)
+        self._holders = _holders(model, space.parameters, space.names)
         self._sizes = _sizes(space.tensors)
-        self.bytes = _nested_bytes(model, self._holders, self._sizes)
-        self._buffer = torch.empty(self.bytes, dtype=torch.uint8, device=space.tensors[0].device)
-        self._used = 0  # bytes of the buffer
+        self._buffers = {t.device: _Buffer(t.device) for t in space.tensors}
+        for device, buffer in self._buffers.items():
+            sizes = zip(self._sizes, space.tensors, strict=True)
+            on = [size if t.device == device else 0 for size, t in sizes]
+            buffer.allocate(_nested_bytes(model, self._holders, on))
+        self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
         self._displaced: dict[int, Tensor] = {}  # by tensor index, while a module computes with it
         self._terms: Terms = ()
-        self._unread = set(range(len(space.tensors)))  # never displaced until now
+        self._parameters = {
+            m._parameters[n]: space.names[i] for m, held in self._holders.items() for n, i in held
+        }
         self._forwards: dict[nn.Module, Forward | None] = {}  # what `restore` puts back
 
     def to(self, terms: Terms) -> None:
@@ -62,12 +101,17 @@ class Streamed(RestorePolicy):
         self._terms = terms
         if not self._forwards:
             self._forwards = {m: m.__dict__.get("forward") for m in self._holders}
+            call = self._call
+            if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
+                call = torch.compiler.disable(call)
             for module in self._holders:
-                module.__dict__["forward"] = functools.partial(self._call, module, module.forward)
+                module.__dict__["forward"] = functools.partial(call, module, module.forward)
+        self._make_readable(not terms)
 
     def restore(self) -> None:
         """Leaves the model as it was before the first `to`."""
         self._terms = ()
+        self._make_readable(True)
         for module, forward in self._forwards.items():
             if forward is None:
                 del module.__dict__["forward"]
@@ -75,40 +119,48 @@ class Streamed(RestorePolicy):
                 module.__dict__["forward"] = forward
         self._forwards = {}
 
-    def check(self) -> None:
-        """Makes sure, if displaced, that every tensor's module was called so at least once until now.
-
-        Raises:
-            RuntimeError: If none was: the tensor is not read, or it is read past its module and was not displaced.
-        """
-        if self._unread and self._terms:
-            raise RuntimeError(
-                f"restore=streamed displaces the weights of modules that are called, and the loss called none that"
-                f" holds {self.space.names[min(self._unread)]} ({len(self._unread)} tensors in all):"
-                " restore=snapshot displaces all weights"
-            )
+    def _make_readable(self, readable: bool) -> None:
+        """Lets everybody read θ's parameters, or nobody but the modules that displace them."""
+        for p, name in self._parameters.items():
+            if type(p) is nn.Parameter and not readable:
+                p.__dict__["name_in_model"] = name
+                p.__class__ = _Unreadable
+            elif type(p) is _Unreadable and readable:
+                del p.__dict__["name_in_model"]
+                p.__class__ = nn.Parameter  # type: ignore[assignment]
 
     def _call(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Returns what the module's `forward` returns with displaced tensors in place of its own."""
         if not self._terms:
             return forward(*args, **kwargs)
         own, held = cast(dict[str, Any], module._parameters), self._holders[module]
-        before, used, written = [own[name] for name, _ in held], self._used, []
+        before, written = [own[name] for name, _ in held], []
+        marks = {buffer: (buffer.used, buffer.views()) for buffer in self._buffers.values()}
         try:
             for name, i in held:
                 if i not in self._displaced:  # else a caller of this module has displaced it
-                    self._displaced[i] = self._allocate(i)
+                    tensor = self.space.tensors[i]
+                    self._displaced[i] = self._buffers[tensor.device].take(tensor, self._sizes[i])
                     written.append(i)
-                    self._unread.discard(i)
                     self._displace(self._displaced[i], i, _rows(module, args))
                 own[name] = self._displaced[i]
-            return self._lasting(forward(*args, **kwargs))
+            output = forward(*args, **kwargs)
         finally:
             for (name, _), parameter in zip(held, before, strict=True):
                 own[name] = parameter
             for i in written:
                 del self._displaced[i]
-            self._used = used
+            for buffer, (used, _) in marks.items():
+                buffer.used = used
+        if any(buffer.views() > views for buffer, (_, views) in marks.items()):
+            output = self._without_views(output)
+            if any(buffer.views() > views for buffer, (_, views) in marks.items()):
+                kind = type(module).__name__
+                raise RuntimeError(
+                    f"restore=streamed: {kind} keeps a view of its weights after its call, or returns one inside of an"
+                    " object that cannot be searched; use restore=snapshot or merged"
+                )
+        return output
 
     def _displace(self, out: Tensor, i: int, rows: Tensor | None) -> None:
         """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`."""
@@ -119,24 +171,57 @@ class Streamed(RestorePolicy):
             else:
                 add_rows_(out, theta, i, self._terms, rows)
 
-    def _allocate(self, i: int) -> Tensor:
-        """Returns a tensor like tensor i behind what is used of the buffer."""
-        like, begin = self.space.tensors[i], self._used
-        self._used += self._sizes[i]
-        if self._used > self.bytes:  # modules that call one another without containing one another
+    def _without_views(self, output: Any) -> Any:
+        """Returns a module's output with copies in place of views of the displaced weights."""
+        if isinstance(output, Tensor):
+            buffer = self._buffers.get(output.device)
+            return output.clone() if buffer is not None and buffer.holds(output) else output
+        if isinstance(output, Mapping):  # a dict, or transformers' ModelOutput
+            changed = {key: self._without_views(value) for key, value in output.items()}
+            kind: Any = type(output)
+            return kind(**changed) if is_dataclass(output) else kind(changed)
+        if is_dataclass(output) and not isinstance(output, type):
+            values = {f.name: self._without_views(getattr(output, f.name)) for f in fields(output)}
+            return type(output)(**values)
+        if isinstance(output, (tuple, list)):
+            parts = [self._without_views(part) for part in output]
+            return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+        return output
+
+
+class _Buffer:
+    """Memory for displaced weights on one device, used as a stack.
+
+    Attributes:
+        used: Bytes that are taken.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.used = device, 0
+
+    def allocate(self, size: int) -> None:
+        """Allocates the memory."""
+        self.memory = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self.address = self.memory.untyped_storage()._cdata
+
+    def take(self, like: Tensor, size: int) -> Tensor:
+        """Returns a tensor like another one behind what is used."""
+        begin = self.used
+        self.used += size
+        if self.used > len(
+            self.memory
+        ):  # modules that call one another without containing one another
             return torch.empty_like(like)
-        part = self._buffer[begin : begin + like.numel() * like.element_size()]
+        part = self.memory[begin : begin + like.numel() * like.element_size()]
         return part.view(like.dtype).as_strided(like.shape, like.stride())
 
-    def _lasting(self, output: Any) -> Any:
-        """Returns a module's output, as a copy where it is a view of the displaced weights."""
-        if type(output) in (tuple, list):
-            return type(output)(self._lasting(part) for part in output)
-        if isinstance(output, Tensor):
-            begin = self._buffer.data_ptr()
-            if output.device == self._buffer.device and 0 <= output.data_ptr() - begin < self.bytes:
-                return output.clone()
-        return output
+    def views(self) -> int:
+        """Returns how many tensors share the memory."""
+        return torch._C._storage_Use_Count(self.address)
+
+    def holds(self, t: Tensor) -> bool:
+        """Whether a tensor is a view of the memory."""
+        return 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
 
 
 def buffer_bytes(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) -> int:

@@ -1,0 +1,155 @@
+"""What θ may be made of: tensors without memory of their own, float64, shared memory, LoRA beside quantised weights."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
+
+from tests.support.tiny_models import llama
+from zo.noise import NOISES, NoiseKey, engine
+from zo.noise.engines import TorchEngine
+from zo.optim import OPTIMIZERS
+from zo.weights.directions import Gaussian
+from zo.weights.space import ParameterSpace
+
+KEY = NoiseKey(seed=1, stream=0, step=0, direction=0)
+
+
+@pytest.fixture
+def sharded(monkeypatch, tmp_path):
+    """Makes DTensors of one process."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    yield lambda t: distribute_tensor(t, mesh)
+    torch.distributed.destroy_process_group()
+
+
+def test_dtensors_are_told_apart_and_refused_by_name(sharded):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    for layer in model:
+        layer.weight = nn.Parameter(sharded(layer.weight.detach()))
+    assert isinstance(model[0].weight, DTensor)
+    with pytest.raises(ValueError, match=r"0\.weight: is a DTensor without memory of its own"):
+        ParameterSpace.of(model)
+    frozen = model.requires_grad_(False)
+    frozen[1].bias.requires_grad_(True)  # trained beside them
+    for restore in ("merged", "snapshot", "streamed"):
+        assert ParameterSpace.of(frozen, restore).names == ["1.bias"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        (torch.ones(3, device="meta"), "is a meta tensor without memory of its own"),
+        (torch.ones(3, dtype=torch.int8), "has the dtype torch.int8"),
+        (torch.ones(1, 3).expand(4, 3), "is expanded: several of its values share memory"),
+    ],
+)
+def test_what_cannot_be_moved_in_place_is_refused_by_name(tensor, why):
+    with pytest.raises(ValueError, match=f"second: {why}"):
+        ParameterSpace([("first", torch.ones(2)), ("second", tensor)])
+
+
+def test_tensors_that_share_a_beginning_but_not_a_size_are_refused():
+    whole = torch.ones(4)
+    with pytest.raises(ValueError, match="whole: begins in memory where part does"):
+        ParameterSpace([("part", whole[:2]), ("whole", whole)])
+    assert ParameterSpace([("a", whole[:2]), ("b", whole[2:])]).names == ["a", "b"]
+
+
+def test_empty_tensors_are_told_apart():
+    names = ParameterSpace([("a", torch.ones(0)), ("b", torch.ones(0, 2)), ("c", torch.ones(1))])
+    assert names.names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot", "streamed"])
+def test_float64_moves_in_float64(restore, noise):
+    """Noise is float32; what it adds to is not rounded through float32."""
+    model = nn.Linear(40, 30).double()
+    space, start = ParameterSpace.of(model, restore, noise), model.weight.detach().clone()
+    z = Gaussian(KEY, engine(noise))
+    x = torch.randn(2, 40, dtype=torch.float64)
+    moved = start + 0.1 * z.sample(0, start).double()
+    bias = model.bias.detach() + 0.1 * z.sample(1, model.bias).double()
+    with space.excursion() as probe, torch.no_grad():
+        probe.to([(0.1, z)])
+        torch.testing.assert_close(model(x), x @ moved.T + bias, rtol=1e-14, atol=1e-14)
+    space.add_([(0.1, z)])
+    space.settle()
+    torch.testing.assert_close(space.tensors[0], moved, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["mezo", "mezo_adam", "hizoo", "lozo", "bszo"])
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_step_of_float64_weights_without_a_learning_rate_leaves_them(name, noise):
+    theta = torch.randn(30, 40, dtype=torch.float64)
+    space = ParameterSpace([("w", theta)], "snapshot", noise=noise)
+    was = theta.clone()
+    method = OPTIMIZERS[name]
+    step = method.optimizer(space, method.config(), lr=1e-30, seed=0)
+    step.step(lambda: float(theta.square().sum()))
+    torch.testing.assert_close(theta, was, rtol=0, atol=1e-15)
+
+
+def test_factors_refuse_float64():
+    with pytest.raises(ValueError, match="restore=factors: computes in float32"):
+        ParameterSpace.of(nn.Linear(3, 3).double(), "factors")
+
+
+def test_the_name_of_torchs_noise_on_a_gpu_holds_its_model_and_torchs_version(monkeypatch):
+    gpus = {"cuda:0": "NVIDIA A100", "cuda:1": "NVIDIA H100"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", gpus.get)
+    one, other = (TorchEngine(device).backend for device in gpus)
+    assert one == f"torch-cuda (NVIDIA A100, torch {torch.__version__})"
+    assert one != other
+    assert TorchEngine(*gpus).backend == f"{one} + {other}"
+    assert TorchEngine().backend == "torch-cpu"
+
+
+def test_philox_refuses_weights_on_devices_of_two_kinds():
+    with pytest.raises(ValueError, match="not on cpu and cuda"):
+        engine("philox", "cpu", "cuda:0")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lora_beside_int8_weights_trains_alike_under_every_policy():
+    peft, torchao = pytest.importorskip("peft"), pytest.importorskip("torchao.quantization")
+
+    def losses(restore: str) -> tuple[list[float], list[Tensor]]:
+        torch.manual_seed(0)
+        model = llama().eval()
+        torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+        config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+        model = peft.get_peft_model(model, config)
+        space = ParameterSpace.of(model, restore, "philox")
+        assert len(space.names) == 2 * 2 * model.config.num_hidden_layers
+        method = OPTIMIZERS["bszo"]
+        optimizer = method.optimizer(space, method.config(eps=1e-2), lr=1e-2, seed=0)
+        ids = torch.arange(20).reshape(2, 10) + 5
+
+        @torch.no_grad()
+        def loss() -> float:
+            return float(model(input_ids=ids, labels=ids).loss)
+
+        return [x for _ in range(3) for x in optimizer.step(loss).losses], space.tensors
+
+    found = {restore: losses(restore) for restore in ("snapshot", "streamed", "merged")}
+    assert len(set(found["snapshot"][0])) > 3
+    assert found["streamed"][0] == found["snapshot"][0]
+    assert all(map(torch.equal, found["streamed"][1], found["snapshot"][1]))
+    assert found["merged"][0] == pytest.approx(found["snapshot"][0], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantised_weight_that_is_to_be_trained_is_refused_by_name():
+    torchao = pytest.importorskip("torchao.quantization")
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+    for layer in model:
+        layer.weight = nn.Parameter(layer.weight.detach(), requires_grad=True)
+    with pytest.raises(ValueError, match=r"0\.weight: is a Int8Tensor without memory of its own"):
+        ParameterSpace.of(model)
