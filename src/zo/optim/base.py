@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.weights.directions import Direction, Gaussian, Terms
 from zo.weights.restore import BranchedLoss, LossFn
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate
+from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
 
 
 @runtime_checkable
@@ -74,18 +74,58 @@ class StepInfo(Estimate):
         return len(self.losses)
 
 
+class Rates(NamedTuple):
+    """How far a step goes.
+
+    Attributes:
+        lr: η ≥ 0.
+        weight_decay: λ ≥ 0.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+
+    @property
+    def decay(self) -> float:
+        """Share of θ that a step takes away."""
+        return self.lr * self.weight_decay
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedUpdate(ParameterUpdate):
+    """An update of its own for every tensor.
+
+    Attributes:
+        updates: One per tensor.
+        decays: Share of each tensor that is taken away.
+    """
+
+    updates: Sequence[ParameterUpdate]
+    decays: Sequence[float]
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Returns the terms of the tensor's own update."""
+        return self.updates[i].terms(i, p)
+
+    def make(self, at: UpdateTarget, back: Terms) -> None:
+        """Makes the tensor's own update."""
+        self.updates[at.i].make(at._replace(decay=self.decays[at.i]), back)
+
+
 class ZOOptimizer(ABC):
     """A zeroth-order method: `estimate` measures, `apply` moves θ.
 
     Args:
         params: θ.
         config: The method's own configuration.
-        lr: η > 0.
+        lr: η ≥ 0, of all tensors.
         seed: Seed of all directions.
 
     Attributes:
         step_index: The current step, from 0.
-        decay: η times the configuration's `weight_decay`, where it has one.
+        rates: Learning rate and weight decay of each group of tensors; one group of all tensors unless changed. They
+            may change between steps.
+        group_of: Position in `rates` of each tensor's group.
         state: Tensors kept between steps, by name, one for each of θ; saved, loaded and counted here. It starts with
             the space's residuals under `rounding=compensated`, and methods add to it.
     """
@@ -93,10 +133,10 @@ class ZOOptimizer(ABC):
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         self.params = params
         self.config = config
-        self.lr = lr
         self.seed = seed
         self.step_index = 0
-        self.decay = lr * float(getattr(config, "weight_decay", 0.0))
+        self.rates = [Rates(lr, float(getattr(config, "weight_decay", 0.0)))]
+        self.group_of = [0] * len(params.tensors)
         self.state: dict[str, list[Tensor]] = {}
         if params.residuals is not None:
             self.state["residual"] = params.residuals
@@ -173,13 +213,35 @@ class ZOOptimizer(ABC):
         self.apply(record)
         self.step_index += 1
 
-    def move(self, terms: Terms) -> None:
-        """Moves θ by the update Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies."""
-        self.params.add_(terms, self.decay, self._update_key())
+    def move(self, terms: Callable[[float], Terms]) -> None:
+        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies.
 
-    def carry_out(self, change: ParameterUpdate) -> None:
-        """Makes the update `change` and, in the same pass, moves θ by −η · weight_decay · θ where decay applies."""
-        self.params.carry_out(change, self.decay, self._update_key())
+        Args:
+            terms: Returns the update of a learning rate.
+        """
+        if len(self.rates) == 1:
+            (rates,) = self.rates
+            self.params.add_(terms(rates.lr), rates.decay, self._update_key())
+        else:
+            self.carry_out(lambda lr: LinearUpdate(terms(lr)))
+
+    def carry_out(self, change: Callable[[float], ParameterUpdate]) -> None:
+        """Makes an update and, in the same pass, moves θ by −η · weight_decay · θ where decay applies.
+
+        Args:
+            change: Returns the update of a learning rate.
+        """
+        if len(self.rates) == 1:
+            (rates,) = self.rates
+            self.params.carry_out(change(rates.lr), rates.decay, self._update_key())
+            return
+        changes = [change(rates.lr) for rates in self.rates]
+        decays = [
+            self.rates[group].decay if decays else 0.0
+            for group, decays in zip(self.group_of, self.params.decays, strict=True)
+        ]
+        of = GroupedUpdate([changes[group] for group in self.group_of], decays)
+        self.params.carry_out(of, 0.0, self._update_key())
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
@@ -234,13 +296,13 @@ class _Counted:
 
     def __call__(self) -> float:
         self.settle()
-        self.losses.append(self.finite("loss", self.loss_fn()))
+        self.losses.append(self.finite("loss", number(self.loss_fn())))
         return self.losses[-1]
 
     def backward(self) -> float:
         if not isinstance(self.loss_fn, DifferentiableLoss):
             raise TypeError("a first-order method needs a loss with a method `backward`")
-        self.losses.append(self.finite("loss", self.loss_fn.backward()))
+        self.losses.append(self.finite("loss", number(self.loss_fn.backward())))
         return self.losses[-1]
 
 
@@ -249,9 +311,24 @@ class _CountedBranches(_Counted):
 
     def branches(self, n: int) -> list[float]:
         assert isinstance(self.loss_fn, BranchedLoss)
-        found = self.loss_fn.branches(n)
+        found = [number(loss) for loss in self.loss_fn.branches(n)]
         self.losses += [self.finite("loss", loss) for loss in found]
         return found
+
+
+def number(loss: object) -> float:
+    """Returns a loss as a Python float, so that neighbouring losses are subtracted in float64.
+
+    Raises:
+        TypeError: If it is neither a number nor a tensor.
+        ValueError: If it is a tensor of several numbers.
+    """
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        shape = tuple(loss.shape)
+        raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
+    if loss is None or not hasattr(loss, "__float__"):
+        raise TypeError(f"loss: {loss!r}; the closure must return a number or a tensor of one")
+    return float(loss)
 
 
 def state_dtype(name: str) -> torch.dtype | None:

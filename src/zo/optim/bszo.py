@@ -7,7 +7,7 @@
                d = the top eigenvector of Σ,  y = (L(θ + ε Σ d_i z_i) − f₀) / ε   (BSZO-B)
         r = (y − dᵀμ)/‖d‖;  σ_e² ← (1 − α) σ_e² + α r²
         K = Σd / (dᵀΣd + σ_e²‖d‖²);  μ ← μ + K (y − dᵀμ);  Σ ← Σ − K dᵀΣ
-    θ ← θ − η Σ_i μ_i z_i
+    θ ← θ − η (Σ_i μ_i z_i + λ θ)        λ: `weight_decay`, not on biases and norms; 0 in the paper
 
 Cost: 1 + k forward passes per step (BSZO), 1 + m (BSZO-B); state: one float. Passes over the weights: 2k + 1 in
 BSZO (`restore=subtract`; the k directions of the update are one pass), k + 1 with `merged`; with m for k in BSZO-B.
@@ -90,13 +90,11 @@ class BSZO(ZOOptimizer):
         return Estimate(loss, record, scalars)
 
     def apply(self, record: Record) -> None:
-        """θ ← θ − η Σ_i μ_i z_i, in one pass; the last scalar is the running σ_e²."""
+        """θ ← θ − η (Σ_i μ_i z_i + λ θ), in one pass; the last scalar is the running σ_e²."""
         *mean, self.noise_var = record
         self.move(
-            [
-                (-self.lr * mu, self.direction(i))
-                for i, mu in enumerate(mean)
-                if abs(mu) > NEGLIGIBLE
+            lambda lr: [
+                (-lr * mu, self.direction(i)) for i, mu in enumerate(mean) if abs(mu) > NEGLIGIBLE
             ]
         )
 

@@ -189,6 +189,7 @@ class BSZOConfig(MethodConfig):
             pair observed last, which is Algorithm 1 to the letter.
         noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
         adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
+        weight_decay: λ ≥ 0.
     """
 
     name: str = "bszo"
@@ -204,6 +205,7 @@ class BSZOConfig(MethodConfig):
     noise_update: str = "every"
     noise_floor: float = 0.1
     adaptive_sampling: bool = True
+    weight_decay: float = 0.0
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -217,6 +219,7 @@ class BSZOConfig(MethodConfig):
                 ("noise_ema", 0 < self.noise_ema <= 1, "must be in (0, 1]"),
                 ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
                 ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
             ]
         )
 

@@ -125,6 +125,6 @@ class HiZOO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """Moves H by |ℓ₊ + ℓ₋ − 2 ℓ₀|, then θ by −η c z/√H with the new H."""
         slope, bend = record
-        in_float32 = self.config.state_dtype == "float32"
+        z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = (bend, self.smooth, 2 * self.eps**2, in_float32)
-        self.carry_out(HiZOOChange(self.direction(), self.h, -self.lr * slope, *scalars))
+        self.carry_out(lambda lr: HiZOOChange(z, self.h, -lr * slope, *scalars))

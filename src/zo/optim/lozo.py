@@ -69,8 +69,8 @@ class LOZO(MeZO):
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""
         self.move(
-            [
-                (-self.lr * c / self.n, replace(self.direction(i), scale=self.update_scale))
+            lambda lr: [
+                (-lr * c / self.n, replace(self.direction(i), scale=self.update_scale))
                 for i, c in enumerate(record)
             ]
         )

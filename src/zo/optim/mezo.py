@@ -60,4 +60,4 @@ class MeZO(ZOOptimizer):
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i z_i + λ θ)."""
-        self.move([(-self.lr * c / self.n, self.direction(i)) for i, c in enumerate(record)])
+        self.move(lambda lr: [(-lr * c / self.n, self.direction(i)) for i, c in enumerate(record)])

@@ -123,4 +123,4 @@ class MeZOAdam(MeZO):
         m, v, t = self.state["m"], self.state["v"], self.step_index + 1
         beta1, beta2 = self.betas
         step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
-        self.carry_out(AdamChange(gradient, step, -self.lr, beta1, beta2))
+        self.carry_out(lambda lr: AdamChange(gradient, step, -lr, beta1, beta2))

@@ -134,7 +134,7 @@ class Trajectory:
             data = path.read_bytes()
         except OSError as error:
             raise TrajectoryError(f"{path}: {error.strerror}") from None
-        self.header, at = _decode_header(data, path)
+        self.header, at = decode_header(data, path)
         frames = Frames(self.header.losses_per_step)
         self.losses: list[tuple[float, ...]] = []
         self.bests: dict[int, Best] = {}
@@ -195,7 +195,7 @@ class TrajectoryWriter:
         self._file.close()
 
 
-def _decode_header(data: bytes, path: Path) -> tuple[Header, int]:
+def decode_header(data: bytes, path: Path) -> tuple[Header, int]:
     """Returns the header and where the steps start.
 
     Raises:

@@ -1,0 +1,137 @@
+"""transformers' Trainer, and subclasses of it as TRL's SFTTrainer, with zeroth-order steps.
+
+    from zo.integrations.transformers import ZOTrainer
+    trainer = ZOTrainer(model, args, train_dataset=data, method="bszo", method_args={"k": 2})
+
+    class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
+
+from zo.library import ZerothOrder, method_named
+
+
+class _StepsInTraining(ZerothOrder):
+    """A method whose steps `training_step` makes. The call that Trainer makes afterwards, without a closure, is ignored."""
+
+    name = ""
+
+    def step(self, closure: Callable[[], Tensor | float] | None = None) -> float | None:  # type: ignore[override]
+        """Makes a step; does nothing without a closure."""
+        return None if closure is None else super().step(closure)
+
+
+class ZOTrainerMixin:
+    """Replaces the backward pass and the optimizer of a `transformers.Trainer`; stands before it among the bases.
+
+    Learning rate, weight decay and seed come from the training arguments, all else from `method_args`. Dropout is off.
+    With gradient accumulation a step has one loss, that of all accumulated micro-batches.
+
+    Args:
+        method: `bszo`, `bszo_b`, `mezo`, `mezo_adam`, `hizoo` or `lozo`.
+        method_args: Arguments of `zo.optimizer`: `eps`, `k`, `restore`, `noise`, …
+
+    Raises:
+        ValueError: If the training arguments ask for what zeroth-order steps cannot do.
+    """
+
+    optimizer: Any
+    model: Any
+    args: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        method: str = "bszo",
+        method_args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self._method = type(f"Trained_{method}", (_StepsInTraining, method_named(method)), {"name": method})
+        self._method_args = dict(method_args or {})
+        self._micro_batches: list[dict[str, Any]] = []
+        super().__init__(*args, **kwargs)
+        _refuse(self)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Returns the method's optimizer of the model's trainable parameters."""
+        if self.optimizer is None:
+            given = {
+                "lr": self.args.learning_rate,
+                "weight_decay": self.args.weight_decay,
+                "seed": self.args.seed,
+                **self._method_args,
+            }
+            self.optimizer = self._method(self.model if model is None else model, **given)
+        optimizer: torch.optim.Optimizer = self.optimizer
+        return optimizer
+
+    def training_step(
+        self: Any,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Keeps a micro-batch; makes a step at the last one that is accumulated.
+
+        Returns:
+            The loss of all accumulated micro-batches at the last of them, and 0 at the others.
+        """
+        self._micro_batches.append(self._prepare_inputs(inputs))
+        if not self.accelerator.sync_gradients:
+            return torch.zeros((), device=self.args.device)
+        model.eval()
+        model.training = True  # TRL reads it to tell training from evaluation; the modules inside are in eval mode
+        batches, self._micro_batches = self._micro_batches, []
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate's wrapper holds it
+        losses = partial(self._accumulated_loss, model, batches, num_items_in_batch)
+        return torch.tensor(optimizer.step(losses), device=self.args.device)
+
+    def _accumulated_loss(
+        self: Any,
+        model: nn.Module,
+        batches: list[dict[str, Any]],
+        num_items_in_batch: Tensor | int | None,
+    ) -> float:
+        """Returns the sum of the micro-batches' losses, each scaled as Trainer scales it."""
+        scaled = self.loss_is_scaled_for_ga
+        if scaled is None:
+            by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+            scaled = by_model or self.compute_loss_func is not None
+        share = 1.0 if scaled else 1.0 / len(batches)
+        total = 0.0
+        for inputs in batches:
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, dict(inputs), num_items_in_batch=num_items_in_batch)
+            total += share * float(loss.mean())
+        return total
+
+
+class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
+    """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`."""
+
+
+def _refuse(trainer: Any) -> None:
+    """Raises ValueError naming the first training argument that zeroth-order steps cannot do."""
+    args: TrainingArguments = trainer.args
+    refused = [
+        (args.gradient_checkpointing, "gradient_checkpointing", "there is no backward pass; set it to False"),
+        (args.fp16, "fp16", "its gradient scaler needs gradients; set it to False and load the model in float16"),
+        (args.deepspeed, "deepspeed", "ZeRO shards gradients, of which there are none; leave it out"),
+        (bool(args.fsdp), "fsdp", "the weights have to be whole on one device; leave it out"),
+        (args.world_size > 1, "world_size", "steps of several processes are not brought together; start one"),
+        (args.n_gpu > 1, "n_gpu", "DataParallel copies weights that probes move; set CUDA_VISIBLE_DEVICES to one GPU"),
+        (args.torch_compile, "torch_compile", "compile the model yourself if its weights may change in place"),
+    ]  # fmt: skip
+    for asked, key, why in refused:
+        if asked:
+            raise ValueError(f"{key}: not with zeroth-order steps: {why}")
+    if trainer.optimizer is not None:
+        raise ValueError("optimizers: the method makes its own; pass method and method_args")

@@ -1,0 +1,339 @@
+"""The methods as torch optimizers in a loop of one's own."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
+
+import zo
+from zo.library import METHODS
+from zo.optim import OPTIMIZERS
+from zo.run.trajectory import TrajectoryError
+from zo.weights.space import ParameterSpace
+
+SETTINGS = {"mezo": {"n": 2}, "lozo": {"interval": 2}, "hizoo": {"hessian_smooth": 1e-3}}
+X = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+Y = (X.sum(1) > 0).long()
+
+
+def make_model(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)
+
+
+def loss_of(model, reduction="mean"):
+    dtype = next(model.parameters()).dtype
+    return nn.functional.cross_entropy(model(X.to(dtype)), Y, reduction=reduction)
+
+
+def bits(model):
+    return [p.detach().clone().view(torch.uint8) for p in model.parameters()]
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def make(name, model, lr=1e-2, **kwargs):
+    return zo.optimizer(name, model, lr, **{"eps": 1e-3, **SETTINGS.get(name, {}), **kwargs})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_are_those_of_the_suites_method(name):
+    model, twin = make_model(), make_model()
+    optimizer = make(name, model, seed=3)
+    config = OPTIMIZERS[name].config(eps=1e-3, **SETTINGS.get(name, {}))
+    space = ParameterSpace.of(twin, "merged")
+    method = OPTIMIZERS[name].optimizer(space, config, lr=1e-2, seed=3)
+    for _ in range(3):
+        loss = optimizer.step(lambda: loss_of(model))
+        with torch.no_grad():
+            info = method.step(lambda: loss_of(twin).item())
+        assert type(loss) is float
+        assert loss == info.loss == optimizer.info.loss
+        assert optimizer.info.forwards == len(info.losses) == method.forwards_per_step
+    assert same(bits(model), bits(twin))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_model_is_trained():
+    model = make_model()
+    optimizer = zo.BSZO(model, lr=0.1, k=4, eps=1e-3, prior_std=1.0, noise_std=0.1)
+    before = loss_of(model).item()
+    for _ in range(60):
+        optimizer.step(lambda: loss_of(model))
+    assert loss_of(model).item() < 0.8 * before
+
+
+SCHEDULERS = {
+    "lambda": lambda o: LambdaLR(o, lambda step: 1.0 / (1 + step)),
+    "cosine": lambda o: CosineAnnealingLR(o, T_max=5),
+    "onecycle": lambda o: OneCycleLR(o, max_lr=1e-1, total_steps=6, cycle_momentum=False),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_scheduler_decides_each_steps_learning_rate(scheduler, recwarn):
+    model, twin = make_model(), make_model()
+    optimizer, plain = make("bszo", model), make("bszo", twin)
+    schedule, rates = SCHEDULERS[scheduler](optimizer), []
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step(lambda: loss_of(model))
+        schedule.step()
+        plain.param_groups[0]["lr"] = rates[-1]
+        plain.step(lambda: loss_of(twin))
+    assert len(set(rates)) == 5
+    assert same(bits(model), bits(twin))
+    assert not [w for w in recwarn if "lr_scheduler.step" in str(w.message)]
+
+
+def test_a_learning_rate_of_zero_moves_nothing():
+    model = make_model()
+    optimizer, before = make("mezo", model, lr=0.0, restore="snapshot"), bits(model)
+    optimizer.step(lambda: loss_of(model))
+    assert same(bits(model), before)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [
+        (torch.float32, {"noise": "torch"}),
+        (torch.float32, {"noise": "philox", "restore": "snapshot"}),
+        (torch.bfloat16, {"noise": "philox", "rounding": "compensated"}),
+    ],
+)
+def test_groups_have_their_own_learning_rate_and_decay(name, dtype, how):
+    """A group moves as it does where all tensors have its rates."""
+
+    def after(*rates):
+        model = make_model(dtype)
+        halves = list(model[0].parameters()), [*model[1].parameters(), *model[3].parameters()]
+        groups = [
+            {"params": p, "lr": lr, "weight_decay": wd}
+            for p, (lr, wd) in zip(halves, rates, strict=True)
+        ]
+        optimizer = make(name, groups, **how)
+        assert len(optimizer.param_groups) == 2
+        optimizer.step(lambda: loss_of(model))
+        return bits(model)
+
+    slow, fast = (1e-3, 0.0), (2e-2, 0.5)
+    mixed, all_slow, all_fast = after(slow, fast), after(slow, slow), after(fast, fast)
+    assert not same(all_slow, all_fast)
+    assert same(mixed[:2], all_slow[:2])
+    assert same(mixed[2:], all_fast[2:])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weight_decay_shrinks_weights_but_not_biases_and_norms_of_a_model(name):
+    model, twin = make_model(), make_model()
+    decayed = make(name, model, weight_decay=0.1)
+    decayed.step(lambda: loss_of(model))
+    make(name, twin).step(lambda: loss_of(twin))
+    for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        spared = key.endswith("bias") or key.startswith("1.")
+        assert torch.equal(p, q) == spared, key
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("rounding", ["nearest", "compensated"])
+def test_a_saved_state_goes_on_with_the_same_bits(name, rounding, tmp_path):
+    def start():
+        model = make_model(torch.bfloat16)
+        optimizer = make(name, model, rounding=rounding)
+        return model, optimizer, LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+
+    def run(model, optimizer, schedule, steps):
+        for _ in range(steps):
+            optimizer.step(lambda: loss_of(model))
+            schedule.step()
+
+    model, optimizer, schedule = start()
+    run(model, optimizer, schedule, 3)
+    state = {"m": model.state_dict(), "o": optimizer.state_dict(), "s": schedule.state_dict()}
+    torch.save(state, tmp_path / "state.pt")
+    run(model, optimizer, schedule, 3)
+
+    again, optimizer, schedule = start()
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    again.load_state_dict(state["m"])
+    optimizer.load_state_dict(state["o"])
+    schedule.load_state_dict(state["s"])
+    run(again, optimizer, schedule, 3)
+    assert same(bits(model), bits(again))
+
+
+def test_a_state_of_another_method_or_of_other_groups_is_refused():
+    state = make("mezo", make_model()).state_dict()
+    with pytest.raises(ValueError, match="of mezo, but this is bszo"):
+        make("bszo", make_model()).load_state_dict(state)
+    with pytest.raises(ValueError, match="groups of"):
+        make("mezo", make_model()[0]).load_state_dict(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_losses_are_subtracted_as_python_floats(dtype):
+    """A half-precision difference of two losses has no correct digit."""
+    model, twin = make_model(), make_model()
+    for one, convert in ((model, lambda x: x), (twin, lambda x: x.item())):
+        optimizer = make("mezo", one, n=1)
+        optimizer.step(lambda one=one, convert=convert: convert(loss_of(one).to(dtype)))
+        plus, minus = optimizer.info.losses
+        assert type(plus) is float
+        assert optimizer.info.scalars["slope"] == (plus - minus) / 2e-3
+    assert same(bits(model), bits(twin))
+
+
+def test_gradients_are_off_inside_and_the_models_caches_stay_usable():
+    model, kept = make_model(), []
+    optimizer = make("mezo", model)
+
+    def closure():
+        assert not torch.is_grad_enabled()
+        kept.append(X * 2)
+        return loss_of(model)
+
+    optimizer.step(closure)
+    (model(kept[0]).sum()).backward()  # a tensor of inference mode could not be saved for backward
+    assert model[0].weight.grad is not None
+    optimizer.zero_grad()
+    assert model[0].weight.grad is not None
+
+
+def test_dropout_and_a_closure_that_draws_its_batch_are_refused():
+    model = nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5))
+    with pytest.raises(ValueError, match=r"dropout is on \(call model.eval\(\)\)"):
+        make("bszo", model).step(lambda: loss_of(model))
+    make("bszo", model, check_closure=False).step(lambda: loss_of(model))
+    make("bszo", model.eval()).step(lambda: loss_of(model))
+    batches = iter(X.split(4))
+    with pytest.raises(ValueError, match="draws its own batch"):
+        make("bszo", model).step(lambda: model(next(batches)).square().mean())
+
+
+@pytest.mark.parametrize(
+    ("closure", "error", "says"),
+    [
+        (None, TypeError, "needs a closure"),
+        (lambda: None, TypeError, "must return a number"),
+        (lambda: X, ValueError, r"shape \(32, 6\)"),
+        (lambda: float("nan"), zo.NonFiniteError, "loss is nan"),
+    ],
+)
+def test_a_closure_without_a_loss_is_refused_and_nothing_moves(closure, error, says):
+    model = make_model()
+    optimizer, before = make("bszo", model), bits(model)
+    with pytest.raises(error, match=says):
+        optimizer.step(closure)
+    assert same(bits(model), before)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "says"),
+    [
+        ({"ep": 1e-3}, TypeError, "ep: bszo has no such setting; did you mean eps?"),
+        ({"rank": 2}, TypeError, "rank: bszo has no such setting; there are eps, k"),
+        ({"k": 0}, ValueError, "k=0: must be at least 1"),
+        ({"weight_decay": -1.0}, ValueError, "weight_decay=-1.0: must be at least 0"),
+        ({"lr": -1.0}, ValueError, "lr=-1.0: must be at least 0"),
+        ({"restore": "copy"}, ValueError, "restore='copy': must be one of"),
+        ({"noise": "dice"}, ValueError, "noise='dice': must be one of"),
+    ],
+)
+def test_what_a_method_has_not_is_named(kwargs, error, says):
+    with pytest.raises(error, match=says.replace("?", r"\?")):
+        zo.BSZO(make_model(), **{"lr": 1e-3, **kwargs})
+    with pytest.raises(ValueError, match="must be one of bszo, bszo_b, mezo"):
+        zo.optimizer("adam", make_model(), lr=1e-3)
+
+
+def test_a_model_that_was_moved_afterwards_is_refused():
+    model = make_model()
+    optimizer = make("mezo", model)
+    model.to(torch.bfloat16)
+    with pytest.raises(RuntimeError, match=r"0.weight: moved since the optimizer was made"):
+        optimizer.step(lambda: loss_of(model))
+
+
+@pytest.mark.parametrize("restore", ["merged", "snapshot", "streamed"])
+def test_tensors_and_names_do_as_well_as_a_model(restore):
+    model, twin = make_model(), make_model()
+    optimizer = zo.BSZO(twin.named_parameters(), 1e-2, restore=restore, model=twin)
+    whole = zo.BSZO(model, 1e-2, restore=restore)
+    for one, of in ((optimizer, twin), (whole, model)):
+        one.step(lambda of=of: loss_of(of))
+    assert same(bits(model), bits(twin))
+
+
+def train(model, record, steps, name="bszo", state=None, **kwargs):
+    optimizer = make(name, model, record=record, **kwargs)
+    schedule = CosineAnnealingLR(optimizer, T_max=6)
+    if state is not None:
+        optimizer.load_state_dict(state[0])
+        schedule.load_state_dict(state[1])
+    for _ in range(steps):
+        optimizer.step(lambda: loss_of(model))
+        schedule.step()
+    return optimizer.state_dict(), schedule.state_dict()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("restore", ["merged", "snapshot"])
+def test_a_record_makes_the_weights_of_any_step_again(name, restore, tmp_path):
+    file = tmp_path / "run.zo"
+    model, middle = make_model(torch.bfloat16), make_model(torch.bfloat16)
+    train(middle, None, 4, name, restore=restore, weight_decay=0.1)
+    train(model, file, 6, name, restore=restore, weight_decay=0.1)
+    assert file.stat().st_size < 2000
+    for steps, expected in ((4, middle), (None, model), (0, make_model(torch.bfloat16))):
+        again = make_model(torch.bfloat16)
+        zo.replay(again, file, steps=steps)
+        assert same(bits(again), bits(expected)), steps
+
+
+def test_a_training_goes_on_from_a_replayed_step_with_its_bits(tmp_path):
+    whole, model = make_model(), make_model()
+    train(whole, tmp_path / "run.zo", 6)
+    optimizer = zo.replay(model, tmp_path / "run.zo", steps=5)
+    optimizer.step(lambda: loss_of(model))  # the sixth step's rate is another
+    assert optimizer.method.step_index == 6
+
+
+def test_a_resumed_training_continues_its_record(tmp_path):
+    file, model, whole = tmp_path / "run.zo", make_model(), make_model()
+    train(whole, tmp_path / "whole.zo", 6)
+    state = train(model, file, 3)
+    saved = {k: v.clone() for k, v in model.state_dict().items()}
+    train(model, file, 2, state=state)  # steps that are made again
+    model.load_state_dict(saved)
+    train(model, file, 3, state=state)
+    assert same(bits(model), bits(whole))
+    assert file.read_bytes() == (tmp_path / "whole.zo").read_bytes()
+
+
+def test_a_record_is_not_overwritten_and_not_replayed_on_other_weights(tmp_path):
+    file = tmp_path / "run.zo"
+    train(make_model(), file, 2)
+    with pytest.raises(FileExistsError, match="remove it or name another file"):
+        train(make_model(), file, 1)
+    other = make_model()
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1
+    with pytest.raises(TrajectoryError, match="starts from other weights"):
+        zo.replay(other, file)
+    with pytest.raises(TrajectoryError, match="other tensors or parameter groups"):
+        zo.replay(list(make_model().parameters()), file)
+    with pytest.raises(ValueError, match="has 2"):
+        zo.replay(make_model(), file, steps=3)
+
+
+@pytest.mark.process
+def test_import_zo_alone_imports_nothing_else():
+    code = "import sys, zo; print([m for m in ('torch', 'numpy', 'hydra') if m in sys.modules], dir(zo))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("[] ['BSZO', 'BSZOB',"), done.stderr
