@@ -120,7 +120,7 @@ class Unfused(ParameterUpdate):
 def applied(opt, record, fuse: bool) -> list[Tensor]:
     if not fuse:
         whole = opt.carry_out
-        opt.carry_out = lambda change: whole(Unfused(change))
+        opt.carry_out = lambda change: whole(lambda lr: Unfused(change(lr)))
     opt.advance(record)
     return [opt.params.tensors[0], *(t for (t,) in opt.state.values())]
 

@@ -212,6 +212,7 @@ def run_sgd(opt, settings, lr, problem, theta, loss):
 
 
 def run_bszo(opt, settings, lr, problem, theta, loss):
+    assert settings.pop("weight_decay") == 0.0, "neither paper nor released code decays"
     auto = np.sqrt(opt.params.numel / 1e6)
     if settings["prior_std"] is None:
         settings["prior_std"] = auto

@@ -1,9 +1,9 @@
 """transformers' Trainer, and subclasses of it as TRL's SFTTrainer, with zeroth-order steps.
 
-    from zo.integrations.transformers import ZOTrainer
-    trainer = ZOTrainer(model, args, train_dataset=data, method="bszo", method_args={"k": 2})
+from zo.integrations.transformers import ZOTrainer
+trainer = ZOTrainer(model, args, train_dataset=data, method="bszo", method_args={"k": 2})
 
-    class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer): ...
+class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer): ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zo.library import ZerothOrder, method_named
 
 
 class _StepsInTraining(ZerothOrder):
-    """A method whose steps `training_step` makes. The call that Trainer makes afterwards, without a closure, is ignored."""
+    """A method whose steps `training_step` makes; Trainer's own call of `step`, without a closure, does nothing."""
 
     name = ""
 
@@ -54,11 +54,19 @@ class ZOTrainerMixin:
         method_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        self._method = type(f"Trained_{method}", (_StepsInTraining, method_named(method)), {"name": method})
+        self._method = type(
+            f"Trained_{method}", (_StepsInTraining, method_named(method)), {"name": method}
+        )
         self._method_args = dict(method_args or {})
         self._micro_batches: list[dict[str, Any]] = []
+        given = next(
+            (a for a in (*args, *kwargs.values()) if isinstance(a, TrainingArguments)), None
+        )
+        if given is not None:
+            _refuse(given)
         super().__init__(*args, **kwargs)
-        _refuse(self)
+        if self.optimizer is not None:
+            raise ValueError("optimizers: the method is the optimizer; pass method and method_args")
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Returns the method's optimizer of the model's trainable parameters."""
@@ -90,7 +98,9 @@ class ZOTrainerMixin:
         model.eval()
         model.training = True  # TRL reads it to tell training from evaluation; the modules inside are in eval mode
         batches, self._micro_batches = self._micro_batches, []
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate's wrapper holds it
+        optimizer = getattr(
+            self.optimizer, "optimizer", self.optimizer
+        )  # accelerate's wrapper holds it
         losses = partial(self._accumulated_loss, model, batches, num_items_in_batch)
         return torch.tensor(optimizer.step(losses), device=self.args.device)
 
@@ -118,11 +128,11 @@ class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
     """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`."""
 
 
-def _refuse(trainer: Any) -> None:
+def _refuse(args: TrainingArguments) -> None:
     """Raises ValueError naming the first training argument that zeroth-order steps cannot do."""
-    args: TrainingArguments = trainer.args
+    checkpointing = getattr(args, "activation_checkpointing", False) or args.gradient_checkpointing
     refused = [
-        (args.gradient_checkpointing, "gradient_checkpointing", "there is no backward pass; set it to False"),
+        (checkpointing, "gradient_checkpointing", "there is no backward pass; set it to False"),
         (args.fp16, "fp16", "its gradient scaler needs gradients; set it to False and load the model in float16"),
         (args.deepspeed, "deepspeed", "ZeRO shards gradients, of which there are none; leave it out"),
         (bool(args.fsdp), "fsdp", "the weights have to be whole on one device; leave it out"),
@@ -133,5 +143,3 @@ def _refuse(trainer: Any) -> None:
     for asked, key, why in refused:
         if asked:
             raise ValueError(f"{key}: not with zeroth-order steps: {why}")
-    if trainer.optimizer is not None:
-        raise ValueError("optimizers: the method makes its own; pass method and method_args")

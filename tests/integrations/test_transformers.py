@@ -1,0 +1,224 @@
+"""transformers' Trainer with zeroth-order steps: a real Trainer on a tiny model."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+
+import zo
+from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
+
+pytestmark = pytest.mark.process  # importing Trainer and making checkpoints take seconds
+
+
+class Tokens(Dataset):
+    """16 sequences of 6 tokens; of different numbers of labels, so that token averages matter."""
+
+    def __init__(self, count=16):
+        generator = torch.Generator().manual_seed(7)
+        self.rows = torch.randint(0, 32, (count, 6), generator=generator)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        labels = self.rows[i].clone()
+        labels[: i % 4] = -100
+        return {"input_ids": self.rows[i], "labels": labels}
+
+
+def make_model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        attention_dropout=0.3,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config)
+
+
+def arguments(out, **kwargs):
+    given = {
+        "output_dir": str(out),
+        "per_device_train_batch_size": 2,
+        "learning_rate": 1e-2,
+        "max_steps": 6,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "lr_scheduler_type": "cosine",
+    }
+    return TrainingArguments(**{**given, **kwargs})
+
+
+METHOD = {"method": "bszo", "method_args": {"k": 2, "eps": 1e-3, "prior_std": 1.0}}
+
+
+def make_trainer(out, model=None, callbacks=None, compute_metrics=None, **kwargs):
+    return ZOTrainer(
+        model or make_model(),
+        arguments(out, **kwargs),
+        train_dataset=Tokens(),
+        eval_dataset=Tokens(4),
+        callbacks=callbacks,
+        compute_metrics=compute_metrics,
+        **METHOD,
+    )
+
+
+def weights(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+class Seen(TrainerCallback):
+    def __init__(self):
+        self.steps, self.logs = 0, []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps += 1
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        self.logs.append(logs)
+
+
+def test_training_logs_evaluates_calls_back_and_follows_the_schedule(tmp_path):
+    seen = Seen()
+    trainer = make_trainer(
+        tmp_path,
+        callbacks=[seen],
+        compute_metrics=lambda p: {"mean_label": float(p.label_ids.mean())},
+        eval_strategy="steps",
+        eval_steps=3,
+    )
+    before = weights(trainer.model)
+    trainer.train()
+    assert seen.steps == 6
+    rates = [log["learning_rate"] for log in seen.logs if "learning_rate" in log]
+    assert len(set(rates)) == 6
+    assert rates == sorted(rates, reverse=True)
+    assert all(0 < log["loss"] < 10 for log in seen.logs if "loss" in log)
+    assert len([log for log in seen.logs if "eval_mean_label" in log]) == 2
+    assert not equal(before, weights(trainer.model))
+    assert trainer.optimizer.optimizer.info.forwards == 3
+
+
+def test_a_step_has_one_loss_over_the_accumulated_micro_batches(tmp_path):
+    """Two micro-batches of 2 are one batch of 4: the same weights to rounding, and not those of the last of them."""
+    seen = Seen()
+    whole, split = (
+        make_trainer(tmp_path, max_steps=2, callbacks=[seen], per_device_train_batch_size=size,
+                     gradient_accumulation_steps=parts, seed=1)
+        for size, parts in ((4, 1), (2, 2))
+    )  # fmt: skip
+    half = make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=2, seed=1)
+    for trainer in (whole, split, half):
+        trainer.train()
+    a, b, c = (weights(t.model) for t in (whole, split, half))
+    far = max(float((x - y).abs().max()) for x, y in zip(a, c, strict=True))
+    near = max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
+    assert near < 0.05 * far
+    losses = [log["loss"] for log in seen.logs if "loss" in log]
+    assert losses[:2] == pytest.approx(losses[2:], rel=1e-3)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_resumed_training_ends_with_the_bits_of_the_uninterrupted_one(accumulated, tmp_path):
+    kwargs = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": accumulated}
+    whole = make_trainer(tmp_path / "whole", **kwargs)
+    whole.train()
+    resumed = make_trainer(tmp_path / "resumed", **kwargs)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert resumed.state.global_step == 6
+    assert equal(weights(whole.model), weights(resumed.model))
+    noted = json.loads((tmp_path / "whole" / "checkpoint-6" / "trainer_state.json").read_text())
+    assert [h["loss"] for h in noted["log_history"] if "loss" in h][2:] == [
+        h["loss"] for h in resumed.state.log_history if "loss" in h
+    ][2:]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"gradient_checkpointing": True}, "gradient_checkpointing: not with zeroth-order steps"),
+        ({"fp16": True, "use_cpu": True}, "fp16: not with zeroth-order steps"),
+    ],
+)
+def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        make_trainer(tmp_path, **kwargs)
+
+
+def test_deepspeed_and_fsdp_are_refused_by_name(tmp_path):
+    for key, value in (("deepspeed", {"zero_optimization": {"stage": 2}}), ("fsdp", "full_shard")):
+        args = arguments(tmp_path)
+        setattr(args, key, value)  # TrainingArguments accepts them only where they can run
+        with pytest.raises(ValueError, match=f"{key}: not with zeroth-order steps"):
+            ZOTrainer(make_model(), args=args, train_dataset=Tokens(), **METHOD)
+
+
+def test_an_optimizer_of_ones_own_is_refused(tmp_path):
+    model = make_model()
+    own = torch.optim.SGD(model.parameters(), 1e-3), None
+    with pytest.raises(ValueError, match="pass method and method_args"):
+        ZOTrainer(model, arguments(tmp_path), train_dataset=Tokens(), optimizers=own, **METHOD)
+
+
+def test_a_record_of_a_trainer_replays(tmp_path):
+    method_args = {**METHOD["method_args"], "record": tmp_path / "run.zo"}
+    trainer = ZOTrainer(
+        make_model(), arguments(tmp_path), train_dataset=Tokens(), method_args=method_args
+    )
+    trainer.train()
+    again = make_model()
+    zo.replay(again, tmp_path / "run.zo")
+    assert equal(weights(trainer.model), weights(again))
+
+
+def test_trls_sfttrainer_makes_zeroth_order_steps(tmp_path):
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset as Rows
+    from transformers import AutoTokenizer
+
+    import zo.assets
+
+    class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer):
+        pass
+
+    tokenizer = AutoTokenizer.from_pretrained(zo.assets.__path__[0] + "/reviews-tiny")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, pad_token_id=tokenizer.pad_token_id or 0,
+    )  # fmt: skip
+    given = {k: v for k, v in vars(arguments(tmp_path)).items() if k in ("learning_rate",)}
+    args = trl.SFTConfig(
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[],
+        use_cpu=True, bf16=False, gradient_checkpointing=False, logging_steps=1, disable_tqdm=True,
+        save_strategy="no", max_length=16, **given,
+    )  # fmt: skip
+    rows = Rows.from_dict({"text": ["a warm and funny film", "a dull and lifeless mess"] * 4})
+    trainer = ZOSFTTrainer(
+        LlamaForCausalLM(config),
+        args=args,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        **METHOD,
+    )
+    before = weights(trainer.model)
+    trainer.train()
+    assert not equal(before, weights(trainer.model))
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 3
+    assert all("mean_token_accuracy" in log for log in logs)  # TRL's own metrics of training
