@@ -107,9 +107,9 @@ class GroupedUpdate(ParameterUpdate):
         """Returns the terms of the tensor's own update."""
         return self.updates[i].terms(i, p)
 
-    def make(self, at: UpdateTarget, back: Terms) -> None:
+    def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
         """Makes the tensor's own update."""
-        self.updates[at.i].make(at._replace(decay=self.decays[at.i]), back)
+        self.updates[at.i].apply(at._replace(decay=self.decays[at.i]), pending, residual)
 
 
 class ZOOptimizer(ABC):
