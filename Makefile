@@ -16,22 +16,16 @@ setup: $(VENV)/run ## make the environment: the suite, fast noise and the review
 
 quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
 	$(BIN)/python train.py -m sweep=quickstart
-	$(BIN)/python -m analysis.report.sweep_tables quickstart --runs out
+	$(BIN)/python -m analysis tables quickstart
 
-tables: $(VENV)/run ## rebuild tables and figures from the W&B logs in out/: the quickstart, and the paper's tables
-	$(BIN)/python -m analysis.report.paper_tables
-	$(BIN)/python -m analysis.report.manifest
-	$(BIN)/python -m analysis.report.efficiency
-	$(BIN)/python -m analysis.report.sweep_tables quickstart --if-any
-	$(BIN)/python -m analysis.report.study --if-any
-	$(BIN)/python -m analysis.report.figures
+tables: $(VENV)/run ## every table and figure that the runs in out/ fill, and the paper's tables, in results/local/
+	$(BIN)/python -m analysis tables
 
-report: $(VENV)/run ## one page of every table and figure: results/local/report.html
-	$(BIN)/python -m analysis.report.page
+report: $(VENV)/run ## one page of what was run, and of the paper: results/local/report.html
+	$(BIN)/python -m analysis report
 
 audit: $(VENV)/run ## check the paper's printed numbers against each other; what they can say
-	$(BIN)/python -m analysis.paper.audit
-	$(BIN)/python -m analysis.report.statistics_page
+	$(BIN)/python -m analysis audit
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)

@@ -49,6 +49,7 @@ from analysis.logs.run_file import LogError
 
 __all__ = ["FILE_COLUMNS", "Frames", "find_run_files", "merge", "read_frames"]
 
+NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
     *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
     *("git_revisions", "source", "config_hash", "rows", "last_step", "forwards_to_best"),
@@ -139,7 +140,7 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
     steps = [fragment.last_step for fragment in fragments if fragment.last_step is not None]
     return {
         "run_id": run_id,
-        "group": identified[-1].group,
+        "group": "" if identified[-1].group == NO_SWEEP else identified[-1].group,
         "status": status if status in ("finished", "collapsed") else "unfinished",
         "exit_code": fragments[-1].exit_code,
         "fragments": len(fragments),

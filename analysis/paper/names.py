@@ -65,7 +65,7 @@ def variant_name(method: str, i: int, of: int, words: str) -> str:
 
 def plain(method: str) -> str:
     """The method that a variant is of."""
-    return method.partition(":")[0]
+    return method.partition(":")[0].partition("=")[0]
 
 
 def task_label(task: str) -> str:

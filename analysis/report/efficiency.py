@@ -1,6 +1,6 @@
 """What a step of each method costs beside a step of MeZO on the same machine: time and memory, as ratios.
 
-    python -m analysis.report.efficiency                      writes results/table4/efficiency.md and ratios.csv
+    python -m analysis efficiency                      writes results/table4/efficiency.md and ratios.csv
 
 A time in milliseconds says much about a machine; how many times longer a method takes than another one that was timed
 by the same sweep on the same machine says more about the methods. The runs are those of conf/sweep/table4 (the passes
@@ -8,21 +8,14 @@ of the paper's code), table4_fast and table4_factors (this suite's own). Runs th
 stand in different lines and are never divided by each other.
 """
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import method_order, model_label
-from analysis.paper.printed_numbers import Paper, load
-from analysis.report import command
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, markdown
-from analysis.select import sweep_cells
-from analysis.select.cell_runs import fill
+from analysis.paper.names import method_label, method_order, model_label
+from analysis.paper.printed_numbers import Paper
+from analysis.report.table import COLLAPSED, Cell, Table, markdown, number
 from analysis.select.paper_cells import GIB_IN_GB
 
 SWEEPS = {
@@ -101,32 +94,33 @@ def page(frame: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
-def _table(model: str, device: str, rows: pd.DataFrame) -> TextTable:
-    table = TextTable(
-        f"{model_label(model)}, {device}",
-        ["method", "how", "ms", "time / MeZO", "paper", "GB", "memory / MeZO", "paper ", "faster"],
-        names=2,
-    )
+def _table(model: str, device: str, rows: pd.DataFrame) -> Table:
+    heads = [
+        "method",
+        "how",
+        "ms",
+        "time / MeZO",
+        "paper",
+        "GB",
+        "memory / MeZO",
+        "paper ",
+        "faster",
+    ]
+    content = Table(f"{model_label(model)}, {device}", heads, names=2)
     order = sorted(
         rows.to_dict("records"),
         key=lambda row: (list(SWEEPS).index(row["sweep"]), method_order(row["method"])),
     )
     for row in order:
         dead = row["status"] == "collapsed"
-        cells = [
-            *(_text(row["step_ms"], 1), _text(row["time_ratio"], 2)),
-            *(_text(row["paper_time_ratio"], 2), _text(row["memory_gb"], 1)),
-            *(_text(row["memory_ratio"], 2), _text(row["paper_memory_ratio"], 2)),
-            _text(row["speedup"], 1) if row["sweep"] != "table4" else "",
-        ]
-        if dead:
-            cells[0] = cells[3] = COLLAPSED
-        table.rows.append([look(row["method"]).label, SWEEPS[row["sweep"]], *cells])
-    return table
-
-
-def _text(value: float, digits: int) -> str:
-    return ABSENT if pd.isna(value) else f"{value:,.{digits}f}"
+        times = [number(row[key], ",.2f") for key in ("time_ratio", "paper_time_ratio")]
+        sizes = [number(row[key], ",.2f") for key in ("memory_ratio", "paper_memory_ratio")]
+        ms, gb = (Cell(COLLAPSED) if dead else number(row[key], ",.1f") for key in QUANTITIES)
+        faster = number(row["speedup"], ",.1f") if row["sweep"] != "table4" else ""
+        content.rows.append(
+            [method_label(row["method"]), SWEEPS[row["sweep"]], ms, *times, gb, *sizes, faster]
+        )
+    return content
 
 
 def write(filled: pd.DataFrame, paper: Paper, results: Path) -> list[Path]:
@@ -138,30 +132,3 @@ def write(filled: pd.DataFrame, paper: Paper, results: Path) -> list[Path]:
     paths[0].write_text(page(frame), encoding="utf-8", newline="\n")
     frame.to_csv(paths[1], index=False, lineterminator="\n")
     return paths
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see the module.
-
-    Returns:
-        The exit code: 2, after one sentence on stderr, if the logs cannot be used.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.report.efficiency",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_sources(parser)
-    command.add_results(parser, "the files go to DIR/table4/")
-    arguments = parser.parse_args(argv)
-
-    def work() -> list[Path]:
-        runs = command.load(arguments, may_lack=True).runs
-        filled = fill(sweep_cells.cells(list(SWEEPS), arguments.cache), runs)
-        return write(filled, load(), arguments.results)
-
-    return command.report(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,13 @@
 """What runs there are: a table of all of them, where each came from, and how much of each sweep they fill.
 
-    python -m analysis.report.manifest --runs out entity/project
+    python -m analysis manifest --runs out entity/project
 
 writes results/runs.parquet, every run with all that it logged but its history, and results/manifest.csv, one line
 per run that says where its numbers come from. It prints how far each sweep is filled; with --strict it fails unless
 all are.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from analysis.logs.frames import Frames
-from analysis.report import command
+from analysis.report.table import Table, console, number, show
 from analysis.select import cell_runs, sweep_cells
 
-PIPE_WIDTH = 100  # characters, where there is no terminal to ask
 VERSIONS = "provenance.versions."
 COLUMNS = {
     "run_id": "run_id",
@@ -102,55 +96,33 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def overview(filled: pd.DataFrame) -> Table:
-    """How many cells of each sweep are in which state."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False)
-    table.add_column("sweep")
-    for status in ("runs", *cell_runs.STATUSES):
-        table.add_column(status, justify="right")
-    for sweep, rows in filled.groupby("sweep", sort=False):
-        counts = [int((rows["status"] == status).sum()) for status in cell_runs.STATUSES]
-        table.add_row(str(sweep), *(str(count) if count else "–" for count in [len(rows), *counts]))
-    return table
+def show_overview(frames: Frames, sweeps: Sequence[str], cache: Path, strict: bool) -> None:
+    """Print how many cells of each sweep are in which state, and what would make the rest.
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.report.manifest",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_sources(parser)
-    command.add_results(parser, "runs.parquet and manifest.csv go to DIR")
-    parser.add_argument(
-        "--sweep", nargs="+", default=[], help="names of files in conf/sweep (default: all)"
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="fail if a cell is missing, unfinished or duplicated"
-    )
-    arguments = parser.parse_args(argv)
-    return command.report(lambda: _work(arguments))
-
-
-def _work(arguments: argparse.Namespace) -> list[Path]:
-    wanted = sweep_cells.cells(arguments.sweep, arguments.cache)
-    frames = command.load(arguments, may_lack=True)
-    filled = cell_runs.fill(wanted, frames.runs)
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(overview(filled))
-    others = cell_runs.unexpected(sweep_cells.cells((), arguments.cache), frames.runs)
+    Raises:
+        LogError: under `strict`, a cell is missing, unfinished or duplicated.
+    """
+    filled = cell_runs.fill(sweep_cells.cells(sweeps, cache), frames.runs)
+    terminal = console(100)
+    show(overview(filled), terminal)
+    others = cell_runs.unexpected(sweep_cells.cells((), cache), frames.runs)
     if len(others):
         names = ", ".join(others["run_id"].head(5)) + ", ..." * (len(others) > 5)
-        console.print(f"{len(others)} runs fill no cell of any sweep: {names}", highlight=False)
+        terminal.print(f"{len(others)} runs fill no cell of any sweep: {names}")
     for path in frames.unidentified:
-        console.print(f"killed before W&B wrote which run it is: {path}", highlight=False)
-    if arguments.strict:
+        terminal.print(f"killed before W&B wrote which run it is: {path}")
+    if strict:
         cell_runs.require_complete(filled)
     for sentence in cell_runs.shortfall(filled):
-        console.print(sentence, highlight=False)
-    return write(frames, arguments.results)
+        terminal.print(sentence)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def overview(filled: pd.DataFrame) -> Table:
+    """How many cells of each sweep are in which state."""
+    content = Table("Cells of the sweeps", ["sweep", "runs", *cell_runs.STATUSES])
+    for sweep, rows in filled.groupby("sweep", sort=False):
+        counts = [int((rows["status"] == status).sum()) for status in cell_runs.STATUSES]
+        content.rows.append(
+            [str(sweep), *(number(count or None, ".0f") for count in [len(rows), *counts])]
+        )
+    return content

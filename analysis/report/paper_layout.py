@@ -1,14 +1,13 @@
-"""The paper's tables as pages: each printed number, the measured one below it, and their difference."""
+"""The layouts of Tables 1, 3, 4, 5, 11 and 12: each printed number, the measured one below it, and their difference."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import PAPER_MODELS, PAPER_TASKS
+from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import KEYS, METHODS, digits
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, bold
+from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
 
 TITLES = {
     1: "Test accuracy (%) on RoBERTa-large",
@@ -24,7 +23,6 @@ TITLES = {
     11: "Test accuracy (%) of 5 runs on RoBERTa-large",
     12: "Ablations of BSZO on OPT-1.3B in fp32, test accuracy (%)",
 }
-PAPER, HERE, DIFFERENCE = "paper", "here", "difference"
 COMMON = (
     "paper: as printed, bold as printed. here: from the runs, bold by the same rule once all cells that it compares "
     "are measured. difference: here − paper. * every run collapsed. – not measured, see the notes."
@@ -41,83 +39,92 @@ CAPTIONS = {
     12: "(a) m = k, (b) m = k + 1, (c) noise-free adaptive sampling.",
     11: "Run i is seed i − 1, at the learning rate that all seeds share; the paper does not name its seeds.",
 }
+EDGE = "the best learning rate is the smallest or the largest of its grid"
 Selector = dict[str, str]
-Names = tuple[str, ...]
 
 
-class Page:
-    """Builds the tables of one number from the frame of `analysis.select.paper_cells`."""
+def layouts(number_: int, frame: pd.DataFrame, shortfalls: dict[str, str]) -> list[Table]:
+    """The table of this number, or its parts.
 
-    def __init__(self, number: int, frame: pd.DataFrame, shortfalls: dict[str, str]) -> None:
-        """Keep the table's cells.
+    Args:
+        number_: of the paper's table.
+        frame: see `analysis.select.paper_cells`.
+        shortfalls: sweep -> the sentence that says which of its runs lack.
+    """
+    rows = frame[frame["table"] == number_]
+    return _Layout(number_, rows, shortfalls).tables()
 
-        Args:
-            number: of the paper's table.
-            frame: see `analysis.select.paper_cells`.
-            shortfalls: sweep -> the sentence that says which of its runs lack.
-        """
-        rows = frame[frame["table"] == number].to_dict("records")
-        self.number, self.shortfalls = number, shortfalls
-        self.cells: dict[Names, dict[str, Any]] = {
-            tuple(row[key] for key in KEYS): {str(k): v for k, v in row.items()} for row in rows
-        }
 
-    def tables(self) -> list[TextTable]:
-        """The table, or its parts."""
-        tasks, methods = self._values("task"), [m for m in METHODS if m in self._values("method")]
-        by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks if task]
-        rows: list[tuple[Names, Selector]]
+class _Layout:
+    """Finds the cells of one table by what they belong to."""
+
+    def __init__(self, number_: int, rows: pd.DataFrame, shortfalls: dict[str, str]) -> None:
+        self.number, self.shortfalls = number_, shortfalls
+        records = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
+        self.cells = {tuple(row[key] for key in KEYS): row for row in records}
+
+    def tables(self) -> list[Table]:
+        tasks = [task for task in self._values("task") if task]
+        methods = [m for m in METHODS if m in self._values("method")]
+        models, runs = self._values("model"), self._values("run")
+        by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks]
+        by_method = [((method_label(m),), {"method": m}) for m in methods]
+        accuracy = {"quantity": "test_accuracy"}
         if self.number == 1:
-            base = {"model": "roberta-large", "quantity": "mean"}
-            rows = [((look(m).label,), base | {"method": m}) for m in methods]
-            return [self._grid(("method",), rows, by_task)]
+            return [
+                self._grid(("method",), by_method, by_task, model="roberta-large", quantity="mean")
+            ]
         if self.number == 3:
             rows = [
-                ((PAPER_MODELS[model], look(m).label), {"model": model, "method": m})
-                for model in self._values("model")
+                ((PAPER_MODELS[o], method_label(m)), {"model": o, "method": m})
+                for o in models
                 for m in methods
             ]
-            return [self._grid(("model", "method"), rows, by_task, quantity="test_accuracy")]
+            return [self._grid(("model", "method"), rows, by_task, **accuracy)]
         if self.number == 4:
             columns = [
                 (f"{PAPER_MODELS[model]} {label}", {"model": model, "quantity": quantity})
-                for model in self._values("model")
+                for model in models
                 for label, quantity in (("GB", "memory_gb"), ("ms", "step_ms"))
             ]
-            rows = [((look(m).label,), {"method": m}) for m in methods]
-            return [self._grid(("method",), rows, columns)]
+            return [self._grid(("method",), by_method, columns)]
         if self.number == 11:
             rows = [
-                ((PAPER_TASKS[task], look(m).label), {"task": task, "method": m})
-                for task in tasks
+                ((PAPER_TASKS[t], method_label(m)), {"task": t, "method": m})
+                for t in tasks
                 for m in methods
             ]
-            columns = [(f"Run {run}", {"run": run}) for run in self._values("run")]
-            base = {"model": "roberta-large", "quantity": "test_accuracy"}
-            return [self._grid(("task", "method"), rows, columns, **base)]
+            columns = [(f"Run {run}", {"run": run}) for run in runs]
+            return [
+                self._grid(("task", "method"), rows, columns, model="roberta-large", **accuracy)
+            ]
         return self._ablations()
 
-    def _ablations(self) -> list[TextTable]:
+    def _ablations(self) -> list[Table]:
         """Tables 5 and 12: a row per k, the parts side by side; Table 5 (d) by itself."""
-        base = {"model": "opt-1.3b", "quantity": "test_accuracy"}
         columns = []
         for part in "ab" if self.number == 5 else "abc":
             noise = "without" if part == "c" else "with"
-            for task in ("sst2", "rte"):
-                selector = {"part": part, "task": task, "adaptive_noise": noise}
-                columns.append((f"({part}) {PAPER_TASKS[task]}", selector))
+            columns += [
+                (
+                    f"({part}) {PAPER_TASKS[task]}",
+                    {"part": part, "task": task, "adaptive_noise": noise},
+                )
+                for task in ("sst2", "rte")
+            ]
+        noises = ("with", "without")
         if self.number == 5:
-            for noise in ("with", "without"):
-                selector = {"part": "c", "task": "rte", "adaptive_noise": noise}
-                columns.append((f"(c) RTE, {noise}", selector))
+            columns += [
+                (f"(c) RTE, {n}", {"part": "c", "task": "rte", "adaptive_noise": n}) for n in noises
+            ]
         rows = [((k,), {"k": k}) for k in self._values("k")]
-        tables = [self._grid(("k",), rows, columns, **base)]
+        tables = [self._grid(("k",), rows, columns, model="opt-1.3b", quantity="test_accuracy")]
         if self.number == 5:
             base = {"model": "opt-13b", "quantity": "test_accuracy", "part": "d", "k": "2"}
-            rows = [((noise,), {"adaptive_noise": noise}) for noise in ("with", "without")]
-            tasks = [key[KEYS.index("task")] for key in self.cells if key[0] == "d"]
-            by_task = [(PAPER_TASKS[task], {"task": task}) for task in dict.fromkeys(tasks)]
-            tables.append(self._grid(("(d) adaptive noise",), rows, by_task, **base))
+            by_noise = [((noise,), {"adaptive_noise": noise}) for noise in noises]
+            tasks = dict.fromkeys(key[KEYS.index("task")] for key in self.cells if key[0] == "d")
+            by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks]
+            tables.append(self._grid(("(d) adaptive noise",), by_noise, by_task, **base))
         return tables
 
     def _values(self, key: str) -> list[str]:
@@ -127,84 +134,95 @@ class Page:
 
     def _grid(
         self,
-        names: Names,
-        rows: Sequence[tuple[Names, Selector]],
+        names: Sequence[str],
+        rows: Sequence[tuple[Sequence[str], Selector]],
         columns: Sequence[tuple[str, Selector]],
         **base: str,
-    ) -> TextTable:
+    ) -> Table:
         """A table of two or three lines per row: paper, here, and the difference where there is one."""
-        table = TextTable(
-            title=f"Table {self.number}. {TITLES[self.number]}",
-            columns=[*names, "", *(label for label, _ in columns)],
-            names=len(names) + 1,
-            caption=[COMMON, PROTOCOL, CAPTIONS.get(self.number, "")],
+        caption = [COMMON, *([PROTOCOL] if self.number != 4 else []), CAPTIONS.get(self.number, "")]
+        title = f"Table {self.number}. {TITLES[self.number]}"
+        heads = [*names, "", *(label for label, _ in columns)]
+        content = Table(
+            title, heads, names=len(names) + 1, caption=[line for line in caption if line]
         )
-        if self.number == 4:
-            table.caption.remove(PROTOCOL)
-        table.caption = [line for line in table.caption if line]
         for labels, selector in rows:
             cells = [self._find(base | selector | more) for _, more in columns]
             if not any(cells):
                 continue
-            table.breaks.append(len(table.rows))
-            table.rows.append([*labels, PAPER, *(self._printed(cell) for cell in cells)])
-            table.rows.append(
-                [*("" for _ in labels), HERE, *(self._here(cell, table) for cell in cells)]
-            )
-            differences = [_difference(cell) for cell in cells]
-            if any(differences):
-                table.rows.append([*("" for _ in labels), DIFFERENCE, *differences])
-        return table
+            content.breaks.append(len(content.rows))
+            lines: dict[str, list[Cell]] = {"paper": [self._printed(cell) for cell in cells]}
+            lines["here"] = [self._here(cell) for cell in cells]
+            if any(cell and pd.notna(cell["difference"]) for cell in cells):
+                lines["difference"] = [_difference(cell) for cell in cells]
+            blank = [""] * len(labels)
+            for line, shown in lines.items():
+                content.rows.append([*(labels if line == "paper" else blank), line, *shown])
+                content.facets.append(
+                    {key: selector[key] for key in ("model", "task", "method") if key in selector}
+                )
+        return content
 
     def _find(self, selector: Selector) -> dict[str, Any] | None:
         return self.cells.get(tuple(selector.get(key, "") for key in KEYS))
 
     def _spread(self, cell: dict[str, Any]) -> dict[str, Any] | None:
         """The standard deviation that belongs to a mean."""
+        if cell["quantity"] != "mean":
+            return None
         return self._find({key: cell[key] for key in KEYS} | {"quantity": "std"})
 
-    def _printed(self, cell: dict[str, Any] | None) -> str:
+    def _printed(self, cell: dict[str, Any] | None) -> Cell:
         if cell is None:
-            return ""
-        text = bold(cell["printed"]) if cell["bold"] else cell["printed"]
+            return Cell("")
         spread = self._spread(cell)
-        if spread is None or cell["quantity"] != "mean":
-            return text
-        return f"{text} (±{bold(spread['printed']) if spread['bold'] else spread['printed']})"
+        value = None if pd.isna(cell["value"]) else float(cell["value"])
+        tail = f" (±{spread['printed']})" if spread else ""
+        return Cell(
+            cell["printed"],
+            value,
+            tail,
+            bold=bool(cell["bold"]),
+            tail_bold=bool(spread and spread["bold"]),
+        )
 
-    def _here(self, cell: dict[str, Any] | None, table: TextTable) -> str:
+    def _here(self, cell: dict[str, Any] | None) -> Cell:
         """A measured number, or the mark of why there is none, with its notes."""
         if cell is None:
-            return ""
+            return Cell("")
         if cell["here"] == "nowhere":
-            return ABSENT + table.note("the paper has no such row, and no sweep asks for it")
+            return Cell(ABSENT, notes=("the paper has no such row, and no sweep asks for it",))
         lack = self.shortfalls.get(cell["sweep"], f"runs of {cell['sweep']} lack")
         if pd.isna(cell["measured"]):
             if cell["here"] == "collapsed":
-                return COLLAPSED + (table.note(lack) if cell["lacking"] else "")
-            return ABSENT + table.note(lack)
-        text = _number(cell)
-        text = bold(text) if cell["here_bold"] else text
-        spread = self._spread(cell)
-        if spread is not None and cell["quantity"] == "mean":
-            std = ABSENT if pd.isna(spread["measured"]) else _number(spread)
-            text += f" (±{bold(std) if spread['here_bold'] else std}; {int(cell['n'])})"
+                return Cell(COLLAPSED, notes=(lack,) if cell["lacking"] else (), kind="collapsed")
+            return Cell(ABSENT, notes=(lack,), kind="missing")
+        spread, tail = self._spread(cell), ""
+        if spread is not None:
+            std = (
+                ABSENT
+                if pd.isna(spread["measured"])
+                else f"{spread['measured']:.{_places(spread)}f}"
+            )
+            tail = f" (±{std}; {int(cell['n'])})"
         elif cell["quantity"] == "mean":
-            text += f" ({int(cell['n'])})"
-        if cell["remark"]:
-            text += table.note(cell["remark"])
-        if cell["lacking"]:
-            text += table.note(f"chosen among the runs that there are: {lack}")
-        return text
+            tail = f" ({int(cell['n'])})"
+        notes = [cell["remark"]] if cell["remark"] else []
+        notes += [f"chosen among the runs that there are: {lack}"] if cell["lacking"] else []
+        notes += [EDGE] if cell.get("at_edge") is True else []
+        bold, tail_bold = bool(cell["here_bold"]), bool(spread and spread["here_bold"])
+        known = {"tail": tail, "notes": tuple(notes), "runs": cell["run_ids"], "kind": "measured"}
+        return number(
+            cell["measured"], f".{_places(cell)}f", bold=bold, tail_bold=tail_bold, **known
+        )
 
 
-def _number(cell: dict[str, Any]) -> str:
-    """With as many digits as the paper prints."""
-    places = digits(cell["printed"]) if cell["status"] == "printed" else 2
-    return f"{cell['measured']:.{places}f}"
+def _places(cell: dict[str, Any]) -> int:
+    """As many digits as the paper prints."""
+    return digits(cell["printed"]) if cell["status"] == "printed" else 2
 
 
-def _difference(cell: dict[str, Any] | None) -> str:
+def _difference(cell: dict[str, Any] | None) -> Cell:
     if cell is None or pd.isna(cell["difference"]):
-        return ""
-    return f"{cell['difference']:+.{digits(cell['printed'])}f}".replace("-", "−")
+        return Cell("")
+    return number(cell["difference"], f"+.{digits(cell['printed'])}f")

@@ -11,11 +11,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.paper.names import PAPER_TASKS
+from analysis.paper.names import PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import METHODS, TEST_SIZES, Paper, PaperError
 from analysis.report.paper_layout import TITLES
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, TextTable
+from analysis.report.table import ABSENT, Cell, Table, number
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LABELS = {
@@ -63,29 +62,31 @@ def settings(paper: Paper, conf: Path = CONF) -> pd.DataFrame:
     return rows
 
 
-def settings_table(number: int, frame: pd.DataFrame) -> TextTable:
-    """One of Tables 7 to 10 as a page."""
-    table = TextTable(
-        title=f"Table {number}. {TITLES[number]}",
-        columns=["method", "hyperparameter", "paper", "conf/", "same"],
+def settings_table(number_: int, frame: pd.DataFrame) -> Table:
+    """One of Tables 7 to 10."""
+    content = Table(
+        f"Table {number_}. {TITLES[number_]}",
+        ["method", "hyperparameter", "paper", "conf/", "same"],
         names=4,
         caption=["conf/: model/*.yaml (learning rates), optimizer/*.yaml, config.yaml."],
     )
-    of_table = frame[frame["table"] == number]
-    for (method, name), rows in of_table.groupby(["method", "quantity"], sort=False):
-        if rows["position"].isin(["", "0"]).iloc[0] and method not in {r[0] for r in table.rows}:
-            table.breaks.append(len(table.rows))
-        same = bool((rows["difference"].abs() <= 1e-12).all())
-        table.rows.append(
-            [
-                "all methods" if method == "all" else look(str(method)).label,
-                LABELS[str(name)],
-                ", ".join(rows["printed"]),
-                ", ".join(ABSENT if pd.isna(v) else _plain(v) for v in rows["measured"]),
-                "yes" if same else "no",
-            ]
-        )
-    return table
+    of_table = frame[frame["table"] == number_]
+    for method, of_method in of_table.groupby("method", sort=False):
+        content.breaks.append(len(content.rows))
+        for name, rows in of_method.groupby("quantity", sort=False):
+            same = bool((rows["difference"].abs() <= 1e-12).all())
+            label = "all methods" if method == "all" else method_label(str(method))
+            ours = ", ".join(_short(value).text for value in rows["measured"])
+            content.rows.append(
+                [
+                    label,
+                    LABELS[str(name)],
+                    ", ".join(rows["printed"]),
+                    ours,
+                    "yes" if same else "no",
+                ]
+            )
+    return content
 
 
 def splits(paper: Paper, runs: pd.DataFrame, conf: Path = CONF) -> pd.DataFrame:
@@ -132,12 +133,12 @@ def splits(paper: Paper, runs: pd.DataFrame, conf: Path = CONF) -> pd.DataFrame:
     return frame
 
 
-def splits_table(frame: pd.DataFrame) -> TextTable:
-    """Table 6 as a page."""
+def splits_table(frame: pd.DataFrame) -> Table:
+    """Table 6."""
     tasks = list(dict.fromkeys(frame["task"]))
-    table = TextTable(
-        title=f"Table 6. {TITLES[6]}",
-        columns=["split", "", *(PAPER_TASKS[task] for task in tasks)],
+    content = Table(
+        f"Table 6. {TITLES[6]}",
+        ["split", "", *(PAPER_TASKS[task] for task in tasks)],
         names=2,
         caption=[
             "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
@@ -146,12 +147,14 @@ def splits_table(frame: pd.DataFrame) -> TextTable:
     )
     for split, label in SPLITS.items():
         rows = frame[frame["quantity"] == split].set_index("task")
-        table.breaks.append(len(table.rows))
-        mark = table.note("not printed") if split == "test_size" else ""
-        table.rows.append([label, "paper", *(_plain(rows.loc[t, "value"]) + mark for t in tasks)])
-        for name in ("conf", "runs"):
-            table.rows.append(["", name, *(_plain(rows.loc[t, name]) for t in tasks)])
-    return table
+        content.breaks.append(len(content.rows))
+        notes = ("not printed",) if split == "test_size" else ()
+        for line, column in (("paper", "value"), ("conf", "conf"), ("runs", "runs")):
+            values = [
+                _short(rows.loc[task, column], notes if line == "paper" else ()) for task in tasks
+            ]
+            content.rows.append([label if line == "paper" else "", line, *values])
+    return content
 
 
 def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
@@ -203,54 +206,51 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "state_mib", "bytes_per_parameter", "runs"])
 
 
-def state_table(frame: pd.DataFrame, command: str) -> TextTable:
-    """Table 2 as a page.
+def state_table(frame: pd.DataFrame, command: str) -> Table:
+    """Table 2.
 
     Args:
         frame: of `state`.
         command: what makes runs of every method.
     """
-    table = TextTable(
-        title=f"Table 2. {TITLES[2]}",
-        columns=[
-            "method",
-            "memory",
-            "additional",
-            "model",
-            "precision",
-            "parameters",
-            "MiB",
-            "bytes per parameter",
-            "runs",
-        ],
+    heads = [
+        "method",
+        "memory",
+        "additional",
+        "model",
+        "precision",
+        "parameters",
+        "MiB",
+        "bytes per parameter",
+        "runs",
+    ]
+    content = Table(
+        f"Table 2. {TITLES[2]}",
+        heads,
         names=5,
         caption=[
             "memory, additional: as printed; n parameters, k directions. Measured: what the method keeps between "
             "steps, at the end of a finished run, median over the runs."
         ],
     )
-    seen: set[str] = set()
     note = f"no finished run has logged it: `{command}` makes one per method and model of Table 4"
-    for row in frame.to_dict("records"):
-        first = row["method"] not in seen
-        seen.add(row["method"])
-        if first:
-            table.breaks.append(len(table.rows))
-        found = (
-            [ABSENT] * 4 + [ABSENT + table.note(note), "0"]
-            if not row["runs"]
-            else _state_cells(row)
-        )
-        claims = [look(row["method"]).label, row["memory"], row["additional_space"]]
-        table.rows.append([*(claims if first else ["", "", ""]), *found])
-    return table
-
-
-def _state_cells(row: dict[Any, Any]) -> list[str]:
-    return [
-        *(row["model"], row["precision"], f"{row['parameters']:,.0f}"),
-        *(f"{row['state_mib']:.3g}", f"{row['bytes_per_parameter']:.3g}", str(row["runs"])),
-    ]
+    for _, of_method in frame.groupby("method", sort=False):
+        content.breaks.append(len(content.rows))
+        for i, row in enumerate(of_method.to_dict("records")):
+            claims = (
+                [method_label(row["method"]), row["memory"], row["additional_space"]]
+                if i == 0
+                else [""] * 3
+            )
+            where = [row["model"] or ABSENT, row["precision"] or ABSENT]
+            mark = () if row["runs"] else (note,)
+            numbers = [number(row["parameters"], ",.0f"), number(row["state_mib"], ".3g")]
+            numbers += [
+                number(row["bytes_per_parameter"], ".3g", notes=mark),
+                number(row["runs"], ".0f"),
+            ]
+            content.rows.append([*claims, *where, *numbers])
+    return content
 
 
 def _of_optimizer(
@@ -282,11 +282,12 @@ def _yaml(path: Path) -> dict[str, Any]:
         raise PaperError(f"there is no file {path}: Tables 6 to 10 are read from conf/") from error
 
 
-def _plain(value: Any) -> str:
+def _short(value: Any, notes: tuple[str, ...] = ()) -> Cell:
     """A number as short as it is; 0.0001 as 1e-4, as the paper's files have it."""
     if pd.isna(value):
-        return ABSENT
+        return Cell(ABSENT, notes=notes)
+    text = f"{value:g}"
     if 0 < abs(value) < 1e-3:
         mantissa, exponent = f"{value:e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:g}"
+        text = f"{float(mantissa):g}e{int(exponent)}"
+    return Cell(text, float(value), notes=notes)

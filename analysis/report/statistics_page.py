@@ -7,8 +7,6 @@ writes statistics.md, differences.csv, tests.csv and ranks.csv and prints the co
 is made; analysis/stats/intervals.py has the formulas and their sources.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs.run_file import LogError
-from analysis.paper.names import PAPER_MODELS, PAPER_TASKS
-from analysis.paper.printed_numbers import BASELINES, DIRECTORY, OURS, load
-from analysis.report import command
-from analysis.report.style import look
+from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
+from analysis.paper.printed_numbers import BASELINES, OURS, load
+from analysis.report.table import Cell, Table, markdown, number
 from analysis.select import cell_runs, sweep_cells
 from analysis.select.cell_runs import choose, fill
 from analysis.select.method_scores import (
@@ -58,79 +55,40 @@ test; where it rejects at 5 % on at least 10 cells, Nemenyi's critical differenc
 differ at 5 %, again as if cells were independent."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see the module.
-
-    Returns:
-        The exit code: 2, after one sentence on stderr, if there is nothing to compare.
-    """
-    arguments = _parser().parse_args(argv)
-    return command.report(lambda: _work(arguments))
-
-
-def _work(arguments: argparse.Namespace) -> list[Path]:
-    """Compare, print the conclusions and write the rest; the paths.
+def of_paper(directory: Path) -> list[Path]:
+    """Compare the methods by the paper's own numbers; the paths of what was written beside them.
 
     Raises:
-        LogError, PaperError: there is nothing to compare.
+        PaperError: a file cannot be used.
     """
-    if arguments.sweeps:
-        directory = arguments.results / "tables"
-        title = f"runs of {', '.join(arguments.sweeps)}"
-        runs, families = _measured(arguments)
-    else:
-        directory, title = arguments.paper, "the paper's own numbers"
-        printed = load(arguments.paper)
-        runs, families = paper_runs(printed), paper_families(printed)
-    directory.mkdir(parents=True, exist_ok=True)
-    return write(directory, title, runs, families)
+    printed = load(directory)
+    return write(directory, "the paper's own numbers", paper_runs(printed), paper_families(printed))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.report.statistics_page",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--sweeps",
-        nargs="+",
-        metavar="NAME",
-        help="compare runs of these, instead of the paper's numbers",
-    )
-    command.add_sources(parser)
-    command.add_results(parser, "with --sweeps the results go to DIR/tables/")
-    parser.add_argument(
-        "--paper",
-        type=Path,
-        default=DIRECTORY,
-        metavar="DIR",
-        help="the printed numbers, where their results go (default: results/paper)",
-    )
-    return parser
-
-
-def _measured(arguments: argparse.Namespace) -> tuple[pd.DataFrame, list[Family]]:
-    """The runs of some sweeps as `analysis.stats.method_comparison` wants them.
+def of_sweeps(
+    sweeps: Sequence[str], runs: pd.DataFrame, cache: Path, directory: Path
+) -> list[Path]:
+    """Compare the methods by the runs of some sweeps; the paths of what was written.
 
     Raises:
-        LogError: a sweep or a source does not exist, a sweep varies more than the method, or no two methods have runs.
+        LogError: a sweep does not exist, one varies more than the method, or no two methods have runs.
     """
-    asked = sweep_cells.cells(arguments.sweeps, arguments.cache)
+    asked = sweep_cells.cells(sweeps, cache)
     varied = asked[asked["variant"] != "{}"]
     if len(varied):
         raise LogError(
             f"{varied['sweep'].iloc[0]} varies {varied['variant'].iloc[0]}, not the method alone: nothing to compare"
         )
-    frames = command.load(arguments)
-    chosen = choose(fill(asked, frames.runs))
-    runs, measured = measured_runs(chosen), measured_cells(chosen)
+    chosen = choose(fill(asked, runs))
+    measured = measured_cells(chosen)
     if measured["method"].nunique() < 2:
-        makes = ", ".join(f"`{cell_runs.command(name)}`" for name in arguments.sweeps)
+        makes = ", ".join(f"`{cell_runs.command(name)}`" for name in sweeps)
         raise LogError(
-            f"no two methods have a finished run in {', '.join(arguments.sweeps)}: {makes} makes them"
+            f"no two methods have a finished run in {', '.join(sweeps)}: {makes} makes them"
         )
-    return runs, [Family(", ".join(arguments.sweeps), measured, list(ORDER))]
+    directory.mkdir(parents=True, exist_ok=True)
+    families = [Family(", ".join(sweeps), measured, list(ORDER))]
+    return write(directory, f"runs of {', '.join(sweeps)}", measured_runs(chosen), families)
 
 
 def write(directory: Path, title: str, runs: Any, families: list[Family]) -> list[Path]:
@@ -180,66 +138,75 @@ def _page(
     tests: list[pd.DataFrame],
     ranked: list[pd.DataFrame],
 ) -> str:
-    lines = [f"# Statistics: {title}", "", *[f"> {sentence}\n" for sentence in sentences], HOW, ""]
-    for model in dict.fromkeys(differences["model"]) if not differences.empty else []:
-        of_model = differences[differences["model"] == model]
-        n = int(of_model["n"].max())
-        lines += [f"## Differences per task, {PAPER_MODELS.get(model, model)}, n = {n} runs", ""]
-        lines += [*_difference_lines(of_model), ""]
-    for test, rank in zip(tests, ranked, strict=True):
-        lines += [
-            f"## {test['family'].iloc[0]}",
-            "",
-            *_test_lines(test),
-            "",
-            *_rank_lines(rank),
-            "",
+    parts = [f"# Statistics: {title}\n", *[f"> {sentence}\n" for sentence in sentences], HOW + "\n"]
+    if not differences.empty:
+        parts += [
+            markdown(_differences(rows)) for _, rows in differences.groupby("model", sort=False)
         ]
-    return "\n".join(lines)
+    for test, rank in zip(tests, ranked, strict=True):
+        parts += [markdown(_tests(test)), *_rank_lines(rank), ""]
+    return "\n".join(parts)
 
 
-def _difference_lines(differences: Any) -> list[str]:
+def _differences(of_model: Any) -> Table:
     """A row per pair in which one of our methods stands, it first; a column per task."""
-    tasks = list(dict.fromkeys(differences["task"]))
-    lines = ["| " + " | ".join(["", *(PAPER_TASKS.get(task, task) for task in tasks)]) + " |"]
-    lines += ["| --- |" + " ---: |" * len(tasks)]
+    tasks = list(dict.fromkeys(of_model["task"]))
+    model = str(of_model["model"].iloc[0])
+    title = f"Differences per task, {PAPER_MODELS.get(model, model)}, n = {int(of_model['n'].max())} runs"
+    content = Table(title, ["pair", *(PAPER_TASKS.get(task, task) for task in tasks)])
+    known = {(row["task"], row["first"], row["second"]): row for row in of_model.to_dict("records")}
     for ours in OURS:
         for other in (*BASELINES, "bszo"):
-            if other == ours:
-                continue
-            cells = []
-            for task in tasks:
-                of_task = differences[differences["task"] == task]
-                for row in of_task.to_dict("records"):
-                    sign = {(ours, other): 1, (other, ours): -1}.get((row["first"], row["second"]))
-                    if sign:
-                        low, high = sorted((sign * row["low"], sign * row["high"]))
-                        cells.append(
-                            f"{_signed(sign * row['difference'])} [{_signed(low)}, {_signed(high)}]"
-                        )
-            if len(cells) == len(tasks):
-                lines.append(f"| {look(ours).label} − {look(other).label} | {' | '.join(cells)} |")
-    return lines
+            cells = [_difference(known, task, ours, other) for task in tasks]
+            if ours != other and None not in cells:
+                content.rows.append([f"{method_label(ours)} − {method_label(other)}", *cells])  # type: ignore[list-item]
+    return content
 
 
-def _test_lines(tests: pd.DataFrame) -> list[str]:
-    lines = [
-        "| pair | cells | won, tied, lost | mean, points | median "
-        "| Wilcoxon p | Holm | sign p | Holm | noise | left out |",
-        "| --- |" + " ---: |" * 10,
+def _difference(known: dict[Any, Any], task: str, ours: str, other: str) -> Cell | None:
+    """A difference with its interval, from the row of the pair in either order; None without one."""
+    row, sign = known.get((task, ours, other)), 1
+    if row is None:
+        row, sign = known.get((task, other, ours)), -1
+    if row is None:
+        return None
+    low, high = sorted((sign * row["low"], sign * row["high"]))
+    value = sign * row["difference"]
+    return Cell(f"{_signed(value)} [{_signed(low)}, {_signed(high)}]", value)
+
+
+def _tests(tests: pd.DataFrame) -> Table:
+    heads = [
+        "pair",
+        "cells",
+        "won, tied, lost",
+        "mean, points",
+        "median",
+        "Wilcoxon p",
+        "Holm",
+        "sign p",
+        "Holm ",
     ]
+    content = Table(str(tests["family"].iloc[0]), [*heads, "noise", "left out"])
     for row in tests.to_dict("records"):
-        cells = [
-            f"{look(row['first']).label} − {look(row['second']).label}",
-            str(row["cells"]),
-            f"{row['wins']}, {row['ties']}, {row['losses']}",
-            *(_signed(row["mean_difference"]), _signed(row["median_difference"])),
-            *(f"{row[key]:.2g}" for key in ("wilcoxon_p", "wilcoxon_holm", "sign_p", "sign_holm")),
-            f"{row['within_noise']} of {row['cells'] - row['left_out']}",
-            str(row["left_out"]),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        content.rows.append(
+            [
+                f"{method_label(row['first'])} − {method_label(row['second'])}",
+                number(row["cells"], ".0f"),
+                f"{row['wins']}, {row['ties']}, {row['losses']}",
+                *(
+                    Cell(_signed(row[key]), float(row[key]))
+                    for key in ("mean_difference", "median_difference")
+                ),
+                *(
+                    number(row[key], ".2g")
+                    for key in ("wilcoxon_p", "wilcoxon_holm", "sign_p", "sign_holm")
+                ),
+                f"{row['within_noise']} of {row['cells'] - row['left_out']}",
+                number(row["left_out"], ".0f"),
+            ]
+        )
+    return content
 
 
 def _rank_lines(frame: pd.DataFrame) -> list[str]:
@@ -253,7 +220,7 @@ def _rank_lines(frame: pd.DataFrame) -> list[str]:
         else f"no critical difference: Friedman's test does not reject at {LEVEL:.0%}, or there are fewer than 10 cells"
     )
     listed = ", ".join(
-        f"{look(m).label} {r:.2f}"
+        f"{method_label(m)} {r:.2f}"
         for m, r in zip(frame["method"], frame["average_rank"], strict=True)
     )
     return [
@@ -263,7 +230,3 @@ def _rank_lines(frame: pd.DataFrame) -> list[str]:
 
 def _signed(value: float) -> str:
     return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

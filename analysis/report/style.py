@@ -31,6 +31,9 @@ _LINES: dict[str, tuple[str, str, Any]] = {
     "sgd": ("#999999", "*", (0, (2, 1))),
 }
 LOOKS = {method: Look(METHODS[method], *line) for method, line in _LINES.items()}
+REFERENCE = Look(
+    "", "#777777", "D", "-"
+)  # what a figure compares with; it has no entry in the legend
 SPARE = (
     ("#882255", "<", (0, (8, 2, 2, 2))),
     ("#44AA99", ">", (0, (6, 3))),
@@ -78,6 +81,11 @@ RC: Any = {
 }
 
 
+def named(method: str, words: str) -> str:
+    """A name that looks like a method and is called something else in the legend."""
+    return f"{method}={words}"
+
+
 def look(method: str) -> Look:
     """The look of a method; an unknown one gets a spare look that depends on its name alone.
 
@@ -90,6 +98,11 @@ def look(method: str) -> Look:
         return Look(
             words, RAMP[round(i * spread) if of > 1 else -2], VARIANT_MARKS[i], VARIANT_LINES[i]
         )
+    method, _, words = method.partition("=")
+    if words:
+        return look(method)._replace(label=words)
     if method in LOOKS:
         return LOOKS[method]
+    if method == "reference":
+        return REFERENCE
     return Look(method, *SPARE[crc32(method.encode()) % len(SPARE)])

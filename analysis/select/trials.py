@@ -20,11 +20,18 @@ from analysis.select.sweep_selection import ZERO_SHOT
 
 History = Callable[[str, Sequence[str]], pd.DataFrame]
 FACET = ("model", "task", "precision", "variant")
-NO_GROUP = "none"  # what W&B shows for a run that belongs to no sweep
 # Configuration that names no variant: the facet's own keys, and what decides no number.
 NO_VARIANT = (
-    *("model", "task", "precision", "seed", "lr", "lr_index", "provenance", "sweep", "out"),
-    *("resume", "device", "threads", "tracking", "eval_tokens", "optimizer.name"),
+    *(
+        "model.name",
+        "model.lr_grid",
+        "model.install",
+        "task.name",
+        "task.install",
+        "precision.name",
+    ),
+    *("optimizer.name", "seed", "lr", "lr_index", "provenance", "sweep", "out", "resume", "device"),
+    *("threads", "tracking", "eval_tokens"),
 )
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies
@@ -40,7 +47,8 @@ class Trials:
         sweep: its name.
         table: one row per run that exists, in the order of facet, method, lr and seed: the columns of
             `analysis.select.cell_runs.fill`, where `variant` is in words, and `method`; `k` and `adaptive_noise`, where
-            they vary; `chosen`: its lr is the method's in its facet.
+            they vary; `chosen`: its lr is the method's in its facet; `configuration`: what else was set: runs
+            that agree in facet, method, lr and this differ in nothing but the seed.
         history: run id, keys -> `step` and these keys of the run, one row per step in the order of the steps.
         notes: what is missing, in sentences.
     """
@@ -94,7 +102,7 @@ def of_sweep(
 
 def of_group(group: str, runs: pd.DataFrame, history: History) -> Trials | None:
     """The runs of a W&B group that is no sweep of conf/sweep; None without any."""
-    rows = runs[runs["group"].replace("", NO_GROUP) == group]
+    rows = runs[runs["group"] == group]
     if rows.empty:
         return None
     return _trials(group, fill(cells_of(rows), rows), history, ())
@@ -108,7 +116,7 @@ def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
 
     frame = pd.DataFrame(
         {
-            "sweep": runs["group"].replace("", NO_GROUP),
+            "sweep": runs["group"],
             "run_id": runs["run_id"],
             **{
                 name: column(f"{name}.name", "").astype(object)
@@ -147,6 +155,7 @@ def _trials(sweep: str, filled: pd.DataFrame, history: History, notes: Sequence[
     table["adaptive_noise"] = [
         _number(variant.get("optimizer.adaptive_noise")) for variant in varied
     ]
+    table["configuration"] = table["variant"]
     table["chosen"] = False
     for _, rows in table.groupby([*FACET, "method"], sort=False):
         lr = chosen_lr(rows)
@@ -202,18 +211,18 @@ def _variants(runs: pd.DataFrame) -> list[str]:
         and not any(key == name or key.startswith(f"{name}.") for name in NO_VARIANT)
     ]
     parts = ["optimizer.name", "model.name", "task.name", "precision.name"]
-    varying = {
-        key
-        for _, rows in runs.groupby(parts, dropna=False)
-        for key in keys
-        if rows[key].astype(str).nunique() > 1
-    }
-    rows = runs[["run_id", *varying]].to_dict("records")  # of no column pandas 2 makes no rows
-    return [json.dumps({key: _plain(row[key]) for key in varying}, sort_keys=True) for row in rows]
+    texts = pd.Series("{}", index=range(len(runs)))
+    for _, rows in runs.reset_index(drop=True).groupby(parts, dropna=False):
+        varying = [key for key in keys if rows[key].astype(str).nunique() > 1]
+        for i, values in zip(rows.index, rows[varying].itertuples(index=False), strict=True):
+            known = {key: _plain(value) for key, value in zip(varying, values, strict=True)}
+            set_ = {key: value for key, value in known.items() if value is not None}
+            texts[i] = json.dumps(set_, sort_keys=True)
+    return list(texts)
 
 
 def _words(variant: dict[str, Any]) -> str:
-    """A variant as a title shows it."""
+    """A variant as a title shows it: short where a key names itself."""
     keys = [key for key in SHORT if key in variant] + [key for key in variant if key not in SHORT]
     return ", ".join(f"{SHORT.get(key, key)} = {_shown(variant[key])}" for key in keys)
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from analysis.paper.names import model_label
-from analysis.report.figures.drawing import Drawing, Panel, write
-from analysis.report.style import INK, LOOKS, MUTED
-from analysis.report.text_table import TextTable, markdown
+from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.style import look, named
+from analysis.report.table import Table, markdown, number
 
 SERIES = {
-    "slope": ("slope itself, float32", INK, ""),
-    "probe": ("error by rounding θ ± εz", LOOKS["lozo"].colour, "v"),
-    "forward": ("by the forward pass", LOOKS["mezo"].colour, "o"),
-    "loss": ("by the loss in the dtype", LOOKS["bszo"].colour, "D"),
+    "slope": named("reference", "slope itself, float32"),
+    "probe": named("lozo", "error by rounding θ ± εz"),
+    "forward": named("mezo", "by the forward pass"),
+    "loss": named("bszo", "by the loss in the dtype"),
 }
-LINES: dict[int, tuple[Any, str | None]] = {1: ("-", None), 2: ((0, (3, 1.5)), "white")}
-"""Sides of a slope -> its line, and what fills its markers."""
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 SIDES = {1: "one-sided", 2: "two-sided"}
 HEAD = ("model", "dtype", "ε", "slope of", "slope", "probe", "forward", "loss", "all", "sign %")
@@ -33,8 +27,8 @@ def page(frame: pd.DataFrame) -> str:
     rows = [
         [
             *(model_label(r.model), SHORT[r.dtype], f"{r.eps:g}", SIDES[r.sides]),
-            *(f"{value:.3g}" for value in (r.slope, r.probe, r.forward, r.loss, r.error)),
-            f"{100 * r.right_sign:.0f}",
+            *(number(value, ".3g") for value in (r.slope, r.probe, r.forward, r.loss, r.error)),
+            number(r.right_sign, ".0f", 100),
         ]
         for r in frame.itertuples()
     ]
@@ -42,7 +36,7 @@ def page(frame: pd.DataFrame) -> str:
         "Root mean square of slopes in float32, and of the error that each rounding adds; all: their sum's;"
         " sign: slopes whose sign is right with all three (0 has none)."
     ]
-    table = TextTable("Slopes in half precision", HEAD, rows, caption=caption, names=4)
+    table = Table("Slopes in half precision", HEAD, rows, caption=caption, names=4)
     made = frame.groupby(["device", "torch", "revision"])["date"].max()
     lines = [
         f"{device}; torch {torch}; revision {revision}; {date}"
@@ -60,33 +54,33 @@ def draw(frame: pd.DataFrame, directory: Path) -> list[Path]:
     values = frame[list(SERIES)].to_numpy()
     limits = values[values > 0].min() / 2, values.max() * 2
     panels = [
-        Panel(f"{model_label(model)}, {SHORT[dtype]}", partial(_panel, own=own, limits=limits))
+        _panel(f"{model_label(model)}, {SHORT[dtype]}", own, limits)
         for (model, dtype), own in frame.groupby(["model", "dtype"])
     ]
-    legend = [
-        Line2D([], [], color=colour, marker=marker, label=words)
-        for words, colour, marker in SERIES.values()
-    ]
-    legend += [
-        Line2D([], [], color=MUTED, ls=line, mfc=fill, marker="s", label=SIDES[sides])
-        for sides, (line, fill) in LINES.items()
-    ]
     notes = (
-        "Root mean squares over random directions, each on a mini-batch of its own, at the pretrained weights. Where an"
-        " error is above the black line, a slope says more about rounding than about the loss.",
+        "Root mean squares over random directions, each on a mini-batch of its own, at the pretrained weights: of the"
+        " slope of the loss along a direction, and of the errors in it. Where an error is above the grey line, a slope"
+        " says more about rounding than about the loss. Hollow: two-sided slopes.",
     )
     title = "What a slope is made of in half precision"
     data = frame.drop(columns=["device", "revision", "torch", "date"])
-    drawing = Drawing("slope_errors", title, panels, legend, data, notes, columns=2)
-    return write(drawing, directory)
+    return write(
+        Figure("slope_errors", title, panels, notes, columns=2, hollow="two-sided", data=data),
+        directory,
+    )
 
 
-def _panel(axes: Axes, own: pd.DataFrame, limits: tuple[float, float]) -> None:
-    for sides, rows in own.sort_values("eps").groupby("sides"):
-        line, fill = LINES[sides]
-        for name, (_, colour, marker) in SERIES.items():
-            face = colour if fill is None else fill
-            axes.loglog(rows["eps"], rows[name], color=colour, marker=marker, ls=line, mfc=face)
-    axes.set_ylim(*limits)
-    axes.set_xlabel("ε")
-    axes.set_ylabel("nats per unit of ε z")
+def _panel(title: str, own: pd.DataFrame, limits: tuple[float, float]) -> Panel:
+    series = [
+        Series(
+            method,
+            rows["eps"],
+            rows[name],
+            f"{look(method).label}, {SIDES[sides]}",
+            hollow=sides == 2,
+        )
+        for sides, rows in own.sort_values("eps").groupby("sides")
+        for name, method in SERIES.items()
+    ]
+    label = "slope or error (nats per ε)"
+    return Panel(title, "ε", label, series, xlog=True, ylog=True, ylim=limits)

@@ -1,30 +1,26 @@
-"""Where a step's time goes: a stacked bar per method, the floor a line across it."""
+"""Where a step's time goes: a stacked bar per method, its roofline a line across it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from analysis.paper.names import method_order
-from analysis.report.figures.drawing import Drawing, Panel, write
-from analysis.report.style import INK, LOOKS, MUTED, RULE
+from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.style import named
 from benchmarks.steps.cases import FORWARD, PAPER_WAY
 from benchmarks.steps.records import Row
 from benchmarks.steps.tables import label, title
 
 PARTS = {
-    "forward": ("forward passes", LOOKS["mezo"].colour),
-    "weights": ("passes over the weights", LOOKS["bszo"].colour),
-    "rest": ("rest", LOOKS["bszo_b"].colour),
+    "forward": named("mezo", "forward passes"),
+    "weights": named("bszo", "passes over the weights"),
+    "rest": named("bszo_b", "rest"),
 }
-RELEASED = RULE
+ROOFLINE, RELEASED = named("zero_shot", "roofline"), named("sgd", "the released code's way")
 SHARE = 0.27  # of the distance between two methods: a bar's width
 
 
@@ -36,20 +32,17 @@ def draw(rows: Sequence[Row], directory: Path) -> list[Path]:
         bars = chosen([row for row in rows if row.setting == setting])
         if bars:
             kept += bars
-            panels.append(Panel(heading, partial(_panel, bars=bars)))
+            panels.append(_panel(heading, bars))
     data = pd.DataFrame([asdict(row) | {"rest_ms": row.rest_ms} for row in kept])
-    legend = [Patch(color=colour, label=words) for words, colour in PARTS.values()]
-    legend.append(Line2D([], [], color=INK, lw=1.4, label="floor"))
-    if any(row.plain_ms is not None for row in kept):
-        legend.append(Patch(color=RELEASED, label="the released code's way"))
     notes = (
         "Left of each method, where measured: the released code's way. Then: this suite with the paper's restore and"
-        " noise; then with the fastest, named below the bar. floor: bytes, operations and normals over what the"
-        " device does at best.",
+        " noise; then with the fastest. Roofline: bytes, operations and normals over the rates that the device reached"
+        " when each was measured alone. It is an estimate, not a bound: a pass that does several of them at once can be"
+        " faster.",
     )
-    drawing = Drawing("step_times", "Time of a step", panels, legend, data, notes, columns=1)
-    directory.mkdir(parents=True, exist_ok=True)
-    return write(drawing, directory)
+    return write(
+        Figure("step_times", "Time of a step", panels, notes, columns=1, data=data), directory
+    )
 
 
 def chosen(rows: Sequence[Row]) -> list[Row]:
@@ -63,42 +56,32 @@ def chosen(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _panel(axes: Axes, bars: Sequence[Row]) -> None:
+def _panel(heading: str, bars: Sequence[Row]) -> Panel:
     methods = list(dict.fromkeys(row.method for row in bars))
+    series = []
     for i, method in enumerate(methods):
         own = [row for row in bars if row.method == method]
         plain = next((row.plain_ms for row in own if row.plain_ms is not None), None)
-        places = [i + SHARE * (j + (0 if plain is None else 1)) for j in range(len(own))]
         if plain is not None:
-            axes.bar(i, plain, SHARE * 0.9, color=RELEASED)
-        for at, row in zip(places, own, strict=True):
-            _bar(axes, at, row)
-    middle = [i + SHARE for i in range(len(methods))]
-    axes.set_xticks(middle, [label(method) for method in methods])
-    axes.tick_params(axis="x", length=0, pad=9)
-    axes.set_ylabel("ms per step")
-    axes.grid(axis="x", visible=False)
-    axes.set_xlim(-0.4, len(methods) - 0.05)
+            series.append(
+                Series(RELEASED, [i], [plain], label(method), "bar", low=[0.0], high=[plain])
+            )
+        for j, row in enumerate(own):
+            series += _bar(i + SHARE * (j + (plain is not None)), row)
+    ticks = {i + SHARE: label(method) for i, method in enumerate(methods)}
+    return Panel(heading, "", "ms per step", series, xticks=ticks, width=SHARE)
 
 
-def _bar(axes: Axes, at: float, row: Row) -> None:
-    below = 0.0
-    for part, (_, colour) in PARTS.items():
-        height = getattr(row, f"{part}_ms")
-        axes.bar(at, height, SHARE * 0.9, bottom=below, color=colour)
-        below += height
-    reach = SHARE * 0.55
-    axes.plot(
-        [at - reach, at + reach], [row.floor_ms] * 2, color=INK, lw=1.4, solid_capstyle="butt"
-    )
-    if (row.restore, row.noise) != PAPER_WAY:
-        axes.annotate(
-            row.restore,
-            (at, 0),
-            (0, -2),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=5,
-            color=MUTED,
-        )
+def _bar(at: float, row: Row) -> list[Series]:
+    """The parts of a step on top of each other, and its roofline."""
+    series, below = [], 0.0
+    words = f"{label(row.method)}, {row.restore}, {row.noise}"
+    for part, method in PARTS.items():
+        top = below + getattr(row, f"{part}_ms")
+        series.append(Series(method, [at], [top], words, "bar", low=[below], high=[top]))
+        below = top
+    reach = SHARE * 0.5
+    return [
+        *series,
+        Series(ROOFLINE, [at - reach, at + reach], [row.floor_ms] * 2, words, weight=0.99),
+    ]

@@ -1,364 +1,372 @@
-"""What happens during training: loss, accuracy over steps, forward passes and time, and a method's signals.
+"""The figures of a sweep's runs: loss, accuracy over steps, passes and time, BSZO's signals, learning rates."""
 
-Each panel is one facet; each method is drawn at its chosen learning rate. With several seeds each seed is
-a thin line and their mean, as far as all of them go, a thick one.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from analysis.paper.names import plain
-from analysis.report.figures.drawing import Drawing, Panel
-from analysis.report.figures.thinning import note as thinning_note
-from analysis.report.figures.thinning import over_seeds, seeds_note, thin, width
-from analysis.report.style import MUTED, look
-from analysis.select.evaluations import EVALUATED, evaluations
-from analysis.select.sweep_selection import ZERO_SHOT
-from analysis.select.trials import FACET, Trials, facet_title
-
-MARKS = 8  # markers along a line
-IDENTITY = ("run_id", *FACET, "method", "lr", "seed", "status")
-SIGNALS = {
-    "optim/noise_std": "noise σₑ",
-    "optim/shrinkage": "shrinkage γ",
-    "optim/residual_rms": "residual, rms",
-    "optim/posterior_trace": "posterior trace",
-    "optim/mu_norm": "‖μ‖",
-}
-ENVELOPES = 8  # runs in a panel that can show theirs
-DECADES = 1.5  # a signal that spans more is drawn on a logarithmic scale
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What a kind of learning curve shows.
-
-    Attributes:
-        name: of the file.
-        title: of the figure.
-        xlabel: of the horizontal axis.
-        x: history of evaluations, with all steps' columns summed up -> horizontal position.
-    """
-
-    name: str
-    title: str
-    xlabel: str
-    x: Callable[[pd.DataFrame], pd.Series]
-
-
-ACCURACY = (
-    Curve("accuracy_steps", "Validation accuracy over steps", "step", lambda h: h["step"]),
-    Curve(
-        "accuracy_forwards",
-        "Validation accuracy over forward passes",
-        "forward passes (training)",
-        lambda h: h["forwards"],
-    ),
-    Curve(
-        "accuracy_time",
-        "Validation accuracy over training time",
-        "minutes of training steps",
-        lambda h: h["minutes"],
-    ),
+from analysis.paper.names import model_label, task_label, variant_name
+from analysis.report.figures.drawing import Figure, Panel, Series, around
+from analysis.report.figures.histories import (
+    BINS,
+    EVALUATED,
+    LOSS,
+    SIGNALS,
+    Histories,
+    evaluations,
+    mean_over,
+    read,
+    same_but_seed,
+    thin,
 )
+from analysis.report.style import RAMP, look
+from analysis.select.sweep_selection import ZERO_SHOT
+from analysis.select.trials import FACET, History, Trials, facet_title
+
+NATS = "training loss (nats)"
+STEP, FORWARDS, MINUTES = "step", "forward passes (training)", "minutes of training steps"
+ACCURACY = {
+    "steps": ("step", STEP),
+    "forwards": ("forwards", FORWARDS),
+    "time": ("minutes", MINUTES),
+}
+"""Ending of the figure's name -> column of the evaluations, and its words."""
+BANDS = 8  # lines in a panel whose bands do not cover each other
+DECADES = 1.5  # a signal that spans more is drawn on a logarithmic scale
+SEEDS = "Lines: mean over runs that differ in nothing but the seed; shaded: from the smallest to the largest."
 
 
-def accuracy_drawing(trials: Trials, curve: Curve) -> Drawing | None:
-    """Validation accuracy of each method's chosen runs; None where nothing was evaluated twice."""
-    drawn = trials.table[trials.table["chosen"] | (trials.table["method"] == ZERO_SHOT)]
-    pieces = []
-    for row in drawn.to_dict("records"):
-        rows = evaluations(trials.history(row["run_id"], EVALUATED))
-        rows.insert(0, "x", curve.x(rows))
-        pieces.append(_identified(row, rows))
-    data = _joined(pieces)
-    trained = data[data["method"] != ZERO_SHOT]
-    if trained.empty or trained.groupby("run_id").size().max() < 2:
-        return None
-    panels = _panels(
-        trials, data, lambda axes, rows: _draw_accuracy(axes, rows, drawn, curve.xlabel)
-    )
-    methods = [method for method in trials.methods if method in set(data["method"])]
-    handles = [*method_handles(methods), mark_handle("o", "best step")]
-    notes = [f"{_seeds_note(trained)}Chosen learning rates only. n = {_validation_n(drawn)}."]
-    return Drawing(
-        curve.name,
-        f"{trials.sweep}: {curve.title[0].lower()}{curve.title[1:]}",
-        panels,
-        handles,
-        data,
-        (*notes, *trials.notes),
-    )
-
-
-def loss_drawing(trials: Trials) -> Drawing | None:
-    """Training loss of each method's chosen runs, thinned; None where no step was made."""
-    return _thinned_drawing(
-        trials, "train_loss", "training loss", {"train/loss": "training loss (nats)"}
-    )
-
-
-def signals_drawing(trials: Trials) -> Drawing | None:
-    """BSZO's own signals; None where no run logs any."""
-    return _thinned_drawing(trials, "signals", "BSZO's own signals", SIGNALS)
-
-
-def _thinned_drawing(trials: Trials, name: str, title: str, keys: dict[str, str]) -> Drawing | None:
-    """One panel per facet and key."""
-    drawn = trials.table[trials.table["chosen"]]
-    histories = {run_id: trials.history(run_id, list(keys)) for run_id in drawn["run_id"]}
-    last = max((int(rows["step"].max()) for rows in histories.values() if len(rows)), default=0)
-    pieces = []
-    for row in drawn.to_dict("records"):
-        for key in keys:
-            rows = thin(histories[row["run_id"]], key, width(last))
-            rows.insert(0, "key", key)
-            pieces.append(_identified(row, rows))
-    data = _joined(pieces)
-    if data.empty:
-        return None
-    present = {key: label for key, label in keys.items() if key in set(data["key"])}
-    panels = [
-        panel
-        for key, label in present.items()
-        for panel in _panels(
-            trials,
-            data[data["key"] == key],
-            partial(_draw_thinned, label=label, log=_spans_decades(data[data["key"] == key])),
-            label if len(present) > 1 else "",
-        )
+def sweep_figures(trials: Trials) -> list[Figure]:
+    """Every figure that the runs of a sweep can fill."""
+    histories = read(trials)
+    made = [
+        loss_by_rate(trials, histories),
+        chosen_loss(trials, histories),
+        *(accuracy(trials, histories, name) for name in ACCURACY),
+        rates(trials),
+        signals(trials, histories),
     ]
-    methods = [method for method in trials.methods if method in set(data["method"])]
-    most = int(data.groupby([*FACET, "key"])["run_id"].nunique().max())
-    seeds = int(data.groupby([*FACET, "method"])["run_id"].nunique().max())
-    notes = (
-        thinning_note(width(last), most <= ENVELOPES),
-        *seeds_note(seeds),
-        *trials.notes,
-    )
+    return [figure for figure in made if figure is not None]
+
+
+def chosen_loss(trials: Trials, histories: Histories) -> Figure | None:
+    """Training loss of each method at its chosen learning rate; None where no step was made."""
+    panels = _thinned_panels(trials, histories, {LOSS: NATS})
+    if not panels:
+        return None
+    title = f"{trials.sweep}: training loss at the chosen learning rates"
+    return Figure("train_loss", title, panels, [*_line_notes(trials, histories), *trials.notes])
+
+
+def signals(trials: Trials, histories: Histories) -> Figure | None:
+    """BSZO's own signals; None where no run logs any."""
+    panels = _thinned_panels(trials, histories, SIGNALS)
+    if not panels:
+        return None
     facets = len({tuple(panel.facet.values()) for panel in panels})
-    columns = facets if len(present) > 1 and 1 < facets <= 4 else 3
-    heading = f"{trials.sweep}: {title}"
-    return Drawing(name, heading, panels, method_handles(methods), data, notes, columns)
-
-
-def _spans_decades(rows: pd.DataFrame) -> bool:
-    low, high = rows["median"].min(), rows["median"].max()
-    return bool(low > 0 and high / low > 10**DECADES)
-
-
-def method_handles(methods: Sequence[str]) -> list[Line2D]:
-    """Legend entries of methods."""
-    return [_method_handle(method) for method in methods]
-
-
-def mark_handle(marker: str, label: str, **looks: object) -> Line2D:
-    """A legend entry of a sign."""
-    return Line2D([], [], color=MUTED, linestyle="", marker=marker, label=label, **looks)  # type: ignore[arg-type]
-
-
-def name_line(line: Line2D, method: str, text: str) -> None:
-    """Give a line the words that a page shows when it is pointed at."""
-    line.set_gid(f"line|{plain(method)}|{text}")
-
-
-def _method_handle(method: str) -> Line2D:
-    style = look(method)
-    return Line2D(
-        [],
-        [],
-        color=style.colour,
-        linestyle=style.line,
-        marker=style.marker,
-        label=style.label,
-        gid=f"key|{plain(method)}",
+    notes = [*_line_notes(trials, histories), *trials.notes]
+    return Figure(
+        "signals",
+        f"{trials.sweep}: BSZO's own signals",
+        panels,
+        notes,
+        facets if 1 < facets <= 4 else 3,
     )
 
 
-def _panels(
-    trials: Trials,
-    data: pd.DataFrame,
-    draw: Callable[[Axes, pd.DataFrame], None],
-    prefix: str = "",
-) -> list[Panel]:
-    """A panel per facet that has data."""
-    facets = [facet for facet, _ in trials.facets()]
+def accuracy(trials: Trials, histories: Histories, name: str) -> Figure | None:
+    """Validation accuracy of the chosen runs; None where nothing was evaluated twice."""
+    column, xlabel = ACCURACY[name]
+
+    def lines(rows: pd.DataFrame) -> Iterator[Series]:
+        for runs in same_but_seed(rows):
+            pieces = [histories.evaluations[run_id] for run_id in runs["run_id"]]
+            mean = mean_over([p for p in pieces if len(p)] or pieces[:1], column, "accuracy")
+            first, y = runs.iloc[0], 100 * mean["accuracy"].to_numpy()
+            if first["method"] == ZERO_SHOT:
+                yield _series(
+                    runs, [0.0], [float(np.mean(y))] if len(y) else [np.nan], shape="level"
+                )
+            elif len(mean) > 1:
+                best = np.flatnonzero(mean["step"] == first["best_step"]) if len(runs) == 1 else ()
+                line = _series(
+                    runs, mean[column].to_numpy(), y, best=int(best[0]) if len(best) else None
+                )
+                yield replace(line, **_band(mean, 100)) if len(runs) > 1 else line
+
+    drawn = trials.table[trials.table["chosen"] | (trials.table["method"] == ZERO_SHOT)]
+    panels = [
+        Panel(title, xlabel, "validation accuracy (%)", series, facet)
+        for title, facet, series in _facets(trials, drawn, lines)
+        if any(s.shape == "line" for s in series)
+    ]
+    if not panels:
+        return None
+    sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
+    notes = [
+        f"Chosen learning rates only; {sizes} validation examples.",
+        *_seed_notes(drawn),
+        *trials.notes,
+    ]
+    title = f"{trials.sweep}: validation accuracy over {'steps' if xlabel == STEP else xlabel}"
+    return Figure(f"accuracy_{name}", title, panels, notes)
+
+
+def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
+    """The paper's Figure 1: a panel per method with every learning rate, then one with each method's chosen rate.
+
+    With several precisions a column each. None where the facets differ in something else, or nothing is trained.
+    """
+    table = trials.table[trials.table["method"] != ZERO_SHOT]
+    facets = [facet for facet, rows in trials.facets() if (rows["method"] != ZERO_SHOT).any()]
+    if not facets or len({tuple(f[k] for k in FACET if k != "precision") for f in facets}) > 1:
+        return None
+    lines = [line for runs in same_but_seed(table) for line in _loss_lines(runs, histories)]
+    if not lines:
+        return None
+    shown = [s.y for _, s in lines if s.shape == "line"]
+    chosen = [s.y for rows, s in lines if s.shape == "line" and rows["chosen"].any()]
+    view = around(np.concatenate([*(chosen or shown), *(y[:1] for y in shown)]), share=0.35)
     panels = []
-    for facet in facets:
-        rows = data[np.logical_and.reduce([data[key] == facet[key] for key in FACET])]
-        if rows.empty:
+    for method in (
+        *[m for m in trials.methods if m != ZERO_SHOT],
+        None,
+    ):  # None: each at its chosen rate
+        for facet in facets:
+            mine = [
+                (rows, s) for rows, s in lines if rows["precision"].iloc[0] == facet["precision"]
+            ]
+            series = (
+                _by_rate(mine, method)
+                if method
+                else [s for rows, s in mine if rows["chosen"].any()]
+            )
+            title = (
+                f"{look(method).label}, every learning rate"
+                if method
+                else "each method at its chosen rate"
+            )
+            title += f" · {facet['precision']}" if len(facets) > 1 else ""
+            if series or len(facets) > 1:
+                panels.append(Panel(title, STEP, NATS, series, facet, ylim=view))
+    notes = [
+        *_line_notes(trials, histories),
+        "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
+        "the lines' ends, ← the chosen one. A collapse lies at the last finite loss, or at the panel's edge.",
+        *trials.notes,
+    ]
+    columns = len(facets) if 1 < len(facets) <= 4 else 3
+    return Figure(
+        "loss_by_rate",
+        f"{trials.sweep}: training loss at every learning rate",
+        panels,
+        notes,
+        columns,
+    )
+
+
+def rates(trials: Trials) -> Figure | None:
+    """Test accuracy over the learning rate; None where no method has two rates."""
+    table = trials.table[trials.table["method"] != ZERO_SHOT]
+    ended = table[table["status"] != "unfinished"]
+    if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
+        return None
+    panels = []
+    for title, facet, series in _facets(trials, trials.table, _rate_series):
+        if series:
+            heights = np.concatenate(
+                [v for s in series for v in (s.y, s.low, s.high) if v is not None]
+            )
+            ylim = around(heights, share=0.25)
+            panels.append(
+                Panel(
+                    title, "learning rate", "test accuracy (%)", series, facet, xlog=True, ylim=ylim
+                )
+            )
+    seeds = int(ended.groupby([*FACET, "method", "lr"])["run_id"].nunique().max())
+    notes = [
+        "Test accuracy at the step of best validation accuracy; larger marks: chosen by validation accuracy; x at the "
+        "foot: a collapsed run."
+        + f" Lines: mean of up to {seeds} seeds, whiskers: all of them."
+        * (seeds > 1),
+        *trials.notes,
+    ]
+    return Figure(
+        "lr", f"{trials.sweep}: accuracy over the learning rate", panels, notes, best="chosen"
+    )
+
+
+def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
+    finished = rows[rows["status"] == "finished"]
+    for (method, _), of_method in finished.groupby(["method", "configuration"], sort=False):
+        groups = of_method.groupby("lr")["test_accuracy"]
+        mean = 100 * groups.mean()
+        words = look(str(method)).label
+        if method == ZERO_SHOT:
+            yield Series(str(method), [0.0], [float(mean.iloc[0])], words, shape="level")
             continue
-        title = " · ".join(part for part in (prefix, facet_title(facet, facets)) if part)
-        panels.append(Panel(title, partial(draw, rows=rows), facet))  # type: ignore[call-arg]
+        chosen = np.flatnonzero(of_method.groupby("lr")["chosen"].any())
+        ends = {"low": 100 * groups.min().to_numpy(), "high": 100 * groups.max().to_numpy()}
+        best = int(chosen[0]) if len(chosen) else None
+        x, y = mean.index.to_numpy(float), mean.to_numpy()
+        yield Series(str(method), x, y, words, best=best, runs=" ".join(of_method["run_id"]))
+        yield Series(str(method), x, y, words, "points", **ends)
+    for (method, lr), at_rate in rows[rows["status"] == "collapsed"].groupby(
+        ["method", "lr"], sort=False
+    ):
+        places = [lr * 1.08 ** (i - (len(at_rate) - 1) / 2) for i in range(len(at_rate))]
+        words = f"{look(str(method)).label}, lr {lr:g}, collapsed"
+        yield Series(
+            str(method),
+            places,
+            [-np.inf] * len(at_rate),
+            words,
+            "cross",
+            runs=" ".join(at_rate["run_id"]),
+        )
+
+
+def _loss_lines(runs: pd.DataFrame, histories: Histories) -> Iterator[tuple[pd.DataFrame, Series]]:
+    """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
+    pieces = [histories.thinned[run_id].get(LOSS) for run_id in runs["run_id"]]
+    pieces = [piece for piece in pieces if piece is not None and len(piece)]
+    if not pieces:
+        return
+    mean = mean_over(pieces, "step", "median")
+    if mean.empty:
+        return
+    yield runs, _series(runs, mean["step"].to_numpy(), mean["median"].to_numpy(), **_band(mean))
+    for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
+        piece = histories.thinned[run_id].get(LOSS)
+        if piece is not None and len(piece):
+            last = piece.iloc[-1]
+            yield runs, _series(runs, [last["step"]], [last["median"]], shape="cross")
+
+
+def _by_rate(lines: Sequence[tuple[pd.DataFrame, Series]], method: str) -> list[Series]:
+    """The lines of one method, coloured by the order of their learning rates."""
+    mine = [(rows, s) for rows, s in lines if rows["method"].iloc[0] == method]
+    lrs = sorted({float(rows["lr"].iloc[0]) for rows, _ in mine})
+    series = []
+    for rows, s in mine:
+        lr, chosen = float(rows["lr"].iloc[0]), bool(rows["chosen"].any())
+        name = variant_name(
+            method, min(lrs.index(lr), len(RAMP) - 1), min(len(lrs), len(RAMP)), f"lr {lr:g}"
+        )
+        end = f"{lr:g}" + " ←" * chosen if s.shape == "line" else " "
+        series.append(replace(s, method=name, end=end, low=None, high=None))
+    return series
+
+
+def _thinned_panels(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[Panel]:
+    """A panel per key and facet of the chosen runs."""
+    panels = []
+    drawn = trials.table[trials.table["chosen"]]
+    for key, label in keys.items():
+
+        def lines(rows: pd.DataFrame, key: str = key) -> Iterator[Series]:
+            for runs in same_but_seed(rows):
+                pieces = [histories.thinned[run_id].get(key) for run_id in runs["run_id"]]
+                pieces = [piece for piece in pieces if piece is not None and len(piece)]
+                mean = mean_over(pieces, "step", "median") if pieces else pd.DataFrame()
+                if len(mean):
+                    yield _series(
+                        runs, mean["step"].to_numpy(), mean["median"].to_numpy(), **_band(mean)
+                    )
+
+        for title, facet, series in _facets(trials, drawn, lines):
+            if not series:
+                continue
+            middles = np.concatenate([s.y for s in series])
+            log = key != LOSS and bool((middles > 0).all() and np.ptp(np.log10(middles)) > DECADES)
+            kept = (
+                series
+                if len(series) <= BANDS
+                else [replace(s, low=None, high=None) for s in series]
+            )
+            shown = f"{label} · {title}" if len(keys) > 1 else title
+            ylim = around(middles, log, share=0.25)
+            panels.append(Panel(shown, STEP, label, kept, facet, ylog=log, ylim=ylim))
     return panels
 
 
-def _draw_accuracy(axes: Axes, rows: pd.DataFrame, drawn: pd.DataFrame, xlabel: str) -> None:
-    """Thin lines per seed, thick ones of their mean, a level for zero-shot."""
-    best_steps = drawn.set_index("run_id")["best_step"]
-    for method, of_method in rows.groupby("method", sort=False):
-        style = look(str(method))
-        if method == ZERO_SHOT:
-            level = 100 * of_method["accuracy"].mean()
-            axes.axhline(level, color=style.colour, linestyle=style.line, linewidth=1.2)
-            continue
-        runs = [run for _, run in of_method.groupby("run_id", sort=False)]
-        for run in runs if len(runs) > 1 else ():
-            _line(axes, run["x"], 100 * run["accuracy"], run.iloc[0], linewidth=0.6, alpha=0.45)
-        mean = _mean(runs)
-        words = f"mean of {len(runs)} seeds" if len(runs) > 1 else ""
-        every = max(1, len(mean) // MARKS)
-        looks = {"marker": style.marker, "markevery": every}
-        _line(axes, mean["x"], 100 * mean["accuracy"], runs[0].iloc[0], words, **looks)
-        for run in runs if len(runs) == 1 else ():
-            best = run[run["step"] == best_steps[run["run_id"].iloc[0]]]
-            _best_mark(axes, best, str(method))
-    axes.set(xlabel=xlabel, ylabel="validation accuracy (%)")
-    axes.set_xlim(left=0)
-    if xlabel != ACCURACY[2].xlabel:
-        whole_numbers(axes)
+def _facets(
+    trials: Trials, drawn: pd.DataFrame, lines: Callable[[pd.DataFrame], Iterator[Series]]
+) -> Iterator[tuple[str, dict[str, str], list[Series]]]:
+    """Title, names and series of every facet."""
+    facets = [facet for facet, _ in trials.facets()]
+    for facet in facets:
+        rows = drawn[np.logical_and.reduce([drawn[key] == facet[key] for key in FACET])]
+        yield facet_title(facet, facets), facet, list(lines(rows)) if len(rows) else []
 
 
-def whole_numbers(axes: Axes) -> None:
-    """Ticks of a horizontal axis that counts."""
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+def _series(runs: pd.DataFrame, x: object, y: object, **looks: object) -> Series:
+    """A series that says which runs it is made of."""
+    first = runs.iloc[0]
+    seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"run {first['run_id']}"
+    status = ", collapsed" * bool((runs["status"] == "collapsed").any())
+    lr = "" if first["method"] == ZERO_SHOT else f", lr {first['lr']:g}"
+    words = f"{look(first['method']).label}{lr}{status}, {seeds}"
+    return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)  # type: ignore[arg-type]
 
 
-def _best_mark(axes: Axes, best: pd.DataFrame, method: str) -> None:
-    axes.plot(
-        best["x"],
-        100 * best["accuracy"],
-        linestyle="",
-        marker=look(method).marker,
-        markersize=7,
-        color=look(method).colour,
-        markeredgecolor="white",
-        markeredgewidth=0.8,
-        zorder=4,
-    )
+def _band(mean: pd.DataFrame, factor: float = 1) -> dict[str, object]:
+    """The ends of a band; nothing where every step is a piece of its own."""
+    if "low" not in mean or ("n" in mean and (mean["n"] <= 1).all()):
+        return {}
+    return {end: factor * mean[end].to_numpy() for end in ("low", "high")}
 
 
-def _line(
-    axes: Axes, x: pd.Series, y: pd.Series, row: pd.Series, words: str = "", **looks: object
-) -> None:
-    """A line in its method's look that names its run."""
-    style = look(row["method"])
-    (line,) = axes.plot(x, y, color=style.colour, linestyle=style.line, **looks)  # type: ignore[arg-type]
-    run = words or f"run {row['run_id']}"
-    name_line(line, row["method"], f"{style.label}, lr {row['lr']:g}, {run}")
+def _seed_notes(drawn: pd.DataFrame) -> list[str]:
+    most = max((len(runs) for runs in same_but_seed(drawn)), default=1)
+    return [SEEDS] if most > 1 else []
 
 
-def _mean(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Mean over runs at the steps that all of them have."""
-    if len(runs) == 1:
-        return runs[0]
-    rows = pd.concat(runs)
-    groups = rows.groupby("step")
-    means = groups[["x", "accuracy"]].mean()
-    return means[groups.size() == len(runs)].reset_index()
+def _line_notes(trials: Trials, histories: Histories) -> list[str]:
+    drawn = trials.table[trials.table["chosen"]]
+    if _seed_notes(drawn):
+        medians = f" Each run: median of {histories.each:,d} steps." if histories.each > 1 else ""
+        return [SEEDS + medians]
+    return [histories.note]
 
 
-def _draw_thinned(axes: Axes, rows: pd.DataFrame, label: str, log: bool) -> None:
-    """Medians over their envelopes; the view follows the medians."""
-    runs = [over_seeds(same) for _, same in rows.groupby(["method", "lr"], sort=False)]
-    for run in runs:
-        draw_envelope(axes, run, look(run["method"].iloc[0]).colour, opacity(len(runs)))
-    for run in runs:
-        style = look(run["method"].iloc[0])
-        _line(
-            axes,
-            run["step"],
-            run["median"],
-            run.iloc[0],
-            marker=style.marker,
-            markevery=max(1, len(run) // MARKS),
-            linewidth=1.2 if len(runs) <= 8 else 0.8,
+def single_run_figure(runs: pd.DataFrame, history: History, most: int = 24) -> list[Figure]:
+    """Training loss and validation accuracy of single runs, each a line under its own name.
+
+    Args:
+        runs: rows of the runs frame, the newest first.
+        history: run id, keys -> its rows.
+        most: so many runs are drawn.
+    """
+    found: dict[str, list[tuple[dict[str, str], Series, Series]]] = {}
+    for row in runs.head(most).to_dict("records"):
+        rows = history(row["run_id"], [LOSS, *EVALUATED])
+        facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
+        loss = thin(rows, LOSS, max(1, -(-int(rows["step"].max()) // BINS)) if len(rows) else 1)
+        checked, method = evaluations(rows), str(row.get("optimizer.name", ""))
+        words = f"{row['run_id']} ({row['status']})"
+        known = {"words": words, "runs": row["run_id"]}
+        lines = (
+            Series(
+                method, loss["step"].to_numpy(), loss["median"].to_numpy(), **known, **_band(loss)
+            ),
+            Series(
+                method, checked["step"].to_numpy(), 100 * checked["accuracy"].to_numpy(), **known
+            ),
         )
-        mark_collapse(axes, run)
-    axes.set(xlabel="step", ylabel=label)
-    axes.set_xlim(left=0)
-    whole_numbers(axes)
-    if log:
-        axes.set_yscale("log")
-    limit(axes, rows["median"], log)
-
-
-def draw_envelope(axes: Axes, run: pd.DataFrame, colour: str, opacity: float) -> None:
-    """From the smallest to the largest value of each piece; nothing where every step is a piece."""
-    if (run["n"] <= 1).all() or not opacity:
-        return
-    band = axes.fill_between(
-        run["step"].to_numpy(),
-        run["low"].to_numpy(),
-        run["high"].to_numpy(),
-        color=colour,
-        alpha=opacity,
-        linewidth=0,
-    )
-    band.set_gid(f"band|{plain(run['method'].iloc[0])}")
-
-
-def opacity(runs: int) -> float:
-    """Of the envelopes in a panel; 0 where there are so many runs that they would cover each other."""
-    return 0.5 / (3 + runs) if runs <= ENVELOPES else 0.0
-
-
-def limit(axes: Axes, values: pd.Series, log: bool = False) -> None:
-    """Show all medians with room around them; an envelope may leave the panel."""
-    low, high = float(values.min()), float(values.max())
-    if log and low > 0:
-        room = max(high / low, 1.05) ** 0.25
-        axes.set_ylim(low / room, high * room)
-        return
-    room = 0.25 * (high - low) or 0.05 * abs(high) or 0.1
-    axes.set_ylim(low - room, high + room)
-
-
-def mark_collapse(axes: Axes, run: pd.DataFrame) -> None:
-    """An x where a collapsed run ends."""
-    if run["status"].iloc[0] != "collapsed":
-        return
-    last = run.iloc[-1]
-    axes.plot(
-        [last["step"]],
-        [last["median"]],
-        marker="x",
-        markersize=6,
-        markeredgewidth=1.6,
-        color=look(last["method"]).colour,
-        zorder=5,
-        clip_on=False,
-    )
-
-
-def _identified(row: dict, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one run, with what the run is in front of them."""
-    for key in reversed(IDENTITY):
-        rows.insert(0, key, row[key])
-    return rows
-
-
-def _joined(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    filled = [piece for piece in pieces if len(piece)]
-    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(IDENTITY))
-
-
-def _seeds_note(data: pd.DataFrame) -> str:
-    """Says how seeds are drawn, where there are several."""
-    groups = data.groupby([*FACET, "method"])["run_id"].nunique()
-    if groups.max() <= 1:
-        return ""
-    return f"Up to {groups.max()} seeds per method: thin lines; thick: their mean as far as all go; no best steps. "
-
-
-def _validation_n(drawn: pd.DataFrame) -> str:
-    sizes = sorted({int(n) for n in drawn["val_n"].dropna()})
-    return ", ".join(f"{n:,d}" for n in sizes) + " validation examples"
+        where = " · ".join(
+            part for part in (model_label(facet["model"]), task_label(facet["task"])) if part
+        )
+        found.setdefault(where, []).append((facet, *lines))
+    panels = []
+    for where, lines_of in found.items():
+        for place, label in ((1, NATS), (2, "validation accuracy (%)")):
+            series = [parts[place] for parts in lines_of if len(parts[place].x)]
+            if series:
+                panels.append(Panel(where, STEP, label, series, lines_of[0][0]))  # type: ignore[arg-type]
+    notes = [
+        "Each line is one run; nothing is averaged."
+        + f" Drawn: the newest {most} of {len(runs)}." * (len(runs) > most)
+    ]
+    return [Figure("single_runs", "Single runs", panels, notes, 2)] if panels else []

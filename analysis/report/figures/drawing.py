@@ -1,34 +1,54 @@
-"""A figure before it is on paper: panels, legend, the numbers behind it, and what a reader must know.
+"""A figure before it is drawn: panels of series. `paint` draws it with matplotlib, `page.vega` with Vega-Lite.
 
-`write` lays the panels out on a page and leaves the same bytes for the same numbers. As drawing takes
-longer than reading a cached frame, a png and pdf that were drawn from these very numbers stay.
+A series is the points of one line, bar or mark, with the words that name it. Everything that a reader can see is in
+it, so that the csv beside a figure is made of the series alone.
 """
 
-import hashlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
-import matplotlib as mpl
+import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from PIL import Image
 
-from analysis.report.style import RC, WIDTH
+from analysis.paper.names import method_order, plain
+from analysis.report.style import look
 
-PANEL_HEIGHT = 2.05  # inches
-LEGEND_ROW, NOTE_ROW = 0.17, 0.125  # inches
-NOTE_CHARACTERS = 128  # that fit into the width
-STAMP = "Drawn from"  # the png's text field that holds the stamp
-HERE = Path(__file__).parent
-SOURCES = [*sorted(HERE.glob("*.py")), HERE.parent / "style.py"]
-"""What any drawing depends on; the module that draws a panel counts, too."""
+SHAPES = ("line", "points", "cross", "level", "bar")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together.
+
+    Attributes:
+        method: a method, or a variant of one (`style.variant_name`): decides colour, marker and dashes.
+        x: horizontal positions.
+        y: heights; of a `cross`, an infinite one lies at the panel's edge.
+        words: what a reader is told who points at it.
+        shape: one of SHAPES; a `level` is a horizontal line at y[0].
+        low: lower ends of the band around a line, of the whiskers around points, or of bars; None without.
+        high: upper ends.
+        weight: 1 for what the panel is about, less for what stands behind it.
+        hollow: whether marks are not filled: the paper's own numbers.
+        best: index of the point that is drawn larger; None without.
+        end: text behind the last point.
+        runs: ids of the runs, joined by spaces.
+    """
+
+    method: str
+    x: Any
+    y: Any
+    words: str = ""
+    shape: str = "line"
+    low: Any = None
+    high: Any = None
+    weight: float = 1.0
+    hollow: bool = False
+    best: int | None = None
+    end: str = ""
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,111 +57,130 @@ class Panel:
 
     Attributes:
         title: short; stands above the axes.
-        draw: draws on the axes and labels them.
-        facet: `model`, `task`, `precision`, where the panel has one: what a page filters by.
+        xlabel: words of the horizontal axis.
+        ylabel: words of the vertical axis.
+        series: in the order of drawing.
+        facet: `model`, `task`, `precision`, where the panel has one: what the page filters by.
+        xlog: whether the horizontal axis is logarithmic.
+        ylog: whether the vertical axis is.
+        xticks: position -> text; None for numbers.
+        yticks: the same.
+        ylim: the heights that are shown; None for all.
+        width: of a bar.
     """
 
     title: str
-    draw: Callable[[Axes], None]
+    xlabel: str
+    ylabel: str
+    series: Sequence[Series]
     facet: Mapping[str, str] = field(default_factory=dict)
+    xlog: bool = False
+    ylog: bool = False
+    xticks: Mapping[float, str] | None = None
+    yticks: Mapping[float, str] | None = None
+    ylim: tuple[float, float] | None = None
+    width: float = 0.8
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The heights that are shown."""
+        if self.ylim is not None:
+            return self.ylim
+        heights = [
+            np.asarray(v, float) for s in self.series for v in (s.y, s.low, s.high) if v is not None
+        ]
+        bars = [0.0] if any(s.shape == "bar" for s in self.series) else []
+        return around(np.concatenate([*heights, bars]), self.ylog)
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure.
+class Figure:
+    """Panels with one legend.
 
     Attributes:
         name: of the files, without ending.
         title: one line.
         panels: at least one.
-        legend: handles with labels.
-        data: the numbers behind it, as the csv holds them.
         notes: sentences below the figure.
-        columns: panels beside each other on a page.
+        columns: panels beside each other on paper.
         height: of a panel, inches.
+        best: what the larger mark of a line means.
+        hollow: what a hollow mark means.
+        data: what the csv holds, if it is more than the points.
     """
 
     name: str
     title: str
     panels: Sequence[Panel]
-    legend: Sequence[Artist]
-    data: pd.DataFrame
     notes: Sequence[str] = ()
     columns: int = 3
-    height: float = PANEL_HEIGHT
+    height: float = 2.05
+    best: str = "best step"
+    hollow: str = "the paper"
+    data: pd.DataFrame | None = None
 
+    @property
+    def methods(self) -> list[str]:
+        """The methods and variants of the legend; those that a panel names at its line ends need no entry."""
+        found = {s.method for panel in self.panels for s in panel.series if not s.end}
+        return sorted((m for m in found if look(m).label), key=method_order)
 
-def write(drawing: Drawing, directory: Path) -> list[Path]:
-    """Write the csv, and the png and pdf unless they show these numbers already; the three paths."""
-    table, png, pdf = (directory / f"{drawing.name}.{ending}" for ending in ("csv", "png", "pdf"))
-    text = drawing.data.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-    table.write_text(text, encoding="utf-8", newline="\n")
-    stamp = _stamp(drawing, text)
-    if not (pdf.is_file() and png.is_file() and _stamp_of(png) == stamp):
-        with mpl.rc_context(RC):
-            figure = page(drawing)
-            figure.savefig(pdf, metadata={"Creator": None, "Producer": None, "CreationDate": None})
-            figure.savefig(png, metadata={"Software": None, STAMP: stamp})
-    return [table, png, pdf]
+    @property
+    def signs(self) -> dict[str, str]:
+        """The signs of the legend that occur: marker -> meaning."""
+        series = [s for panel in self.panels for s in panel.series]
+        there = {
+            ("x", "collapsed"): any(s.shape == "cross" for s in series),
+            ("o", self.best): any(s.best is not None for s in series),
+            ("hollow", self.hollow): any(s.hollow for s in series),
+        }
+        return {sign: words for (sign, words), occurs in there.items() if occurs}
 
-
-def page(drawing: Drawing) -> Figure:
-    """All panels on one page, the legend and the notes below; to be called within RC."""
-    columns = min(drawing.columns, len(drawing.panels))
-    rows = -(-len(drawing.panels) // columns)
-    notes = [line for note in drawing.notes for line in wrap(note, NOTE_CHARACTERS)]
-    legend_rows = -(-len(drawing.legend) // _legend_columns(drawing))
-    below = legend_rows * LEGEND_ROW + len(notes) * NOTE_ROW + 0.1
-    height = rows * drawing.height + below + 0.2
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
-    figure.suptitle(drawing.title)
-    all_axes = figure.subplots(rows, columns, squeeze=False).flat
-    for i, axes in enumerate(all_axes):
-        if i >= len(drawing.panels):
-            axes.set_visible(False)
-            continue
-        axes.set_title(drawing.panels[i].title)
-        drawing.panels[i].draw(axes)
-    top_of_notes = len(notes) * NOTE_ROW + 0.05
-    if drawing.legend:
-        figure.legend(
-            handles=list(drawing.legend),
-            loc="lower center",
-            bbox_to_anchor=(0.5, top_of_notes / height),
-            ncols=_legend_columns(drawing),
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Every point of every series: what the csv holds."""
+        return (
+            pd.concat(list(self._frames()), ignore_index=True) if self.data is None else self.data
         )
-    for i, line in enumerate(notes):
-        place = (top_of_notes - (i + 0.8) * NOTE_ROW) / height
-        figure.text(0.01, place, line, fontsize=6, color="#555555")
-    return figure
+
+    def _frames(self) -> Iterator[pd.DataFrame]:
+        for panel in self.panels:
+            for s in panel.series:
+                known = {
+                    "panel": panel.title,
+                    "quantity": panel.ylabel,
+                    "method": plain(s.method),
+                    "series": s.words,
+                }
+                points = {"shape": s.shape, "x": s.x, "y": s.y, "low": s.low, "high": s.high}
+                yield pd.DataFrame({**known, **points, "runs": s.runs})
 
 
-def _legend_columns(drawing: Drawing) -> int:
-    longest = max((len(str(handle.get_label())) for handle in drawing.legend), default=1)
-    return max(1, min(len(drawing.legend), int(110 / (longest + 7))))
+def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, float]:
+    """The smallest and the largest finite value with room around them."""
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    if not len(values):
+        return (0.1, 1.0) if log else (0.0, 1.0)
+    low, high = float(values.min()), float(values.max())
+    if log:
+        room = max(high / low, 1.05) ** share
+        return low / room, high * room
+    room = share * (high - low) or 0.05 * abs(high) or 0.1
+    return (0.0 if low == 0 else low - room), high + room
 
 
-def _stamp(drawing: Drawing, text: str) -> str:
-    """What the drawing depends on: the numbers, the words, this code and matplotlib's version."""
-    parts = [text, drawing.title, *drawing.notes, *(panel.title for panel in drawing.panels)]
-    parts += [str(handle.get_label()) for handle in drawing.legend]
-    sources = dict.fromkeys([*SOURCES, *(_source(panel) for panel in drawing.panels)])
-    parts += [mpl.__version__, *(source.read_text(encoding="utf-8") for source in sources)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+def write(figure: Figure, directory: Path, redraw: bool = False) -> list[Path]:
+    """Write the csv, and the png and pdf unless the csv already holds these numbers; the three paths."""
+    from analysis.report.figures.paint import save
 
-
-def _source(panel: Panel) -> Path:
-    """The file of the function that draws a panel."""
-    draw: Any = panel.draw
-    while isinstance(draw, partial):
-        draw = draw.func
-    return Path(inspect.getfile(draw))
-
-
-def _stamp_of(png: Path) -> str | None:
-    try:
-        with Image.open(png) as image:
-            return image.info.get(STAMP)
-    except OSError:  # no image: a write was cut short
-        return None
+    directory.mkdir(parents=True, exist_ok=True)
+    table, png, pdf = (directory / f"{figure.name}.{ending}" for ending in ("csv", "png", "pdf"))
+    text = figure.frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    drawn = png.is_file() and pdf.is_file() and table.is_file()
+    if redraw or not drawn or table.read_text(encoding="utf-8") != text:
+        save(figure, png, pdf)
+        table.write_text(
+            text, encoding="utf-8", newline="\n"
+        )  # last: an interrupted drawing is drawn again
+    return [table, png, pdf]

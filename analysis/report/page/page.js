@@ -3,48 +3,115 @@
   const KEYS = ["model", "task", "method", "precision"];
   const form = document.getElementById("filters");
   const tip = document.getElementById("tip");
-  const provenance = JSON.parse(document.getElementById("provenance").textContent);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  // --- filters: the menus, the address's hash, and what is shown always say the same ---
-  const chosen = () => Object.fromEntries(KEYS.map((key) => [key, form.elements[key].value]));
-
-  const fits = (element, wanted) => KEYS.every((key) => {
-    const own = element.dataset[key];
-    return !wanted[key] || own === undefined || own === wanted[key];
+  // --- figures: one Vega-Lite specification for every panel, drawn when its panel comes near the screen ---
+  const panels = JSON.parse(document.getElementById("panels").textContent);
+  const views = new Map();
+  const decades = (values) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const powers = Array.from({ length: 40 }, (_, i) => 10 ** (i - 20));
+    return powers.flatMap((power) => [1, 2, 5].map((digit) => digit * power)).filter((at) => at >= low * 0.999 && at <= high * 1.001);
+  };
+  const axis = ({ t, log, ticks, domain }, reversed, values) => ({
+    type: "quantitative",
+    scale: { type: log ? "log" : "linear", ...(!log && { zero: false }), nice: !domain, ...(domain && { domain, reverse: reversed, clamp: true }) },
+    axis: {
+      title: t || null,
+      ...(ticks && { values: ticks.map(([at]) => at), labelExpr: `(${JSON.stringify(Object.fromEntries(ticks))})[datum.value]`, grid: false }),
+      ...(!ticks && log && { values: decades(values) }),
+      ...(!ticks && { tickCount: 5, labelExpr: `format(datum.value, '${log ? ".0e" : ",.6~g"}')` }),
+    },
   });
+  const rows = (panel) => panel.s.flatMap((s, i) => s.x.map((x, j) => ({
+    i, x, y: s.y[j], l: s.l?.[j], u: s.u?.[j], m: s.m, k: s.k, title: s.t, c: s.c, d: s.d.join(), p: s.p, o: s.o ?? 1,
+    f: s.h ? "var(--card)" : s.c, big: s.b === j, end: j === s.x.length - 1 ? s.e : undefined,
+    dot: s.k === "points" || (s.k === "line" && j % Math.max(1, Math.floor(s.x.length / 7)) === 0),
+  })));
+  function specification(panel) {
+    const across = panel.s.filter((s) => s.k !== "level").flatMap((s) => s.x);
+    const [x, y] = [axis(panel.x, false, across), axis(panel.y, Boolean(panel.y.ticks), panel.y.domain)];
+    const same = { field: "c", type: "nominal", scale: null };
+    const base = { x: { field: "x", ...x }, y: { field: "y", ...y }, detail: { field: "i" }, opacity: { field: "shown", type: "quantitative", scale: null } };
+    const plain = (name) => ({ field: name, type: "nominal", scale: null });
+    const layer = (filter, mark, encoding) => ({ transform: [{ filter }], mark: { clip: true, ...mark }, encoding: { ...base, ...encoding } });
+    const range = { y: { field: "l", ...y }, y2: { field: "u" } };
+    const kinds = new Set(panel.s.map((s) => s.k));
+    const banded = panel.s.some((s) => s.l);
+    const half = (panel.w ?? 0) * 0.44;
+    const layers = [
+      banded && layer("datum.k == 'line' && isValid(datum.l)", { type: "area" }, { ...range, fill: same, opacity: { field: "faint", type: "quantitative", scale: null } }),
+      banded && layer("datum.k == 'points' && isValid(datum.l)", { type: "rule" }, { ...range, stroke: same }),
+      kinds.has("level") && layer("datum.k == 'level'", { type: "rule" }, { x: undefined, stroke: same, strokeDash: plain("d") }),
+      kinds.has("bar") && { transform: [{ filter: "datum.k == 'bar'" }, { calculate: `datum.x - ${half}`, as: "from" }, { calculate: `datum.x + ${half}`, as: "to" }, { calculate: "datum.l || 0", as: "zero" }],
+        mark: { type: "rect" }, encoding: { ...base, x: { field: "from", ...x }, x2: { field: "to" }, y2: { field: "zero" }, fill: plain("f"), stroke: same } },
+      layer("datum.k == 'line'", { type: "line", strokeWidth: 1.6 }, { stroke: same, strokeDash: plain("d"), order: { field: "x" } }),
+      layer("datum.dot", { type: "point", size: 28, strokeWidth: 1.2 }, { stroke: same, fill: plain("f"), shape: plain("p") }),
+      panel.s.some((s) => s.b !== undefined) && layer("datum.big", { type: "point", size: 90, clip: false }, { stroke: { value: "var(--card)" }, fill: same, shape: plain("p") }),
+      kinds.has("cross") && layer("datum.k == 'cross'", { type: "text", text: "×", fontSize: 17, clip: false, baseline: "middle" }, { fill: same }),
+      panel.s.some((s) => s.e) && layer("isValid(datum.end)", { type: "text", align: "left", dx: 4, fontSize: 9, clip: false }, { text: { field: "end" }, fill: { value: "var(--muted)" } }),
+      across.length > 0 && { transform: [{ filter: "datum.shown > 0.2 && datum.k != 'level'" }], params: [{ name: "near", select: { type: "point", on: "pointerover", nearest: true, clear: "pointerout" } }],
+        mark: { type: "circle", size: 60 },
+        encoding: { ...base, fill: same, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0 },
+          tooltip: [{ field: "title" }, ...(panel.x.ticks || !panel.x.t ? [] : [{ field: "x", title: panel.x.t, format: ",.4~g" }]), ...(panel.y.ticks ? [{ field: "x", title: panel.x.t, format: ".4~g" }] : [{ field: "y", title: panel.y.t, format: ",.4~g" }])] } },
+    ].filter(Boolean);
+    const colour = "var(--ink)", muted = "var(--muted)", rule = "var(--rule)", font = "inherit";
+    return {
+      width: 320, height: 190, autosize: { type: "pad" }, background: null, padding: 3,
+      data: { values: rows(panel) },
+      params: [{ name: "only", value: form.elements.method.value }],
+      transform: [{ calculate: "only != '' && datum.m != only ? 0.07 : datum.o", as: "shown" }, { calculate: "datum.shown * 0.16", as: "faint" }],
+      layer: layers,
+      config: {
+        font, view: { stroke: null },
+        axis: { labelColor: colour, titleColor: colour, tickColor: rule, domainColor: muted, gridColor: rule, titleFontWeight: "normal", labelFontSize: 10.5, titleFontSize: 11, labelOverlap: true },
+      },
+    };
+  }
+  async function draw(element) {
+    if (views.has(element)) return;
+    views.set(element, null);
+    const { view } = await vegaEmbed(element, specification(panels[element.id]), { actions: false, renderer: "svg", tooltip: { theme: "custom" }, logLevel: 1 });
+    views.set(element, view);
+    element.classList.add("drawn");
+  }
+  const near = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) { near.unobserve(target); draw(target); }
+  }, { rootMargin: "600px" });
+  for (const element of all(".plot")) near.observe(element);
 
+  // --- filters: the menus, the address's hash, and what is shown always say the same ---
+  const fits = (element, wanted, keys) => keys.every((key) => {
+    const own = element.dataset[key];
+    return !wanted[key] || own === undefined || own === wanted[key];  // what says nothing about a filter stays
+  });
   function apply() {
-    const wanted = chosen();
+    const wanted = Object.fromEntries(KEYS.map((key) => [key, form.elements[key].value]));
     const active = KEYS.some((key) => wanted[key]);
     let shown = 0, total = 0;
     for (const table of all(".table")) {
       let left = 0;
       for (const row of all("tbody tr", table)) {
-        // a row that says nothing about a filter stays
-        row.hidden = !fits(row, wanted);
+        row.hidden = !fits(row, wanted, KEYS);
         left += !row.hidden;
         total += 1;
       }
       shown += left;
       table.querySelector(".nothing").hidden = left > 0;
     }
-    for (const facet of all(".facet")) facet.hidden = !fits({ dataset: { ...facet.dataset, method: undefined } }, wanted);
-    for (const mark of all("svg.panel [data-method], .legend [data-method]")) {
-      mark.classList.toggle("off", Boolean(wanted.method) && mark.dataset.method !== wanted.method);
-    }
+    const places = KEYS.filter((key) => key !== "method");
+    for (const facet of all(".facet")) facet.hidden = !fits(facet, wanted, places);
+    for (const entry of all(".legend [data-method]")) entry.classList.toggle("off", Boolean(wanted.method) && entry.dataset.method !== wanted.method);
+    for (const view of views.values()) view?.signal("only", wanted.method).run();
     for (const figure of all("figure")) figure.hidden = active && !figure.querySelector(".facet:not([hidden])");
     for (const key of KEYS) form.elements[key].classList.toggle("set", Boolean(wanted[key]));
     document.getElementById("reset").disabled = !active;
     document.getElementById("count").textContent = active ? `${shown} of ${total} rows` : "";
   }
-
   function write() {
-    const parts = KEYS.filter((key) => form.elements[key].value)
-      .map((key) => `${key}=${encodeURIComponent(form.elements[key].value)}`);
+    const parts = KEYS.filter((key) => form.elements[key].value).map((key) => `${key}=${encodeURIComponent(form.elements[key].value)}`);
     history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : location.pathname + location.search);
   }
-
   function read() {
     const hash = location.hash.slice(1);
     if (hash && !hash.includes("=")) return;  // a section
@@ -56,12 +123,10 @@
     }
     apply();
   }
-
   form.addEventListener("change", () => { write(); apply(); });
   form.addEventListener("reset", () => setTimeout(() => { write(); apply(); }));
-  form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", read);
-  for (const link of all(".sections a, .skip")) {
+  for (const link of all(".sections a")) {
     link.addEventListener("click", (event) => {  // the hash belongs to the filters
       event.preventDefault();
       const target = document.querySelector(link.getAttribute("href"));
@@ -74,8 +139,8 @@
   // --- tables sort by a click on a header; a third click brings the first order back ---
   const value = (row, column) => {
     const cell = row.cells[column];
-    const key = cell.dataset.sort ?? cell.textContent.trim();
-    const number = Number(key);
+    const key = cell.dataset.v ?? cell.textContent.trim();
+    const number = Number(key.replaceAll(",", ""));
     return key !== "" && !Number.isNaN(number) ? number : key;
   };
   const compare = (a, b) => {
@@ -86,165 +151,39 @@
     const body = table.tBodies[0];
     const first = [...body.rows];
     all("thead th", table).forEach((head, column) => {
-      head.querySelector("button")?.addEventListener("click", () => {
+      head.querySelector("button").addEventListener("click", () => {
         const next = { none: "ascending", ascending: "descending", descending: "none" }[head.ariaSort || "none"];
         for (const other of all("thead th", table)) other.ariaSort = "none";
         head.ariaSort = next;
-        const rows = next === "none" ? first : [...first].sort((a, b) => compare(value(a, column), value(b, column)));
-        body.append(...(next === "descending" ? rows.reverse() : rows));
+        const sorted = next === "none" ? first : [...first].sort((a, b) => compare(value(a, column), value(b, column)));
+        body.append(...(next === "descending" ? sorted.reverse() : sorted));
       });
     });
   }
 
-  // --- the tip: runs and notes behind a table's cell, values on a figure's line ---
-  const make = (name, text, className) => {
-    const element = document.createElement(name);
-    if (text !== undefined) element.textContent = text;
-    if (className) element.className = className;
-    return element;
-  };
-
-  function place(x, y) {
-    tip.hidden = false;
-    const box = tip.getBoundingClientRect();
-    const left = Math.max(8, Math.min(x + 14, innerWidth - box.width - 8));
-    const above = y - box.height - 12;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${above > 8 ? above : Math.min(y + 18, innerHeight - box.height - 8)}px`;
-  }
-
-  function facts(ids) {
-    const parts = [];
-    for (const id of ids.slice(0, 5)) {
-      if (parts.length) parts.push(make("hr"));
-      parts.push(make("div", id, "id"));
-      const list = make("dl");
-      for (const [name, text] of Object.entries(provenance[id] ?? {})) list.append(make("dt", name), make("dd", text));
-      parts.push(list);
-    }
-    if (ids.length > 5) parts.push(make("hr"), make("div", `and ${ids.length - 5} more: ${ids.slice(5).join(", ")}`));
-    return parts;
-  }
-
-  let owner = null;
-  function hide() {
-    tip.hidden = true;
-    owner?.removeAttribute("aria-describedby");
-    owner = null;
-    for (const spot of all(".spot")) spot.remove();
-  }
-
-  function showCell(button) {
-    hide();
-    owner = button;
-    button.setAttribute("aria-describedby", "tip");
-    const { runs, note } = button.dataset;
-    tip.replaceChildren(...(note ? [make("div", note)] : []), ...(runs ? facts(runs.split(" ")) : []));
-    const box = button.getBoundingClientRect();
-    place(box.left, box.top);
-  }
+  // --- what stands behind a cell: a note, and the ids of its runs ---
+  function hide() { tip.hidden = true; }
   for (const kind of ["pointerover", "focusin"]) {
     document.addEventListener(kind, (event) => {
-      const button = event.target.closest?.(".tip");
-      if (button && button !== owner) showCell(button);
+      const cell = event.target.closest?.(".tip");
+      if (!cell) return;
+      tip.textContent = cell.dataset.tip;
+      tip.hidden = false;
+      const [own, box] = [cell.getBoundingClientRect(), tip.getBoundingClientRect()];
+      tip.style.left = `${Math.max(8, Math.min(own.left, innerWidth - box.width - 8))}px`;
+      tip.style.top = `${own.top > box.height + 16 ? own.top - box.height - 8 : own.bottom + 8}px`;
     });
   }
-  for (const kind of ["pointerout", "focusout"]) {
-    document.addEventListener(kind, (event) => { if (event.target.closest?.(".tip")) hide(); });
-  }
+  for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, hide);
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   addEventListener("scroll", hide, { passive: true, capture: true });
-
-  // --- figures: the nearest point of a line, found by pointer or arrow keys ---
-  const matrix = (element) => element.getScreenCTM();
-  function points(svg) {
-    if (svg.points) return svg.points;
-    svg.points = all(".line, .bar", svg).flatMap((mark) => {
-      const words = mark.dataset.words, method = mark.dataset.method;
-      if (mark.classList.contains("bar")) {
-        const box = mark.getBBox();
-        return [{ x: box.x + box.width / 2, y: box.y, mark, words, bar: true, method }];
-      }
-      const uses = all("use", mark).map((use) => [use.getAttribute("x"), use.getAttribute("y")]);
-      const path = mark.querySelector(":scope > path");
-      const pairs = path ? [...path.getAttribute("d").matchAll(/(-?[\d.]+) (-?[\d.]+)/g)].map((m) => [m[1], m[2]]) : uses;
-      return pairs.map(([x, y]) => ({ x: Number(x), y: Number(y), mark, words, method }));
-    });
-    return svg.points;
-  }
-  const scale = (at, from, to, [low, high], log) => {
-    const share = (at - from) / (to - from);
-    return log ? low * (high / low) ** share : low + (high - low) * share;
-  };
-  const digits = (number) => Math.abs(number) >= 1000
-    ? Math.round(number).toLocaleString("en")
-    : String(Number(number.toPrecision(3)));
-
-  function showPoint(svg, point) {
-    hide();
-    svg.current = point;
-    const { box, x, y, logx, logy, xlabel, ylabel } = JSON.parse(svg.dataset.axes);
-    const parts = [make("div", point.words)];
-    if (!point.bar) {
-      const list = make("dl");
-      if (xlabel) list.append(make("dt", xlabel), make("dd", digits(scale(point.x, box[0], box[2], x, logx))));
-      list.append(make("dt", ylabel), make("dd", digits(scale(point.y, box[1], box[3], y, logy))));
-      parts.push(list);
-      const spot = document.createElementNS("http://www.w3.org/2000/svg", "circle");
-      for (const [name, text] of [["cx", point.x], ["cy", point.y], ["r", 3.2], ["class", "spot"]]) spot.setAttribute(name, text);
-      svg.append(spot);
-    }
-    const id = point.words?.match(/run (\S+)$/)?.[1];
-    if (id && provenance[id]) {
-      const { device, started } = provenance[id];
-      parts.push(make("div", [device, started].filter(Boolean).join(", ")));
-    }
-    tip.replaceChildren(...parts);
-    const screen = new DOMPoint(point.x, point.y).matrixTransform(matrix(svg));
-    place(screen.x, screen.y);
-  }
-
-  const live = (svg) => points(svg).filter((point) => !point.mark.classList.contains("off"));
-  for (const svg of all("svg.panel")) {
-    const seek = (event) => {
-      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix(svg).inverse());
-      let best = null, least = 400;
-      for (const point of live(svg)) {
-        const distance = point.bar
-          ? (Math.abs(at.x - point.x) < 6 ? Math.abs(at.x - point.x) : 1e9)
-          : (at.x - point.x) ** 2 + (at.y - point.y) ** 2;
-        if (distance < least) [least, best] = [distance, point];
-      }
-      if (best) { if (best !== svg.current || tip.hidden) showPoint(svg, best); } else hide();
-    };
-    svg.addEventListener("pointermove", seek);
-    svg.addEventListener("pointerdown", seek);
-    svg.addEventListener("pointerleave", hide);
-    svg.addEventListener("blur", hide);
-    svg.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: "next", ArrowUp: "previous" }[event.key];
-      const found = live(svg);
-      if (!step || !found.length) return;
-      event.preventDefault();
-      const marks = [...new Set(found.map((point) => point.mark))];
-      const now = found.includes(svg.current) ? svg.current : found[0];
-      const own = found.filter((point) => point.mark === now.mark);
-      if (typeof step === "number" && own.length > 1) {
-        return showPoint(svg, own[Math.max(0, Math.min(own.length - 1, own.indexOf(now) + (svg.current ? step : 0)))]);
-      }
-      const move = step === "previous" || step === -1 ? -1 : 1;
-      const other = marks[(marks.indexOf(now.mark) + move + marks.length) % marks.length];
-      const candidates = found.filter((point) => point.mark === other);
-      showPoint(svg, candidates.reduce((a, b) => (Math.abs(b.x - now.x) < Math.abs(a.x - now.x) ? b : a)));
-    });
-  }
 
   // --- colours: as the system, light, dark ---
   const themes = { auto: "Auto", light: "Light", dark: "Dark" };
   const button = document.getElementById("theme");
   let theme = "auto";
   try { theme = localStorage.getItem("theme") || "auto"; } catch { /* a file: page may have no storage */ }
-  function paint() {
+  function colour() {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
     button.textContent = themes[theme];
@@ -254,18 +193,13 @@
     const names = Object.keys(themes);
     theme = names[(names.indexOf(theme) + 1) % names.length];
     try { localStorage.setItem("theme", theme); } catch { /* see above */ }
-    paint();
+    colour();
   });
 
   // --- paper: everything is open when it is printed ---
-  addEventListener("beforeprint", () => {
-    for (const part of all("details:not([open])")) { part.open = true; part.dataset.opened = ""; }
-  });
-  addEventListener("afterprint", () => {
-    for (const part of all("details[data-opened]")) { part.open = false; delete part.dataset.opened; }
-  });
+  addEventListener("beforeprint", () => { for (const part of all("details:not([open])")) { part.open = true; part.dataset.folded = ""; } });
+  addEventListener("afterprint", () => { for (const part of all("details[data-folded]")) { part.open = false; delete part.dataset.folded; } });
 
-  paint();
+  colour();
   read();
-  if (location.hash.length > 1 && !location.hash.includes("=")) apply();
 })();

@@ -7,7 +7,6 @@ import pandas as pd
 
 from analysis.paper.bold import BEST_ONE, better
 from analysis.report.study.accuracy import LACK
-from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, bold
 from analysis.select.cell_runs import over_seeds
 from analysis.select.study_runs import Study
 from analysis.select.study_sweeps import M_IS_K, M_IS_K_PLUS_1, NOISE
@@ -61,44 +60,3 @@ def _row(row: dict[Any, Any], part: str, words: str, k: int) -> dict[str, Any]:
         "bold": False,
         "run_ids": row.get("run_ids", ""),
     }
-
-
-def ablation_table(study: Study, frame: pd.DataFrame) -> TextTable:
-    """The page of `ablation_frame`."""
-    ks = sorted(frame["k"].unique())
-    lacks = [line for part in (M_IS_K, M_IS_K_PLUS_1, NOISE) for line in study.lacks(part)]
-    table = TextTable(
-        title=f"{study.name}: test accuracy (%) of BSZO over k, in the form of Table 5",
-        columns=["part", "setting", "precision", *(f"k = {k}" for k in ks)],
-        names=3,
-        caption=[
-            "Mean ± sample standard deviation over the seeds (their number), at equal numbers of steps; a step makes "
-            "k + 1 forward passes. The learning rate is chosen by validation for every cell. Bold: the better of (a) "
-            f"and (b), and of (c)'s rows, for each k. {COLLAPSED} every run collapsed, {ABSENT} no number yet.",
-            *(f"{line}." for line in lacks),
-        ],
-    )
-    for names, rows in frame.groupby(["part", "setting", "precision"], sort=False):
-        by_k = {row["k"]: row for row in rows.to_dict("records")}
-        part, setting, precision = map(str, names)
-        cells = [_cell(by_k.get(k), table) for k in ks]
-        table.rows.append([f"({part})", setting, precision, *cells])
-    return table
-
-
-def _cell(row: dict[Any, Any] | None, table: TextTable) -> str:
-    if row is None:
-        return ""
-    lack = f"{row['lacking']} of the {row['grid']} runs of this grid lack"
-    if row["status"] == "collapsed":
-        return COLLAPSED
-    if row["status"] != "finished":
-        return ABSENT + table.note(lack)
-    spread = ABSENT if pd.isna(row["test_std"]) else f"{row['test_std']:.2f}"
-    text = f"{row['test_mean']:.2f} ± {spread} ({int(row['n'])})"
-    text = bold(text) if row["bold"] else text
-    if row["collapsed"]:
-        text += table.note(f"{int(row['collapsed'])} of {int(row['seeds'])} seeds collapsed")
-    return text + (
-        table.note(f"chosen among the runs that there are: {lack}") if row["lacking"] else ""
-    )

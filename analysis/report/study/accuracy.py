@@ -5,9 +5,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.paper.bold import BEST_TWO, better
-from analysis.paper.names import model_label, task_label
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, bold
 from analysis.select.cell_runs import over_seeds
 from analysis.select.study_runs import Study
 from analysis.select.study_sweeps import MAIN
@@ -88,55 +85,6 @@ def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def accuracy_table(study: Study, frame: pd.DataFrame) -> TextTable:
-    """The page of `accuracy_frame`."""
-    first = study.part(MAIN).iloc[0]
-    table = TextTable(
-        title=f"{study.name}: test accuracy (%), {model_label(first['model'])} on {task_label(first['task'])}",
-        columns=["method", *study.precisions, AVERAGE],
-        caption=[
-            "Mean ± sample standard deviation over the seeds (their number). The learning rate of each cell is chosen "
-            "by validation accuracy over all seeds; the test accuracy is that of the best evaluation on validation. "
-            "Bold: the two best trained methods of a column, once its grid is complete. "
-            f"{COLLAPSED} every run collapsed, {ABSENT} no number yet.",
-            *(f"{sentence}." for sentence in study.lacks(MAIN)),
-        ],
-    )
-    for method, rows in frame.groupby("method", sort=False):
-        cells = [_cell(row, table) for row in rows.to_dict("records")]
-        table.rows.append([look(str(method)).label, *cells])
-        if method == ZERO_SHOT:
-            table.breaks.append(len(table.rows))
-    return table
-
-
-def _cell(row: dict[Any, Any], table: TextTable) -> str:
-    """A number, or the mark of why there is none, with its notes."""
-    lacking = int(row["grid_lacking"])
-    lack = f"{lacking} of the {int(row['grid'])} runs of this grid lack"
-    if row["precision"] == AVERAGE:
-        return _average_cell(row, table)
-    if row["status"] == "collapsed":
-        return COLLAPSED + table.note(f"all {int(row['grid'])} runs collapsed")
-    if row["status"] != "finished":
-        return ABSENT + (table.note(lack) if lacking else "")
-    spread = ABSENT if pd.isna(row["test_std"]) else f"{row['test_std']:.2f}"
-    text = f"{row['test_mean']:.2f} ± {spread} ({int(row['n'])})"
-    text = bold(text) if row["bold"] else text
-    if row["collapsed"]:
-        text += table.note(f"{int(row['collapsed'])} of {int(row['seeds'])} seeds collapsed")
-    return text + (table.note(f"chosen among the runs that there are: {lack}") if lacking else "")
-
-
-def _average_cell(row: dict[Any, Any], table: TextTable) -> str:
-    if pd.isna(row["test_mean"]):
-        return COLLAPSED if row["status"] == "collapsed" else ABSENT
-    text = f"{row['test_mean']:.2f}"
-    text = bold(text) if row["bold"] else text
-    left_out = int(row["seeds"] - row["n"])
-    return text + (table.note(f"without {left_out} that collapsed") if left_out else "")
-
-
 def grid_frame(study: Study) -> pd.DataFrame:
     """A row per method, precision and learning rate of the main sweep; accuracies in %, of the finished runs."""
     chosen = study.chosen.groupby(["sweep", "optimizer", "precision"])["lr"].first()
@@ -168,39 +116,3 @@ def grid_frame(study: Study) -> pd.DataFrame:
     places = frame[["method", "precision"]].map(order.__getitem__).assign(lr=frame["lr"])
     index = places.sort_values(["method", "precision", "lr"], kind="stable").index
     return frame.loc[index].reset_index(drop=True)
-
-
-def grid_table(study: Study, frame: pd.DataFrame) -> TextTable:
-    """The page of `grid_frame`."""
-    table = TextTable(
-        title=f"{study.name}: every learning rate",
-        columns=["method", "precision", "lr", "val. %", "test %", "n", "collapsed", "lacking"],
-        names=2,
-        caption=[
-            "Means over the n finished seeds. → is the chosen learning rate, by validation accuracy alone; "
-            "a learning rate of which more seeds collapsed is never chosen before one of which fewer did."
-        ],
-    )
-    for row in frame.to_dict("records"):
-        trains = row["method"] != ZERO_SHOT
-        numbers = [_percent(row[key]) for key in ("val_mean", "test_mean")]
-        table.rows.append(
-            [
-                look(row["method"]).label,
-                row["precision"],
-                ("→ " if row["chosen"] else "") + f"{row['lr']:g}" if trains else ABSENT,
-                *numbers,
-                *(str(row[key]) for key in ("n", "collapsed", "lacking")),
-            ]
-        )
-    table.breaks = [i for i in range(1, len(frame)) if _starts(frame, i)]
-    return table
-
-
-def _starts(frame: pd.DataFrame, i: int) -> bool:
-    keys = ["method", "precision"]
-    return bool((frame.loc[i, keys] != frame.loc[i - 1, keys]).any())
-
-
-def _percent(value: float) -> str:
-    return ABSENT if pd.isna(value) else f"{value:.2f}"

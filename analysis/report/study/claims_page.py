@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, TextTable, markdown
+from analysis.paper.names import method_label
+from analysis.report.table import ABSENT, Cell, Table, markdown, number
 from analysis.select.contrast_rows import ACCURACY, CHANGE, NATS
 from analysis.select.study_claims import AREA, CLAIMS, OURS, VARIANT
 from analysis.select.study_runs import Study
@@ -71,7 +71,7 @@ def _verdicts(rows: pd.DataFrame, verdict: str) -> str:
 def short(what: str) -> str:
     """A contrast without what every one of its claim begins with."""
     for name in (OURS, VARIANT):
-        label = look(name).label
+        label = method_label(name)
         for words in (" against ", " loses less than "):
             if what.startswith(label + words):
                 return "against " + what.removeprefix(label + words)
@@ -92,7 +92,7 @@ def _unsaid(rows: pd.DataFrame) -> str:
 
 def _changes(rows: pd.DataFrame) -> str:
     """What each of the two methods loses, with its interval."""
-    labels = [look(name).label for name in (OURS, "mezo")]
+    labels = [method_label(name) for name in (OURS, "mezo")]
     said = []
     for row in rows[rows["quantity"] == CHANGE].to_dict("records"):
         label = row["what"].partition(",")[0]
@@ -117,42 +117,40 @@ def _steps(frame: pd.DataFrame, precision: str) -> str:
     )
 
 
-def claims_tables(frame: pd.DataFrame) -> list[TextTable]:
+def claims_tables(frame: pd.DataFrame) -> list[Table]:
     """A table per claim."""
     return [_table(claim, rows) for claim, rows in frame.groupby("claim", sort=False)]
 
 
-def _table(claim: Any, rows: pd.DataFrame) -> TextTable:
-    table = TextTable(
-        title=f"({claim}) {CLAIMS[claim]}",
-        columns=[
-            "contrast",
-            "precision",
-            "quantity",
-            "estimate",
-            "95 %",
-            "seeds",
-            "p",
-            "Holm",
-            "verdict",
-        ],
-        names=3,
-    )
+def _table(claim: Any, rows: pd.DataFrame) -> Table:
+    heads = [
+        "contrast",
+        "precision",
+        "quantity",
+        "estimate",
+        "95 %",
+        "seeds",
+        "p",
+        "Holm",
+        "verdict",
+    ]
+    content = Table(f"({claim}) {CLAIMS[claim]}", heads, names=3)
     for row in rows.to_dict("records"):
-        mark = table.note(row["remark"]) if row["remark"] else ""
-        table.rows.append(
+        there = pd.notna(row["estimate"])
+        content.rows.append(
             [
-                row["what"] + mark,
+                Cell(row["what"], notes=(row["remark"],) if row["remark"] else ()),
                 row["precision"],
                 row["quantity"],
-                ABSENT if pd.isna(row["estimate"]) else _value(row),
-                ABSENT if pd.isna(row["low"]) else _interval(row),
-                str(row["n"]),
-                *(ABSENT if pd.isna(p) else f"{p:.2g}" for p in (row["p_value"], row["p_holm"])),
+                Cell(_value(row), float(row["estimate"])) if there else Cell(ABSENT),
+                Cell(_interval(row) if pd.notna(row["low"]) else ABSENT),
+                number(row["n"], ".0f"),
+                number(row["p_value"], ".2g"),
+                number(row["p_holm"], ".2g"),
                 row["verdict"],
             ]
         )
-    return table
+    return content
 
 
 def _value(row: Any) -> str:

@@ -6,8 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, TextTable
 from analysis.select.contrast_rows import Term, accuracy_row
 from analysis.select.study_claims import REFERENCE
 from analysis.select.study_runs import Study, right
@@ -64,37 +62,3 @@ def _row(study: Study, method: str, precision: str, eps: float | None) -> dict[s
         "lacking": int((~grid["status"].isin(["finished", "collapsed"])).sum()),
         "run_ids": " ".join(run["run_id"] for run in runs.values()),
     }
-
-
-def eps_table(study: Study, frame: pd.DataFrame) -> TextTable:
-    """The page of `eps_frame`."""
-    table = TextTable(
-        title=f"{study.name}: a larger ε in half precision",
-        columns=["method", "precision", "ε", "lr", "test %", "last loss", "gain, points [95 %]"],
-        names=3,
-        caption=[
-            "Test accuracy: mean ± sample standard deviation over the seeds (their number), at the learning rate "
-            "chosen by validation. Last loss: of validation, nats, mean over the seeds. Gain: over the study's own ε "
-            f"in this precision, interval as in claims.md. {ABSENT} no number yet.",
-            *(f"{line}." for line in study.lacks(EPS)),
-        ],
-    )
-    for row in frame.to_dict("records"):
-        table.rows.append(_cells(row, table))
-    return table
-
-
-def _cells(row: dict[Any, Any], table: TextTable) -> list[str]:
-    own = pd.isna(row["eps"])
-    names = [look(row["method"]).label, row["precision"], "own" if own else f"{row['eps']:g}"]
-    if not row["n"]:
-        return [*names, *[ABSENT] * 4]
-    spread = ABSENT if pd.isna(row["test_std"]) else f"{row['test_std']:.2f}"
-    test = f"{row['test_mean']:.2f} ± {spread} ({row['n']})"
-    if row["lacking"]:
-        test += table.note(f"{row['lacking']} runs of this grid lack")
-    if pd.isna(row["low"]):
-        gain = "" if own else f"{row['gain']:+.2f}"
-    else:
-        gain = f"{row['gain']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-    return [*names, f"{row['lr']:g}", test, f"{row['last_loss']:.4f}", gain]

@@ -1,12 +1,13 @@
 """The page of the roundings: levels, what exactness brings, and BSZO's lead over MeZO."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from analysis.report.style import look
-from analysis.report.text_table import ABSENT, COLLAPSED, TextTable, markdown
+from analysis.paper.names import method_label
+from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, markdown, number
 from analysis.select.contrast_rows import NATS
 from analysis.select.study_roundings import (
     ALL,
@@ -84,88 +85,83 @@ def summaries(roundings: Roundings) -> list[str]:
     return said
 
 
-def roundings_tables(frame: pd.DataFrame) -> list[TextTable]:
+def roundings_tables(frame: pd.DataFrame) -> list[Table]:
     """Levels, effects, shares and leads for each quantity."""
     tables = []
     for rates, quantity in product((OWN, COMMON), QUANTITIES):
         rows = frame[(frame["quantity"] == quantity) & (frame["rates"] == rates)]
-        tables += [_levels(rows, quantity), _gains(rows, quantity)]
-        tables += [_effects(rows, quantity), _shares(rows, quantity)]
-        tables.append(_leads(rows, quantity))
+        unit, at = QUANTITIES[quantity], f", {RATES[rates]}"
+        tables += [
+            _levels(rows, f"{quantity} ({'nats' if quantity.endswith('loss') else '%'}){at}"),
+            _estimates(
+                rows,
+                [GAIN],
+                f"gain in {quantity} ({unit}) over all rounded by what alone is made exact{at}",
+            ),
+            _estimates(
+                rows,
+                [MAIN_EFFECT, INTERACTION],
+                f"gain in {quantity} ({unit}), all eight combinations{at}",
+            ),
+            _estimates(
+                rows,
+                [GAP, EXPLAINED],
+                f"{quantity}: loss from fp32 ({unit}) and % of it that exactness brings back{at}",
+                ["A share stands only where the loss's interval lies above 0."],
+            ),
+            _estimates(rows, [LEAD], f"BSZO's lead over MeZO in {quantity} ({unit}){at}"),
+        ]
     return [table for table in tables if table.rows]
 
 
-def _levels(rows: pd.DataFrame, quantity: str) -> TextTable:
-    unit = "nats" if quantity.endswith("loss") else "%"
-    table = TextTable(
-        f"{quantity} ({unit}){_rates(rows)}", ["precision", "method", *SHOWN], names=2
-    )
-    table.caption.append(
+def _levels(rows: pd.DataFrame, title: str) -> Table:
+    content = Table(title, ["precision", "method", *SHOWN], names=2)
+    content.caption.append(
         "Means over the seeds; the learning rate in brackets. "
         f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
     )
     levels = rows[rows["kind"] == LEVEL]
-    for names, of_method in levels.groupby(["precision", "method"], sort=False):
-        precision, method = map(str, names)
+    for (precision, method), of_method in levels.groupby(["precision", "method"], sort=False):
         by_what = {row["what"]: row for row in of_method.to_dict("records")}
-        cells = [_level(by_what[what], table) for what in SHOWN]
-        table.rows.append([precision, look(method).label, *cells])
-    return table
+        content.rows.append(
+            [str(precision), method_label(str(method)), *(_level(by_what[what]) for what in SHOWN)]
+        )
+    return content
 
 
-def _level(row: dict[Any, Any], table: TextTable) -> str:
+def _level(row: dict[Any, Any]) -> Cell:
     if pd.isna(row["estimate"]):
-        return COLLAPSED if row["status"] == "collapsed" else ABSENT
-    text = f"{row['estimate']:.{4 if row['unit'] == NATS else 2}f}"
-    text += f" ({row['lr']:g})"
-    return text + (table.note(f"{row['n']} seeds only") if row["n"] < 3 else "")
+        return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT)
+    notes = (f"{row['n']} seeds only",) if row["n"] < 3 else ()
+    form = ".4f" if row["unit"] == NATS else ".2f"
+    return number(row["estimate"], form, tail=f" ({row['lr']:g})", notes=notes)
 
 
-def _rates(rows: pd.DataFrame) -> str:
-    return f", {RATES[rows['rates'].iloc[0]]}" if len(rows) else ""
+def _estimates(
+    rows: pd.DataFrame, kinds: list[str], title: str, caption: Sequence[str] = ()
+) -> Table:
+    """A row per precision and method that has a number, a column per contrast."""
+    kept = rows[rows["kind"].isin(kinds)]
+    whats = (
+        [FLOAT32, *map(name, COMBINATIONS)]
+        if kinds == [LEAD]
+        else list(dict.fromkeys(kept["what"]))
+    )
+    content = Table(title, ["precision", "method", *whats], names=2, caption=list(caption))
+    for (precision, method), of_method in kept.groupby(["precision", "method"], sort=False):
+        if of_method["estimate"].notna().any():
+            by_what = {row["what"]: row for row in of_method.to_dict("records")}
+            label = str(method) if method == ALL else method_label(str(method))
+            cells = [
+                Cell(_with_interval(by_what[what]), _known(by_what[what]["estimate"]))
+                for what in whats
+            ]
+            content.rows.append([str(precision), label, *cells])
+    return content
 
 
-def _gains(rows: pd.DataFrame, quantity: str) -> TextTable:
-    kept = rows[rows["kind"] == GAIN]
-    whats = list(dict.fromkeys(kept["what"]))
-    title = f"gain in {quantity} ({QUANTITIES[quantity]}) over all rounded by what alone is made exact{_rates(rows)}"
-    return _filled(TextTable(title, ["precision", "method", *whats], names=2), kept, whats)
-
-
-def _effects(rows: pd.DataFrame, quantity: str) -> TextTable:
-    kept = rows[rows["kind"].isin([MAIN_EFFECT, INTERACTION])]
-    whats = list(dict.fromkeys(kept["what"]))
-    title = f"gain in {quantity} ({QUANTITIES[quantity]}), all eight combinations{_rates(rows)}"
-    table = TextTable(title, ["precision", "method", *whats], names=2)
-    return _filled(table, kept, whats)
-
-
-def _shares(rows: pd.DataFrame, quantity: str) -> TextTable:
-    kept = rows[rows["kind"].isin([GAP, EXPLAINED])]
-    whats = list(dict.fromkeys(kept["what"]))
-    title = f"{quantity}: loss from fp32 ({QUANTITIES[quantity]}) and % of it that exactness brings back{_rates(rows)}"
-    table = TextTable(title, ["precision", "method", *whats], names=2)
-    table.caption.append("A share stands only where the loss's interval lies above 0.")
-    return _filled(table, kept, whats)
-
-
-def _leads(rows: pd.DataFrame, quantity: str) -> TextTable:
-    kept = rows[rows["kind"] == LEAD]
-    whats = [FLOAT32, *map(name, COMBINATIONS)]
-    title = f"BSZO's lead over MeZO in {quantity} ({QUANTITIES[quantity]}){_rates(rows)}"
-    return _filled(TextTable(title, ["precision", "method", *whats], names=2), kept, whats)
-
-
-def _filled(table: TextTable, rows: pd.DataFrame, whats: list[str]) -> TextTable:
-    """A row per precision and method that has a number."""
-    for names, of_method in rows.groupby(["precision", "method"], sort=False):
-        if of_method["estimate"].isna().all():
-            continue
-        precision, method = map(str, names)
-        by_what = {row["what"]: row for row in of_method.to_dict("records")}
-        label = method if method == ALL else look(method).label
-        table.rows.append([precision, label, *(_with_interval(by_what[what]) for what in whats)])
-    return table
+def _known(value: float) -> float | None:
+    return None if pd.isna(value) else float(value)
 
 
 def _with_interval(row: Any) -> str:

@@ -103,7 +103,7 @@ def test_no_runs_make_empty_frames(tmp_path: Path) -> None:
 
 def test_analysis_imports_neither_torch_nor_zo() -> None:
     code = (
-        "import sys, analysis.report.sweep_tables, analysis.report.figures\n"
+        "import sys, analysis.report.sweep, analysis.report.page.build\n"
         "print([m for m in ('torch', 'transformers', 'zo', 'hydra') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -1,17 +1,23 @@
-"""A page with something of everything: cells of the paper that are measured, collapsed, interrupted and missing."""
+"""A page with something of everything: cells that are measured, collapsed, interrupted and missing, and single runs."""
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
 from analysis.logs.sources import CACHE
 from analysis.paper import printed_numbers
-from analysis.report.page.command_line import Material, report
+from analysis.report.page.build import Material, report
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from tests.analysis.make_frames import made_frames
 
-RESULTS = Path(__file__).parents[3] / "results"
+NASTY = 'cpu: <img src=x onerror=alert(1)> & "co" </script>'
+SINGLE = {"gpt2-bszo": 0.0, "llama-bszo": np.nan, "qwen3-bszo": 1.0}
+"""Runs without a sweep -> exit code: finished, without an end, failed."""
 
 
 def status(cell: dict) -> str:
@@ -26,23 +32,31 @@ def status(cell: dict) -> str:
 
 
 def material() -> Material:
-    """What such a page is made of; one run has a name that would break a careless page."""
+    """What such a page is made of; the quickstart is the newest sweep, one device would break a careless page."""
     cells = sweep_cells.cells((), CACHE)
     frames = made_frames(cells, status)
-    nasty = frames.runs["optimizer.name"] == "zero_shot"
-    frames.runs.loc[nasty, "provenance.device"] = (
-        'cpu: <img src=x onerror=alert(1)> & "co" </script>'
-    )
-    return Material(frames, fill(cells, frames.runs), printed_numbers.load(), RESULTS)
+    runs = frames.runs.assign(steps=40.0)
+    runs["exit_code"] = runs["exit_code"].astype(float)
+    runs.loc[runs["status"] == "unfinished", "exit_code"] = np.nan
+    runs.loc[runs["group"] == "quickstart", "started"] = "2026-02-01T12:00:00"
+    runs.loc[runs["optimizer.name"] == "zero_shot", "provenance.device"] = NASTY
+    bszo = runs[(runs["group"] == "table4") & (runs["optimizer.name"] == "bszo")].iloc[
+        [0] * len(SINGLE)
+    ]
+    single = bszo.assign(run_id=list(SINGLE), group="", exit_code=list(SINGLE.values()))
+    single["status"] = ["finished", "unfinished", "unfinished"]
+    source = frames.history._rows
+    rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
+    both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
+    return Material(both, fill(cells, both.runs), printed_numbers.load(), printed_numbers.DIRECTORY)
 
 
 def empty_material() -> Material:
     """No run at all."""
-    cells = sweep_cells.cells((), CACHE)
-    frames = made_frames(cells.iloc[:1])
-    runs: pd.DataFrame = frames.runs.iloc[:0]
-    nothing = type(frames)(runs, frames.history, ())
-    return Material(nothing, fill(cells, runs), printed_numbers.load(), RESULTS)
+    full = material()
+    nothing = Frames(full.frames.runs.iloc[:0], full.frames.history, ())
+    filled = fill(sweep_cells.cells((), CACHE), nothing.runs)
+    return dataclasses.replace(full, frames=nothing, filled=filled)
 
 
 def write_page(path: Path) -> Path:

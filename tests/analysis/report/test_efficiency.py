@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.report.efficiency import SWEEPS, main
+from analysis.report.command import main
+from analysis.report.efficiency import SWEEPS
 from analysis.select import sweep_cells
 from tests.analysis.make_logs import config, history, summary, write_run
 
@@ -47,7 +48,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(sweep, method, **{"time/step_ms_median": ms, "mem/peak_gib": gib})
     write("table4", "hizoo", "another GPU", **{"time/step_ms_median": 50.0, "mem/peak_gib": 9.0})
     write("table4", "mezo_adam", **{"run/status": "collapsed", "time/step_ms_median": 1.0})
-    assert main(["--runs", str(root / "out"), "--results", str(root), "--cache", str(root / "c")]) == 0  # fmt: skip
+    places = ["--runs", str(root / "out"), "--results", str(root), "--cache", str(root / "c")]
+    assert main(["efficiency", *places]) == 0
     return root
 
 
@@ -75,5 +77,5 @@ def test_a_collapsed_run_has_no_time(results: Path) -> None:
 def test_without_a_run_the_page_says_what_makes_them(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     arguments = ["--runs", str(tmp_path / "out"), "--cache", str(tmp_path / "c")]
-    assert main([*arguments, "--results", str(tmp_path)]) == 0
+    assert main(["efficiency", *arguments, "--results", str(tmp_path)]) == 0
     assert "make measured" in (tmp_path / "table4" / "efficiency.md").read_text()

@@ -1,4 +1,4 @@
-"""The figures' numbers, what they say of gaps, and that the same numbers give the same bytes."""
+"""The figures' numbers: what is averaged, what is thinned, what stands beside the paper; and when they are drawn."""
 
 from pathlib import Path
 
@@ -6,36 +6,34 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from analysis.logs.frames import Frames, read_frames
 from analysis.logs.sources import CACHE
 from analysis.paper import printed_numbers
-from analysis.report.figures import beside_paper, curves, grids
-from analysis.report.figures.command_line import main, sweep_drawings
-from analysis.report.figures.drawing import Drawing, page, write
-from analysis.report.figures.ranks import rank_plot
-from analysis.report.figures.thinning import BINS, note, thin, width
-from analysis.report.style import look
+from analysis.report.figures import beside_paper, curves
+from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.figures.histories import BINS, evaluations, read, thin
+from analysis.report.figures.overview import overview
+from analysis.report.figures.paint import page
+from analysis.report.style import RC, look
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
+from analysis.select.sweep_selection import Selection, select
 from analysis.select.trials import Trials, of_group, of_sweep
 from tests.analysis.make_frames import Status, finished, made_frames
 
 
-def made(sweep: str, status: Status = finished, steps: int = 40) -> tuple[Trials, pd.DataFrame]:
+def made(sweep: str, status: Status = finished, steps: int = 40) -> Trials:
     cells = sweep_cells.cells([sweep], CACHE)
     frames = made_frames(cells, status, steps)
     filled = fill(cells, frames.runs)
     there = of_sweep(sweep, filled, frames.runs, frames.history.one)
     assert there is not None
-    return there, filled
+    return there
 
 
-def axes_of(drawing: Drawing) -> list[mpl.axes.Axes]:
-    with mpl.rc_context():
-        figure: Figure = page(drawing)
-    return figure.axes
+def lines(panel: Panel, shape: str = "line") -> list[Series]:
+    return [series for series in panel.series if series.shape == shape]
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +45,11 @@ def test_thinning_keeps_every_spike() -> None:
     steps = np.arange(0, 1001)
     loss = np.where(steps > 0, 1.0, np.nan)
     loss[500], loss[700], loss[900] = 50.0, -3.0, np.inf
-    rows = pd.DataFrame({"step": steps, "train/loss": loss})
-    assert width(1000) == -(-1000 // BINS)
-    thinned = thin(rows, "train/loss", width(1000))
+    thinned = thin(pd.DataFrame({"step": steps, "train/loss": loss}), "train/loss", 17)
     assert len(thinned) <= BINS
     assert (thinned["high"].max(), thinned["low"].min()) == (50.0, -3.0)
     assert (thinned["median"] == 1.0).all()
     assert thinned["n"].sum() == 999  # neither step 0 nor the infinite one
-    assert "median of 17 steps" in note(width(1000))
-    assert note(1) == "Every step is drawn."
-    assert thin(rows, "optim/none", 17).empty
 
 
 def test_evaluations_count_passes_and_minutes_of_steps() -> None:
@@ -68,130 +61,131 @@ def test_evaluations_count_passes_and_minutes_of_steps() -> None:
             "eval/val_accuracy": [0.5, np.nan, 0.6, 0.7],
         }
     )
-    rows = curves.evaluations(history)
+    rows = evaluations(history)
     assert list(rows["step"]) == [0, 2, 3]
     assert list(rows["forwards"]) == [0, 4, 6]
     assert list(rows["minutes"]) == [0, 1, 2]
 
 
-def test_chosen_runs_alone_are_drawn_and_seeds_get_a_mean() -> None:
-    there, filled = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
-    drawing = curves.accuracy_drawing(there, curves.ACCURACY[0])
-    assert drawing is not None
-    assert [panel.facet["task"] for panel in drawing.panels] == ["sst2"]
-    assert drawing.data.groupby("method")["run_id"].nunique().eq(5).all()
-    assert drawing.data.groupby("method")["lr"].nunique().eq(1).all()
-    (axes,) = axes_of(drawing)[:1]
-    mezo = [line for line in axes.lines if line.get_color() == look("mezo").colour]
-    assert len(mezo) == 6  # five seeds and their mean
-    assert any("600 of 750 runs of table1 lack" in line for line in drawing.notes), drawing.notes
-    assert filled["status"].eq("missing").sum() == 600
+def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
+    there = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
+    figure = curves.accuracy(there, read(there), "steps")
+    assert figure is not None
+    (panel,) = figure.panels
+    assert panel.facet["task"] == "sst2"
+    assert {len(series.runs.split()) for series in lines(panel)} == {5}
+    assert len({series.method for series in lines(panel)}) == len(lines(panel))
+    assert any("600 of 750 runs of table1 lack" in note for note in figure.notes)
+
+
+def test_runs_of_different_models_are_never_averaged() -> None:
+    """Three models under one name, as user runs of `model.path` were: same method, rate and seed count."""
+    cells = sweep_cells.cells(["quickstart"], CACHE)
+    one = cells[cells["optimizer"] == "bszo"].head(1)
+    parts = []
+    for i, path in enumerate(("gpt2", "llama-3.2-1b", "qwen3-0.6b")):
+        frames = made_frames(one.assign(run_id=f"run-{path}", seed=i))
+        parts.append((frames.runs.assign(group="mine", **{"model.path": path}), frames.history))
+    runs = pd.concat([part for part, _ in parts], ignore_index=True)
+    histories = {str(part["run_id"].iloc[0]): history for part, history in parts}
+    there = of_group("mine", runs, lambda run_id, keys: histories[run_id].one(run_id, keys))
+    assert there is not None
+    for figure in curves.sweep_figures(there):
+        for panel in figure.panels:
+            for series in panel.series:
+                assert len(series.runs.split()) <= 1, (figure.name, series.words)
+    seeds = runs.assign(**{"model.path": "gpt2"})
+    there = of_group("mine", seeds, lambda run_id, keys: histories[run_id].one(run_id, keys))
+    assert there is not None
+    figure = curves.chosen_loss(there, read(there))
+    assert figure is not None
+    assert [len(series.runs.split()) for series in lines(figure.panels[0])] == [3]
 
 
 def test_figure_1_marks_collapses_and_every_rate() -> None:
-    there, _ = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
-    drawing = grids.loss_by_rate(there)
-    assert drawing is not None
-    assert len(drawing.panels) == 7  # six methods, and all at their best
-    axes = axes_of(drawing)
-    crosses = [line for line in axes[0].lines if line.get_marker() == "x"]
-    assert len(crosses) == 1
-    assert float(np.asarray(crosses[0].get_xdata())[0]) == 20.0
-    assert {text.get_text().rstrip(" ←") for text in axes[0].texts} == {
+    there = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
+    figure = curves.loss_by_rate(there, read(there))
+    assert figure is not None
+    assert len(figure.panels) == 7  # six methods, and all at their best
+    (cross,) = lines(figure.panels[0], "cross")
+    assert list(cross.x) == [20.0]
+    ends = [series.end for series in lines(figure.panels[0])]
+    assert {end.rstrip(" ←") for end in ends} == {
         f"{lr:g}" for lr in (5e-6, 1e-6, 5e-7, 1e-7, 5e-8)
     }
-    assert sum("←" in text.get_text() for text in axes[0].texts) == 1
+    assert sum("←" in end for end in ends) == 1
 
 
 def test_rates_figure_puts_collapses_at_the_foot() -> None:
-    there, _ = made("table3_opt_13b", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
-    drawing = grids.rate_sensitivity(there)
-    assert drawing is not None
-    axes = axes_of(drawing)[0]
-    crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    collapsed = drawing.data[
-        (drawing.data["status"] == "collapsed")
-        & (drawing.data["task"] == drawing.panels[0].facet["task"])
-    ]
-    assert len(crosses) == len(collapsed) > 0
-    assert {float(np.asarray(c.get_ydata())[0]) for c in crosses} == {axes.get_ylim()[0]}
+    there = made("table3_opt_13b", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
+    figure = curves.rates(there)
+    assert figure is not None
+    panel = figure.panels[0]
+    crosses = lines(panel, "cross")
+    assert crosses
+    with mpl.rc_context(RC):
+        axes = page(figure).axes[0]
+    drawn = [line for line in axes.lines if line.get_marker() == "x"]
+    assert len(drawn) == len(crosses)
+    assert {float(np.asarray(line.get_ydata())[0]) for line in drawn} == {axes.get_ylim()[0]}
 
 
 def test_ablation_stands_beside_the_paper(printed: printed_numbers.Paper) -> None:
-    cells = beside_paper.printed_for("table5_c", printed)
-    alone = beside_paper.ablation("table5_c", cells, None)
+    alone = beside_paper.ablation("table5_c", printed, None)
     assert alone is not None
-    assert set(alone.data["source"]) == {"paper"}
+    assert all(series.hollow for panel in alone.panels for series in panel.series)
     assert "Nothing of this has been measured" in alone.notes[0]
-    there, _ = made("table5_c")
-    both = beside_paper.ablation("table5_c", cells, there)
+    both = beside_paper.ablation("table5_c", printed, made("table5_c"))
     assert both is not None
-    measured = both.data[both.data["source"] == "measured"]
-    assert set(zip(measured["k"], measured["adaptive_noise"], strict=True)) == {
-        (k, adaptive) for k in (1, 2, 4, 8) for adaptive in ("with", "without")
-    }
-    assert beside_paper.ablation("table1", cells, there) is None
+    measured = [s for panel in both.panels for s in panel.series if not s.hollow]
+    assert {len(series.x) for series in measured} == {4}  # k = 1, 2, 4, 8
+    assert beside_paper.ablation("table1", printed, None) is None
 
 
 def test_variants_of_one_method_share_a_panel() -> None:
-    there, _ = made("table5_a")
+    there = made("table5_a")
     assert [look(method).label for method in there.methods] == ["k = 1", "k = 2", "k = 4", "k = 8"]
     assert [facet["task"] for facet, _ in there.facets()] == ["rte", "sst2"]
-    chosen = there.table[there.table["chosen"]]
-    assert chosen.groupby(["task", "method"]).size().eq(1).all()
 
 
 def test_memory_figure_is_the_papers_with_ours(printed: printed_numbers.Paper) -> None:
-    there, _ = made("table4")
-    drawing = beside_paper.efficiency("table4", beside_paper.printed_for("table4", printed), there)
-    assert drawing is not None
-    by_source = drawing.data.groupby("source")["value"].count()
-    assert dict(by_source) == {"measured": 30, "paper": 30}
-    row = drawing.data[
-        (drawing.data["source"] == "paper")
-        & (drawing.data["model"] == "opt-13b")
-        & (drawing.data["method"] == "hizoo")
-    ]
-    assert sorted(row["value"]) == [58.9, 877.1]
+    figure = beside_paper.efficiency("table4", printed, made("table4"))
+    assert figure is not None
+    bars = [series for panel in figure.panels for series in panel.series]
+    assert sum(series.hollow for series in bars) == 30
+    assert sum(not series.hollow for series in bars) == 30
+    values = [s.y[0] for s in bars if s.words == "HiZOO, OPT-13B, paper"]
+    assert sorted(values) == [58.9, 877.1]
 
 
-def test_signals_are_bszos(printed: printed_numbers.Paper) -> None:
-    there, _ = made("table3_opt_1_3b", lambda c: "finished" if c["task"] == "rte" else "missing")
-    drawing = curves.signals_drawing(there)
-    assert drawing is not None
-    assert set(drawing.data["method"]) == {"bszo", "bszo_b"}
-    assert [panel.title for panel in drawing.panels] == [
-        f"{label} · RTE" for label in curves.SIGNALS.values()
-    ]
+def test_signals_are_bszos() -> None:
+    there = made("table3_opt_1_3b", lambda c: "finished" if c["task"] == "rte" else "missing")
+    figure = curves.signals(there, read(there))
+    assert figure is not None
+    assert {s.method for panel in figure.panels for s in panel.series} == {"bszo", "bszo_b"}
 
 
-def test_ranks_have_a_panel_per_family() -> None:
-    ranks = pd.DataFrame(
-        {
-            "family": ["a", "a", "b"],
-            "method": ["mezo", "bszo", "mezo"],
-            "average_rank": [2.0, 1.0, 1.5],
-            "cells": [9, 9, 4],
-            "friedman_p": 0.1,
-            "critical_difference": [0.5, 0.5, np.nan],
-        }
-    )
-    drawing = rank_plot(ranks)
-    assert drawing is not None
-    assert [panel.title for panel in drawing.panels] == ["a: 9 cells", "b: 4 cells"]
-    assert len(axes_of(drawing)[0].patches) == 1  # the critical difference
-    assert len(axes_of(drawing)[1].patches) == 0
-    assert rank_plot(ranks.iloc[:0]) is None
+def test_ranks_have_a_panel_per_family_and_a_bar_where_it_applies() -> None:
+    known = {
+        "family": ["a", "a", "b"],
+        "method": ["mezo", "bszo", "mezo"],
+        "average_rank": [2.0, 1.0, 1.5],
+    }
+    ranks = pd.DataFrame({**known, "cells": [9, 9, 4], "critical_difference": [0.5, 0.5, np.nan]})
+    figure = beside_paper.ranks_figure(ranks)
+    assert figure is not None
+    assert [panel.title for panel in figure.panels] == ["a: 9 cells", "b: 4 cells"]
+    assert [len(lines(panel)) for panel in figure.panels] == [1, 0]
+    assert beside_paper.ranks_figure(ranks.iloc[:0]) is None
 
 
 def test_other_configurations_are_drawn_only_where_nothing_else_is(quickstart: Path) -> None:
     frames = read_frames([quickstart])
-    filled = fill(sweep_cells.cells(["quickstart"], CACHE), frames.runs)
-    there = of_sweep("quickstart", filled, frames.runs, frames.history.one)
+    cells = sweep_cells.cells(["quickstart"], CACHE)
+    there = of_sweep("quickstart", fill(cells, frames.runs), frames.runs, frames.history.one)
     assert there is not None
     assert len(there.table) == 6
     assert "with another configuration" in there.notes[0]
-    cells = sweep_cells.cells(["quickstart"], CACHE)
     more = made_frames(cells)
     both = Frames(pd.concat([frames.runs, more.runs]), more.history, ())
     there = of_sweep("quickstart", fill(cells, both.runs), both.runs, more.history.one)
@@ -201,53 +195,51 @@ def test_other_configurations_are_drawn_only_where_nothing_else_is(quickstart: P
     assert of_group("nobody", frames.runs, frames.history.one) is None
 
 
-def test_same_numbers_same_bytes_and_no_second_drawing(tmp_path: Path) -> None:
-    there, _ = made("figure1")
-    drawing = grids.loss_by_rate(there)
-    assert drawing is not None
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    first = write(drawing, tmp_path / "one")
-    second = write(drawing, tmp_path / "two")
-    for one, two in zip(first, second, strict=True):
-        assert one.read_bytes() == two.read_bytes(), one.name
-    before = [path.stat().st_mtime_ns for path in first]
-    write(drawing, tmp_path / "one")
-    assert [path.stat().st_mtime_ns for path in first][1:] == before[1:]  # the png and the pdf stay
-    drawing.data.loc[0, "median"] += 1
-    write(drawing, tmp_path / "one")
-    assert first[1].stat().st_mtime_ns != before[1]
+@pytest.fixture
+def selection(quickstart: Path) -> Selection:
+    return select(read_frames([quickstart]), "quickstart", [quickstart])
 
 
-def test_command(quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["quickstart", "table4", "--runs", str(quickstart), "--results", str(tmp_path)]) == 0
+def test_overview_draws_running_means_and_no_single_steps(selection: Selection) -> None:
+    figure = overview(selection)
+    loss, accuracy = figure.panels
+    logged = selection.history.one("mezo-4", ["train/loss"]).set_index("step")["train/loss"]
+    (mezo,) = [s for s in lines(loss) if s.runs == "mezo-4"]
+    assert mezo.y[list(mezo.x).index(20)] == pytest.approx(logged.loc[18:21].mean())
+    assert len(lines(loss)) == 5  # one line per run that trains
+    (cross,) = lines(loss, "cross")
+    assert list(cross.x) == [6.0]  # the loss of step 7 is not finite
+    (drawn,) = [s for s in lines(accuracy) if s.runs == "mezo-4"]
+    np.testing.assert_allclose(drawn.x, [0, 20, 40, 60, 80])
+    np.testing.assert_allclose(drawn.y, [50, 60, 75, 70, 75])
+    assert drawn.best == 2
+    assert [list(s.y) for s in lines(accuracy, "level")] == [[50.0]]
+    assert "MeZO 0.0001" in figure.notes[0]
+
+
+def test_a_collapsing_run_does_not_flatten_the_others(selection: Selection) -> None:
+    history = selection.history.of(selection.history.run_ids)
+    history.loc[(history["run_id"] == "mezo-1") & (history["step"] > 2), "train/loss"] *= 1e6
+    exploded = Selection(
+        **{**vars(selection), "history": type(selection.history).of_frame(history)}
     )
-    names = {path.name for path in (tmp_path / "quickstart").iterdir()}
-    assert {"loss_by_rate.png", "lr.pdf", "accuracy_time.csv"} <= names
-    assert {path.name for path in (tmp_path / "table4").iterdir()} == {
-        f"efficiency.{e}" for e in ("csv", "png", "pdf")
-    }
-    capsys.readouterr()
-    assert main(["table1", "--runs", str(quickstart), "--results", str(tmp_path)]) == 2
-    assert "no run of sweep table1" in capsys.readouterr().err
-    assert main(["quickstart", "--runs", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    assert overview(exploded).panels[0].limits[1] < 1.5
 
 
-def test_a_sweep_without_runs_or_printed_numbers_has_no_figure(
-    printed: printed_numbers.Paper,
-) -> None:
-    assert sweep_drawings("table1", None, printed) == []
+def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> None:
+    def figure(height: float) -> Figure:
+        return Figure(
+            "f", "T", [Panel("P", "step", "loss", [Series("mezo", [1, 2], [1.0, height])])]
+        )
 
-
-def test_a_figure_depends_on_the_module_that_draws_its_panels():
-    from functools import partial
-
-    from analysis.report.figures import drawing
-
-    def draw(axes, colour):
-        raise AssertionError("not drawn here")
-
-    panel = drawing.Panel("", partial(partial(draw), colour="red"))
-    assert drawing._source(panel) == Path(__file__)
+    table, png, pdf = write(figure(2.0), tmp_path)
+    first = png.read_bytes()
+    png.write_bytes(b"kept")
+    write(figure(2.0), tmp_path)
+    assert png.read_bytes() == b"kept"
+    write(figure(3.0), tmp_path)
+    assert png.read_bytes() not in (b"kept", first)
+    assert "3" in table.read_text().splitlines()[-1]
+    pdf.unlink()
+    write(figure(3.0), tmp_path)
+    assert b"CreationDate" not in pdf.read_bytes()

@@ -7,6 +7,7 @@ import pytest
 
 from analysis.logs.sources import load
 from analysis.report import manifest
+from analysis.report.command import main
 from analysis.select import sweep_cells
 from tests.analysis.make_logs import config, write_run
 
@@ -57,12 +58,12 @@ def test_command_says_what_lacks(
 ) -> None:
     cache, results = str(tmp_path / "cache"), tmp_path / "results"
     options = ["--runs", str(quickstart), "--cache", cache, "--results", str(results)]
-    assert manifest.main([*options, "--sweep", "quickstart"]) == 0
+    assert main(["manifest", *options, "--sweep", "quickstart"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "1 of 3 runs of quickstart lack (1 missing)" in said
     assert "4 runs fill no cell of any sweep: bszo-3, bszo-4, mezo-5, zero" in said
     assert (results / "manifest.csv").exists()
-    assert manifest.main([*options, "--strict"]) == 2
+    assert main(["manifest", *options, "--strict"]) == 2
     assert capsys.readouterr().err.startswith("error: 1 of 3 runs of quickstart lack")
-    assert manifest.main([*options, "--sweep", "tabel1"]) == 2
+    assert main(["manifest", *options, "--sweep", "tabel1"]) == 2
     assert "there is no sweep tabel1: there are " in capsys.readouterr().err

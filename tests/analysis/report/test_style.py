@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.paper.names import PAPER_METHODS, plain, variant_name
-from analysis.report.page.content import DARK_GROUND, contrast, on_dark
+from analysis.report.page.vega import DARK_GROUND, contrast, on_dark
 from analysis.report.style import LOOKS, SPARE, look
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.logs.frames import read_frames
-from analysis.report.sweep_tables import compare, main, method_table
-from analysis.report.text_table import markdown
+from analysis.report.command import main
+from analysis.report.sweep import compare, method_frame, method_table
+from analysis.report.table import markdown
 from analysis.select.sweep_selection import select
 from tests.analysis.make_logs import config, history, summary, write_run
 
@@ -19,7 +20,9 @@ FILES = [
 
 
 def make(logs: Path, results: Path, *more: str) -> Path:
-    assert main(["quickstart", "--runs", str(logs), "--results", str(results), *more]) == 0
+    assert (
+        main(["tables", "quickstart", "--runs", str(logs), "--results", str(results), *more]) == 0
+    )
     return results / "quickstart"
 
 
@@ -32,7 +35,7 @@ def made(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_of(logs: Path) -> str:
     """The main table as markdown, without writing a file."""
     selection = select(read_frames([logs]), "quickstart", [logs])
-    return markdown(method_table(selection, compare(selection)))
+    return markdown(method_table(selection, method_frame(selection, compare(selection))))
 
 
 def records(path: Path) -> list[dict[str, str]]:
@@ -174,7 +177,7 @@ def test_lost_files_are_mentioned(logs: Path) -> None:
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence that the command says when it stops with exit code 2."""
-    assert main(list(arguments)) == 2
+    assert main(["tables", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -191,11 +194,11 @@ def test_errors_are_one_sentence(
     assert str(empty) in said
     assert "`python train.py sweep=quickstart`" in said
     said = fails(capsys, *runs, str(tmp_path / "nowhere"))
-    assert "nowhere: make the runs with `python train.py sweep=quickstart`" in said
+    assert "nowhere: make the runs with `python train.py -m sweep=quickstart`" in said
     write_run(logs, "more", config("bszo", 1e-5, steps=80), [], {})
     assert "differ in steps: 40, 80" in fails(capsys, *runs, str(logs))
     assert not (tmp_path / "results").exists()
-    main([*runs, str(logs), "--where", "optimizer.name=mezo"])
+    main(["tables", *runs, str(logs), "--where", "optimizer.name=mezo"])
     assert (tmp_path / "results" / "quickstart" / "table.md").exists()
     (tmp_path / "file").touch()
     blocked = ["quickstart", "--runs", str(logs / "mezo-4"), "--results", str(tmp_path / "file")]
@@ -217,7 +220,7 @@ def test_help_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     text = capsys.readouterr().out
-    assert "python -m analysis.report.sweep_tables quickstart --runs out" in text
+    assert "python -m analysis tables quickstart" in text
     with pytest.raises(SystemExit, match="2"):
         main([])
 
@@ -227,8 +230,8 @@ def test_if_any_does_nothing_without_runs(
 ) -> None:
     for place in (logs, tmp_path / "nowhere"):
         asked = ["table1", "--runs", str(place), "--results", str(tmp_path / "results")]
-        assert main([*asked, "--if-any"]) == 0
+        assert main(["tables", *asked, "--if-any"]) == 0
         assert capsys.readouterr() == ("", "")
-        assert main(asked) == 2
+        assert main(["tables", *asked]) == 2
         capsys.readouterr()
     assert not (tmp_path / "results").exists()

@@ -10,8 +10,8 @@ import pytest
 
 from analysis.logs.frames import FILE_COLUMNS
 from analysis.paper.printed_numbers import METHODS, load
-from analysis.report.paper_layout import Page
-from analysis.report.text_table import latex, markdown
+from analysis.report.paper_layout import layouts
+from analysis.report.table import latex, markdown
 from analysis.select.cell_runs import EDGE, fill, shortfall
 from analysis.select.paper_cells import GIB_IN_GB, beside
 from analysis.select.sweep_cells import COLUMNS
@@ -96,7 +96,7 @@ def test_mean_and_sample_std_over_seeds() -> None:
     run3 = one(frame, table=11, task="cb", method="mezo", run="3")
     assert (run3["measured"], run3["difference"]) == pytest.approx((85.0, 85.0 - 91.07))
     assert one(frame, table=1, task="avg", method="mezo")["here"] == "missing"
-    page = markdown(Page(1, frame, {"table1": "most lack"}).tables()[0])
+    page = markdown(layouts(1, frame, {"table1": "most lack"})[0])
     assert "| 85.00 (±7.91; 5) |" in page
     assert "−1.07" in page
     assert "ᵃ most lack" in page
@@ -113,7 +113,7 @@ def test_averages_need_every_task_and_leave_out_collapses() -> None:
     assert average["measured"] == pytest.approx((90 + 3 * 60) / 4)
     assert average["remark"].startswith("leaves out trec, which collapsed; bold compares")
     assert one(frame, table=1, task="avg", method="bszo")["measured"] == pytest.approx(66.0)
-    page = markdown(Page(1, frame, {}).tables()[0])
+    page = markdown(layouts(1, frame, {})[0])
     assert r"| \* |" in page
     assert "leaves out trec, which collapsed" in page
 
@@ -177,7 +177,7 @@ def test_bold_waits_for_the_whole_column() -> None:
     assert without_one[(without_one["table"] == 1) & (without_one["task"] == "rte")][
         "here_bold"
     ].any()
-    assert "**90.00** (±–; 1)" in markdown(Page(1, frame, {}).tables()[0])
+    assert "**90.00** (±–; 1)" in markdown(layouts(1, frame, {})[0])
 
 
 def test_bold_waits_for_the_whole_grid() -> None:
@@ -231,7 +231,7 @@ def test_incomplete_grid_is_said_beside_the_number() -> None:
     cell = one(frame, table=3, model="opt-13b", task="sst2", method="mezo")
     assert (cell["measured"], cell["lr"], cell["lacking"]) == (pytest.approx(88.0), 1e-5, 1)
     lacks = {"table3_opt_13b": shortfall(filled)[0]}
-    page = markdown(Page(3, frame, lacks).tables()[0])
+    page = markdown(layouts(3, frame, lacks)[0])
     assert re.search(r"\| 88\.00[ᵃᵇᶜ ]+\|", page)
     assert "chosen among the runs that there are: 1 of 2 runs of table3_opt_13b lack" in page
 
@@ -282,12 +282,12 @@ def test_every_table_without_a_run() -> None:
     paper = load()
     frame = made(table1())
     for number in (1, 3, 4, 5, 11, 12):
-        page = "\n".join(markdown(table) for table in Page(number, frame, {}).tables())
+        page = "\n".join(markdown(table) for table in layouts(number, frame, {}))
         for text in paper.rows(f"table{number}")["printed"]:
             assert text.replace("*", r"\*") in page
         assert "difference |" not in page
         assert "ᵃ" in page
-    (table,) = Page(1, frame, {}).tables()
-    line = r"MeZO-Adam & paper & \textbf{92.34} ($\pm$0.50) & 63.61 ($\pm$\textbf{1.41}) & "
+    (table,) = layouts(1, frame, {})
+    line = r"MeZO-Adam & paper & \textbf{92.34} ($\pm$0.50) & 63.61 \textbf{($\pm$1.41)} & "
     assert line in latex(table)
     assert r" & here & --\textsuperscript{a} & " in latex(table)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.paper.printed_numbers import DIRECTORY, METHODS, load
-from analysis.report.statistics_page import main
+from analysis.report.command import main
 from analysis.select import sweep_cells
 from analysis.select.method_scores import measured_cells, measured_runs, paper_families, paper_runs
 from analysis.stats.method_comparison import cell_tests, conclusion, paired_differences, ranks
@@ -111,13 +111,13 @@ def test_paper_families() -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = shutil.copytree(DIRECTORY, tmp_path / "paper")
-    assert main(["--paper", str(copy), "--results", str(tmp_path)]) == 0
+    assert main(["audit", "--paper", str(copy), "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "BSZO is above MeZO (19 of 23 cells, +3.22 points" in shown
     for name in ("statistics.md", "differences.csv", "tests.csv", "ranks.csv"):
         assert (copy / name).read_bytes() == (DIRECTORY / name).read_bytes()
     (copy / "table3.csv").unlink()
-    assert main(["--paper", str(copy)]) == 2
+    assert main(["audit", "--paper", str(copy)]) == 2
     assert "there is no file" in capsys.readouterr().err
 
 
@@ -127,7 +127,7 @@ def test_command_on_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out, results = tmp_path / "out", tmp_path / "results"
     arguments = ["--runs", str(out), "--cache", str(tmp_path / "cache"), "--results", str(results)]
     out.mkdir()
-    assert main(["--sweeps", "quickstart", *arguments]) == 2
+    assert main(["compare", "quickstart", *arguments]) == 2
     assert "no two methods have a finished run in quickstart" in capsys.readouterr().err
     for method, place, best, correct in (
         *(("mezo", 0, 0.7, 13), ("mezo", 1, 0.6, 19)),
@@ -142,14 +142,14 @@ def test_command_on_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             history(2, accuracies),
             summary(2, accuracies, correct),
         )
-    assert main(["--sweeps", "quickstart", *arguments]) == 0
+    assert main(["compare", "quickstart", *arguments]) == 0
     (row,) = pd.read_csv(results / "tables" / "tests.csv").to_dict("records")
     assert (row["first"], row["second"], row["wins"], row["cells"]) == ("bszo", "mezo", 1, 1)
     assert row["mean_difference"] == pytest.approx(100 * (17 - 13) / 20)
     page = (results / "tables" / "statistics.md").read_text()
     assert "nothing can be said about the spread between seeds" in page
     assert "No ranks" in page
-    assert main(["--sweeps", "table5_a", *arguments]) == 2
+    assert main(["compare", "table5_a", *arguments]) == 2
     assert "varies" in capsys.readouterr().err
 
 

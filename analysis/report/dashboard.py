@@ -1,7 +1,7 @@
 """The W&B workspace and report of this suite, as code.
 
-    python -m analysis.dashboard --entity me --project zo             make both at W&B (needs a login)
-    python -m analysis.dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
+    python -m analysis dashboard --entity me --project zo             make both at W&B (needs a login)
+    python -m analysis dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
 
 The workspace is where runs are looked at while they go on: loss and accuracy by method, BSZO's signals,
 efficiency, collapses. The report has the same per method, its runs grouped by learning rate. Every
@@ -10,15 +10,14 @@ key is one of docs/design.md, and a test holds them against what runs log.
 Needs the extra `dashboards`. A dry run describes the report without its runs' project, which only W&B can look up.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from analysis.logs.run_file import LogError
 from analysis.paper.names import PAPER_METHODS
 from analysis.report.style import LOOKS, look
 from analysis.select.sweep_selection import ZERO_SHOT
@@ -55,27 +54,24 @@ HALF, THIRD = 12, 8  # of a report's 24 columns
 ROW = 6  # height of a panel
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make the dashboards, or write their specification; print where they are.
+def make(entity: str, project: str, directory: Path | None) -> list[str] | list[Path]:
+    """Make workspace and report at W&B, or write what would be sent; where they are.
 
-    Returns:
-        The exit code: 2, after one sentence on stderr, if they cannot be made.
+    Args:
+        entity: W&B's user or team.
+        project: its project.
+        directory: where a dry run writes; None sends.
+
+    Raises:
+        LogError: they cannot be made.
     """
-    arguments = _parser().parse_args(argv)
     if ws is None:
-        print("error: wandb-workspaces is missing: pip install -e '.[dashboards]'", file=sys.stderr)
-        return 2
-    entity, project = arguments.entity, arguments.project
+        raise LogError("wandb-workspaces is missing: pip install -e '.[dashboards]'")
     try:
-        places = (
-            _write(entity, project, arguments.out) if arguments.dry_run else _save(entity, project)
-        )
+        return _save(entity, project) if directory is None else _write(entity, project, directory)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"error: W&B did not take the dashboards: {reason[0]}", file=sys.stderr)
-        return 2
-    print("\n".join(map(str, places)))
-    return 0
+        raise LogError(f"W&B did not take the dashboards: {reason[0]}") from error
 
 
 def workspace(entity: str, project: str) -> Any:
@@ -180,7 +176,7 @@ def report(entity: str, project: str, with_runs: bool) -> Any:
         entity=entity,
         project=project,
         title="Zeroth-order fine-tuning",
-        description="Made by python -m analysis.dashboard.",
+        description="Made by python -m analysis dashboard.",
         width="fluid",
         blocks=blocks,
     )
@@ -246,28 +242,3 @@ def _normalised(content: Any) -> str:
         return value
 
     return json.dumps(walk(content), indent=2, ensure_ascii=False) + "\n"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.dashboard",
-        description="The W&B workspace and report of this suite.",
-        epilog="example: python -m analysis.dashboard --entity me --project zo --dry-run",
-    )
-    parser.add_argument("--entity", required=True, help="W&B user or team")
-    parser.add_argument("--project", required=True, help="W&B project of the runs")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write workspace.json and report.json, send nothing"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("results/local/dashboard"),
-        metavar="DIR",
-        help="where a dry run writes (default: results/local/dashboard)",
-    )
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

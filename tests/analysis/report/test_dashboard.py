@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis import dashboard
-from analysis.dashboard import CONFIG_KEYS, HISTORY_KEYS, SUMMARY_KEYS, main, specification
 from analysis.logs.frames import read_frames
+from analysis.report import dashboard
+from analysis.report.command import main
+from analysis.report.dashboard import CONFIG_KEYS, HISTORY_KEYS, SUMMARY_KEYS, specification
 from analysis.report.style import LOOKS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytest.importorskip("wandb_workspaces", reason="the extra `dashboards` is not installed")
 
 
@@ -107,9 +108,26 @@ def test_specification_is_the_same_every_time_and_reloads() -> None:
 def test_dry_run_writes_and_sends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--entity", "me", "--project", "zo", "--dry-run", "--out", str(tmp_path)]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "workspace.json"]
-    assert str(tmp_path / "workspace.json") in capsys.readouterr().out
+    assert (
+        main(
+            [
+                "dashboard",
+                "--entity",
+                "me",
+                "--project",
+                "zo",
+                "--dry-run",
+                "--results",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+    assert sorted(path.name for path in (tmp_path / "dashboard").iterdir()) == [
+        "report.json",
+        "workspace.json",
+    ]
+    assert str(tmp_path / "dashboard" / "workspace.json") in capsys.readouterr().out
 
 
 def test_without_a_login_it_says_so(
@@ -118,7 +136,7 @@ def test_without_a_login_it_says_so(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert main(["--entity", "me", "--project", "zo"]) == 2
+    assert main(["dashboard", "--entity", "me", "--project", "zo"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: W&B did not take the dashboards: ")
     assert "login" in error
@@ -128,5 +146,5 @@ def test_missing_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dashboard, "ws", None)
-    assert main(["--entity", "me", "--project", "zo", "--dry-run"]) == 2
+    assert main(["dashboard", "--entity", "me", "--project", "zo", "--dry-run"]) == 2
     assert "pip install -e '.[dashboards]'" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Histories at a length that a figure can show: thinned, and averaged over runs that differ in nothing but the seed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.select.evaluations import EVALUATED, evaluations
+from analysis.select.trials import FACET, Trials
+
+BINS = 60  # pieces of a history, of a panel's width
+LOSS = "train/loss"
+SIGNALS = {
+    "optim/noise_std": "noise σₑ",
+    "optim/shrinkage": "shrinkage γ",
+    "optim/residual_rms": "residual, rms",
+    "optim/posterior_trace": "posterior trace",
+    "optim/mu_norm": "‖μ‖",
+}
+SAME = (*FACET, "method", "lr", "configuration")
+"""Runs that agree in these differ in nothing but the seed."""
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What a sweep's runs logged, at a figure's length.
+
+    Attributes:
+        each: steps per piece.
+        thinned: run id -> key -> see `thin`.
+        evaluations: run id -> see `evaluations`.
+    """
+
+    each: int
+    thinned: dict[str, dict[str, pd.DataFrame]]
+    evaluations: dict[str, pd.DataFrame]
+
+    @property
+    def note(self) -> str:
+        """How the lines were thinned."""
+        if self.each == 1:
+            return "Every step is drawn."
+        return f"Lines: median of {self.each:,d} steps each; shaded: from the smallest to the largest value among them."
+
+
+def read(trials: Trials) -> Histories:
+    """Read every run's history once; the signals of the chosen runs alone."""
+    steps = trials.table["made_steps"].max()
+    each = max(1, -(-int(steps) // BINS)) if steps == steps else 1
+    thinned, evaluated = {}, {}
+    for row in trials.table.to_dict("records"):
+        signals = tuple(SIGNALS) if row["chosen"] else ()
+        history = trials.history(row["run_id"], [LOSS, *EVALUATED, *signals])
+        keys = [key for key in (LOSS, *signals) if key in history and history[key].notna().any()]
+        thinned[row["run_id"]] = {key: thin(history, key, each) for key in keys}
+        evaluated[row["run_id"]] = evaluations(history)
+    return Histories(each, thinned, evaluated)
+
+
+def thin(history: pd.DataFrame, key: str, each: int) -> pd.DataFrame:
+    """One row per piece of `each` steps that holds a finite value.
+
+    Step 0, the untrained model, does not count.
+
+    Returns:
+        Columns `step` (the middle), `median`, `low`, `high` (smallest and largest), `n` (values).
+    """
+    rows = history.reindex(columns=["step", key]).astype(float)
+    rows = rows[(rows["step"] > 0) & np.isfinite(rows[key])]
+    groups = rows.groupby((rows["step"] - 1) // each)
+    parts = {
+        "step": groups["step"].mean(),
+        "median": groups[key].median(),
+        "low": groups[key].min(),
+    }
+    return pd.DataFrame({**parts, "high": groups[key].max(), "n": groups[key].count()}).reset_index(
+        drop=True
+    )
+
+
+def same_but_seed(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of a trials' table in groups that differ in nothing but the seed."""
+    for _, group in rows.groupby(list(SAME), sort=False, dropna=False):
+        yield group
+
+
+def mean_over(pieces: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
+    """The mean of several runs where all of them have a value, `low` and `high` from the smallest to the largest run.
+
+    Args:
+        pieces: one frame per run, with `step`, x and y; a single one comes back as it is.
+        x: column of horizontal positions; averaged too.
+        y: column of heights.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    groups = pd.concat(pieces).groupby("step")
+    frame = pd.DataFrame(
+        {x: groups[x].mean(), y: groups[y].mean(), "low": groups[y].min(), "high": groups[y].max()}
+    )
+    frame = frame[groups.size() == len(pieces)]
+    return frame.reset_index(drop=x == "step")

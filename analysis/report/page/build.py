@@ -1,0 +1,302 @@
+"""The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup, escape
+
+from analysis.logs.frames import Frames
+from analysis.paper.names import method_label, method_order, model_label, task_label
+from analysis.paper.printed_numbers import TABLES, Paper
+from analysis.report.figures.beside_paper import paper_figures, ranks_figure
+from analysis.report.figures.curves import single_run_figure, sweep_figures
+from analysis.report.figures.drawing import Figure
+from analysis.report.page import checks, rows, vega
+from analysis.report.paper_tables import build as paper_tables
+from analysis.report.progress import progress
+from analysis.report.study.write import study_figures, study_page_tables, study_sentences
+from analysis.report.table import Cell, Table
+from analysis.select.paper_cells import SWEEPS, beside
+from analysis.select.study_claims import claims_frame
+from analysis.select.study_roundings import Roundings
+from analysis.select.study_runs import Study, of_filled
+from analysis.select.study_sweeps import names as study_names
+from analysis.select.sweep_cells import sweep_names
+from analysis.select.trials import Trials, of_group, of_sweep
+
+HERE = Path(__file__).parent
+FILTERS = {"model": model_label, "task": task_label, "method": method_label, "precision": str}
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the page is made of.
+
+    Attributes:
+        frames: all runs.
+        filled: the cells of all sweeps with what their runs say, see `analysis.select.cell_runs.fill`.
+        paper: the printed numbers.
+        checked: the directory of what was computed from the printed numbers.
+    """
+
+    frames: Frames
+    filled: pd.DataFrame
+    paper: Paper
+    checked: Path
+
+
+@dataclass
+class Page:
+    """Collects what goes into the template, and the data of every panel."""
+
+    material: Material
+    panels: dict[str, Any] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def figures(self, figures: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
+        """Several figures as a block; none without figures.
+
+        Args:
+            figures: what to show.
+            said: notes that stand elsewhere on the page and are left out.
+        """
+        shown = [self._figure(figure, said) for figure in figures]
+        return [{"kind": "figures", "figures": shown}] if shown else []
+
+    def _figure(self, figure: Figure, said: Sequence[str]) -> dict[str, Any]:
+        """A figure for the template; its panels' data are kept."""
+        panels = []
+        for panel in figure.panels:
+            name = f"p{next(self.numbers)}"
+            self.panels[name] = vega.panel_data(panel)
+            over = f" over {panel.xlabel}" if panel.xlabel else ""
+            label = f"{panel.title}: {panel.ylabel}{over}"
+            panels.append({"id": name, "title": panel.title, "facet": panel.facet, "label": label})
+        return {
+            "id": f"f{next(self.numbers)}",
+            "title": figure.title,
+            "notes": [note for note in figure.notes if note not in said],
+            "panels": panels,
+            "legend": vega.legend(figure),
+        }
+
+
+def words(text: str) -> Block:
+    """A sentence as a block."""
+    return {"kind": "words", "words": text}
+
+
+def table(content: Table) -> Block:
+    """A table as a block."""
+    return {"kind": "table", "table": content}
+
+
+def folded(title: str, small: str, blocks: Sequence[Block], opened: bool = False) -> Block:
+    """Blocks below a line that unfolds them."""
+    return {
+        "kind": "folded",
+        "title": title,
+        "small": small,
+        "blocks": list(blocks),
+        "open": opened,
+    }
+
+
+def report(material: Material) -> str:
+    """The page as text; the same logs give the same text."""
+    page = Page(material)
+    sections = [*_own(page), *_studies(page), *_runs(page), *_paper(page), *checks.sections(page)]
+    head = rows.headline(material.frames.runs, _newest(material), material.filled)
+    environment = jinja2.Environment(
+        autoescape=True, loader=jinja2.FileSystemLoader(HERE), trim_blocks=False
+    )
+    environment.filters["code"] = code_spans
+    environment.globals |= {"facet": facet_attributes, "sort_key": sort_key}
+    return environment.get_template("page.html").render(
+        **head,
+        css=vega.colour_rules() + (HERE / "page.css").read_text(encoding="utf-8"),
+        js=(HERE / "page.js").read_text(encoding="utf-8"),
+        library=vega.library(),
+        sections=[section for section in sections if section["blocks"]],
+        filters=_filters(sections),
+        panels=json.dumps(page.panels, ensure_ascii=False, separators=(",", ":")).replace(
+            "<", "\\u003c"
+        ),
+    )
+
+
+def _newest(material: Material) -> list[str]:
+    """The sweeps that have runs, the one whose last run started last first."""
+    runs = material.frames.runs
+    last = runs[runs["group"] != ""].groupby("group")["started"].max()
+    return list(last.sort_values(ascending=False, kind="stable").index)
+
+
+def _trials(material: Material, sweep: str) -> Trials | None:
+    """The runs of a sweep of conf/sweep, or of another group."""
+    history = material.frames.history.one
+    if sweep not in sweep_names():
+        return of_group(sweep, material.frames.runs, history)
+    cells = material.filled[material.filled["sweep"] == sweep]
+    return of_sweep(sweep, cells, material.frames.runs, history)
+
+
+def _own(page: Page) -> Iterator[Block]:
+    """What the reader has run: the newest sweep, the others, single runs."""
+    material = page.material
+    runs = material.frames.runs
+    newest = _newest(material)
+    others = []
+    for i, sweep in enumerate(progress(newest, "sweeps")):
+        blocks = _sweep(page, sweep)
+        if i == 0:
+            yield {"id": "newest", "title": sweep, "blocks": blocks}
+        else:
+            others.append(folded(sweep, rows.counted(runs[runs["group"] == sweep]), blocks))
+    yield {"id": "sweeps", "title": "Earlier sweeps", "blocks": others}
+    single = runs[runs["group"] == ""].sort_values("started", ascending=False, kind="stable")
+    blocks = []
+    if len(single):
+        drawn = single_run_figure(single, material.frames.history.one)
+        blocks = [
+            table(rows.runs_table(single, "Single runs, the newest first", "single-runs")),
+            *page.figures(drawn),
+        ]
+    yield {"id": "single", "title": "Single runs", "blocks": blocks}
+
+
+def _sweep(page: Page, sweep: str) -> list[Block]:
+    """A sweep's table, what of it goes on or failed, and its figures."""
+    runs = page.material.frames.runs
+    mine = runs[runs["group"] == sweep]
+    there = _trials(page.material, sweep)
+    if there is None:
+        return [table(rows.runs_table(mine, f"The runs of {sweep}", ""))]
+    blocks = [table(rows.summary_table(there, f"sweep-{sweep}"))]
+    going = mine[mine["status"] == "unfinished"]
+    if len(going):
+        blocks.append(table(rows.open_table(going, f"{sweep}: running, killed or failed")))
+    drawn = [*sweep_figures(there), *paper_figures(sweep, page.material.paper, there)]
+    return [*blocks, *page.figures(drawn, there.notes)]
+
+
+def _studies(page: Page) -> Iterator[Block]:
+    """Which of the paper's claims hold at a study's scale."""
+    material = page.material
+    blocks: list[Block] = []
+    for name in study_names():
+        study: Study = of_filled(name, material.filled, material.frames)
+        if study.any:
+            claims, roundings = claims_frame(study), Roundings(study)
+            first, *more = study_page_tables(study, claims)
+            quotes = {"kind": "quotes", "quotes": study_sentences(study, claims, roundings)}
+            every = folded("Every table", "ablations, claims", [table(one) for one in more])
+            blocks += [table(first), quotes, every, *page.figures(study_figures(study, roundings))]
+    yield {"id": "studies", "title": "Studies", "blocks": blocks}
+
+
+def _runs(page: Page) -> Iterator[Block]:
+    runs = page.material.frames.runs
+    blocks = []
+    if len(runs):
+        every = rows.runs_table(runs, "Every run that was read", "runs-table")
+        blocks = [
+            table(rows.devices_table(runs)),
+            folded("Every run", rows.counted(runs), [table(every)]),
+        ]
+    yield {"id": "runs", "title": "Runs and machines", "blocks": blocks}
+
+
+def _paper(page: Page) -> Iterator[Block]:
+    """The paper's cells and tables beside what was measured, and what is missing."""
+    material = page.material
+    asked = material.filled[
+        material.filled["sweep"].isin({s for names in SWEEPS.values() for s in names})
+    ]
+    beside_printed = beside(material.paper, asked)
+    cells = rows.paper_table(beside_printed, asked)
+    known = sum(
+        row[rows.MEASURED].kind == "measured"
+        for row in cells.rows
+        if isinstance(row[rows.MEASURED], Cell)
+    )
+    small = f"{known} of {len(cells.rows)} printed numbers have been measured here"
+    blocks = [folded("Printed and measured", small, [table(cells)], opened=known > 0)]
+    results = paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked)
+    for result in results:
+        tables = [table(content) for content in result.pages]
+        blocks.append(folded(f"Table {result.number}", result.summary, tables))
+    alone = [
+        f
+        for sweep in sweep_names()
+        if sweep not in _newest(material)
+        for f in paper_figures(sweep, material.paper, None)
+    ]
+    blocks.append(
+        folded("Figures of the paper's numbers", "ablations, memory and time", page.figures(alone))
+    )
+    missing = rows.coverage_table(material.filled)
+    blocks.append(
+        folded(
+            "What is missing", "every sweep, and the command that runs the rest", [table(missing)]
+        )
+    )
+    yield {"id": "paper", "title": "The paper's tables", "blocks": blocks}
+
+
+def ranks(page: Page) -> list[Block]:
+    """The rank plot of the paper's numbers; nothing where they have not been compared."""
+    path = page.material.checked / "ranks.csv"
+    drawn = ranks_figure(pd.read_csv(path)) if path.is_file() else None
+    return page.figures([drawn] if drawn else [])
+
+
+def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:
+    """Every filter with the values that occur on the page, and their words."""
+    found: dict[str, set[str]] = {key: set() for key in FILTERS}
+
+    def gather(blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            gather(block.get("blocks", ()))
+            facets = block["table"].facets if block.get("kind") == "table" else ()
+            for facet in facets:
+                for key in FILTERS:
+                    found[key].add(facet.get(key) or "-")
+
+    gather(sections)
+    ordered = {
+        key: sorted(values - {"-"}, key=method_order if key == "method" else lambda v: (0, v))
+        for key, values in found.items()
+    }
+    return {
+        key: [(value, FILTERS[key](value)) for value in values] for key, values in ordered.items()
+    }
+
+
+def code_spans(line: str) -> Markup:
+    """A sentence in which what stands between backticks is code, between double stars bold."""
+    text = str(escape(line))
+    for sign, tag in (("`", "code"), ("**", "strong")):
+        parts = text.split(sign)
+        text = "".join(f"<{tag}>{part}</{tag}>" if i % 2 else part for i, part in enumerate(parts))
+    return Markup(text)
+
+
+def facet_attributes(facet: dict[str, str]) -> Markup:
+    """What the filters find an element by, as attributes."""
+    known = {key: facet[key] for key in FILTERS if facet.get(key)}
+    return Markup("".join(f' data-{key}="{escape(value)}"' for key, value in known.items()))
+
+
+def sort_key(cell: Cell) -> Markup:
+    """The attribute by which a cell sorts, where its text does not say it."""
+    if cell.value is None or cell.text == f"{cell.value:g}":
+        return Markup("")
+    return Markup(f' data-v="{cell.value:.6g}"')

@@ -1,0 +1,109 @@
+"""Writes a study's tables, claims and figures, and makes what the page shows of them."""
+
+from pathlib import Path
+
+import pandas as pd
+from rich.text import Text
+
+from analysis.report.figures.drawing import Figure
+from analysis.report.figures.drawing import write as write_figure
+from analysis.report.figures.study import curves_figure, roundings_figure
+from analysis.report.study.ablation import ablation_frame
+from analysis.report.study.accuracy import accuracy_frame, grid_frame
+from analysis.report.study.claims_page import claims_markdown, claims_tables, summary
+from analysis.report.study.larger_eps import eps_frame
+from analysis.report.study.roundings_page import roundings_markdown, summaries
+from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
+from analysis.report.table import Table, console, latex, markdown, show
+from analysis.select.provenance import runs_json
+from analysis.select.study_claims import CLAIMS, claims_frame
+from analysis.select.study_roundings import Roundings
+from analysis.select.study_runs import Study
+
+
+def write_study(study: Study, directory: Path) -> list[Path]:
+    """Write all files of a study and print its accuracies and what they say; the paths.
+
+    Raises:
+        LogError: runs contradict themselves or each other; then nothing has been written.
+    """
+    accuracy, grid, ablation = accuracy_frame(study), grid_frame(study), ablation_frame(study)
+    claims, roundings = claims_frame(study), Roundings(study)
+    table = accuracy_table(study, accuracy)
+    texts = {
+        "accuracy.csv": _csv(accuracy),
+        "accuracy.md": markdown(table),
+        "accuracy.tex": latex(table),
+        "grid.csv": _csv(grid),
+        "grid.md": markdown(grid_table(study, grid)),
+        "ablation.csv": _csv(ablation),
+        "ablation.md": markdown(ablation_table(study, ablation)),
+        "claims.csv": _csv(claims),
+        "claims.md": claims_markdown(study, claims),
+        "roundings.md": roundings_markdown(roundings),
+        "provenance.json": provenance(study),
+    }
+    eps = eps_frame(study)
+    if not eps.empty:
+        texts |= {"eps.csv": _csv(eps), "eps.md": markdown(eps_table(study, eps))}
+    figures = study_figures(study, roundings)
+    if all(figure.name != "roundings" for figure in figures):
+        texts["roundings.csv"] = _csv(roundings.frame)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8", newline="\n")
+    paths = [directory / name for name in texts]
+    for figure in figures:
+        paths += write_figure(figure, directory)
+    terminal = console()
+    show(table, terminal)
+    terminal.print()
+    for sentence in study_sentences(study, claims, roundings)[: len(CLAIMS)]:
+        terminal.print(Text(sentence))
+    return paths
+
+
+def study_page_tables(study: Study, claims: pd.DataFrame) -> list[Table]:
+    """The tables that the page shows, the accuracies first."""
+    tables = [
+        accuracy_table(study, accuracy_frame(study)),
+        ablation_table(study, ablation_frame(study)),
+    ]
+    return [table for table in [*tables, *claims_tables(claims)] if table.rows]
+
+
+def study_sentences(study: Study, claims: pd.DataFrame, roundings: Roundings) -> list[str]:
+    """What the numbers say about each claim, then about the roundings."""
+    said = [f"({claim}) {words}. {summary(claims, claim)}" for claim, words in CLAIMS.items()]
+    return [*said, *summaries(roundings)]
+
+
+def study_figures(study: Study, roundings: Roundings) -> list[Figure]:
+    """The study's own figures that can be drawn."""
+    made = [curves_figure(study), roundings_figure(roundings)]
+    return [figure for figure in made if figure is not None]
+
+
+def provenance(study: Study) -> str:
+    """The content of provenance.json: every run of the study, and whether a table shows it as the chosen one."""
+    there = study.filled[study.filled["run_id"].isin(study.frames.runs["run_id"])]
+    chosen = set(study.chosen["run_id"].dropna())
+    cells = [
+        {
+            "run_id": run_id,
+            "sweeps": list(rows["sweep"]),
+            "method": rows["optimizer"].iloc[0],
+            "precision": rows["precision"].iloc[0],
+            "seed": int(rows["seed"].iloc[0]),
+            "lr": float(rows["lr"].iloc[0]),
+            "status": rows["status"].iloc[0],
+            "chosen": run_id in chosen,
+        }
+        for run_id, rows in there.groupby("run_id", sort=False)
+    ]
+    runs = study.frames.runs
+    return runs_json({"study": study.name}, cells, runs[runs["run_id"].isin(there["run_id"])])
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(index=False, lineterminator="\n", float_format="%.9g")

@@ -1,0 +1,258 @@
+"""A table, rendered in one place: to the terminal, Markdown, LaTeX and the page.
+
+A `Table` is a data frame of `Cell`s. A cell knows its value, the text that shows it, and what stands behind it, so that
+no renderer reads numbers out of text. Footnotes get their letters when a table is rendered.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from textwrap import wrap
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+ABSENT, COLLAPSED = "–", "*"
+RAISED, PLAIN = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", "abcdefghijklmnoprstuvwxyz"
+WIDEST = 1000  # columns of a terminal that a table may need
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "²": r"$^2$",
+    "⁹": r"$^9$",
+    "→": r"$\to$",
+    "←": r"$\leftarrow$",
+    "≥": r"$\geq$",
+    "ε": r"$\varepsilon$",
+    "σ": r"$\sigma$",
+    "θ": r"$\theta$",
+    **{
+        raised: rf"\textsuperscript{{{plain}}}" for raised, plain in zip(RAISED, PLAIN, strict=True)
+    },
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: as shown, without the letters of notes.
+        tail: what is shown behind it: the spread of a mean.
+        value: the number that is shown; None for words, and for a number that is not there.
+        notes: footnotes.
+        runs: ids of the runs behind it, joined by spaces.
+        tip: a sentence that the page shows when the cell is pointed at.
+        kind: how the page shows it: `measured`, `missing`, `collapsed` or empty.
+        bold: whether the text stands in bold.
+        tail_bold: whether the tail does.
+    """
+
+    text: str
+    value: float | None = None
+    tail: str = ""
+    notes: tuple[str, ...] = ()
+    runs: str = ""
+    tip: str = ""
+    kind: str = ""
+    bold: bool = False
+    tail_bold: bool = False
+
+
+@dataclass
+class Table:
+    """A table with its notes.
+
+    Attributes:
+        title: one line.
+        columns: headings.
+        rows: cells; a plain text stands for a cell of words.
+        names: number of columns that name a row: they stand to the left.
+        caption: sentences that every reader needs.
+        breaks: indices of rows that begin a new group.
+        facets: row by row what the page filters by; empty without.
+        name: id on the page; empty for one made of the page's own counting.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[Cell | str]] = field(default_factory=list)
+    names: int = 1
+    caption: list[str] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+    facets: list[Mapping[str, str]] = field(default_factory=list)
+    name: str = ""
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The cells."""
+        cells = [
+            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows
+        ]
+        return pd.DataFrame(cells, columns=pd.Index(self.columns, dtype=object), dtype=object)
+
+    @cached_property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, by their values."""
+        values = [[cell.value for cell in self.frame.iloc[:, i]] for i in range(len(self.columns))]
+        return [
+            i >= self.names and any(v is not None for v in column)
+            for i, column in enumerate(values)
+        ]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """The footnotes in the order of their letters."""
+        return list(
+            dict.fromkeys(
+                note for row in self.frame.to_numpy() for cell in row for note in cell.notes
+            )
+        )
+
+    def shown(
+        self, cell: Cell, bold: Callable[[str], str] = str, escape: Callable[[str], str] = str
+    ) -> str:
+        """A cell's text with the letters of its notes, its bold parts and every other text treated as said."""
+        parts = ((cell.text, cell.bold), (cell.tail, cell.tail_bold))
+        written = []
+        for text, is_bold in parts:
+            space = " " * (len(text) - len(text.lstrip()))  # outside of the bold part
+            inner = escape(text.lstrip())
+            written.append(space + (bold(inner) if is_bold and inner else inner))
+        return "".join(written) + escape(self.letters(cell))
+
+    def letters(self, cell: Cell) -> str:
+        """The letters of a cell's notes."""
+        return "".join(_letter(self.notes.index(note)) for note in cell.notes)
+
+    @property
+    def below(self) -> list[str]:
+        """The lines below the table: footnotes, then the caption."""
+        return [*(f"{_letter(i)} {note}" for i, note in enumerate(self.notes)), *self.caption]
+
+    def right(self, i: int) -> bool:
+        """Whether a column stands to the right."""
+        return i >= self.names
+
+
+def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:
+    """A cell with a number; a dash without one.
+
+    Args:
+        value: a number, None or NaN.
+        form: a format specification, as ".2f".
+        factor: that the shown number is larger by, as 100 for per cent.
+        **more: of the cell.
+    """
+    if value is None or pd.isna(value):
+        return Cell(ABSENT, **more)
+    shown = factor * float(value)
+    return Cell(format(shown, form).replace("-", "−"), shown, **more)
+
+
+def plain(value: Any) -> Cell:
+    """A value of a csv file as it is: a number as a number, everything else as words."""
+    if value is None or pd.isna(value):
+        return Cell(ABSENT)
+    return (
+        Cell(f"{value:.6g}", float(value)) if isinstance(value, int | float) else Cell(str(value))
+    )
+
+
+def of_frame(frame: pd.DataFrame, title: str, name: str = "") -> Table:
+    """A frame as a table, every column as it is."""
+    rows = [[plain(value) for value in row] for row in frame.itertuples(index=False)]
+    return Table(title, list(map(str, frame.columns)), rows, name=name)
+
+
+def markdown(table: Table) -> str:
+    """GitHub's Markdown."""
+    shown = table.frame.map(lambda cell: table.shown(cell, "**{}**".format, escape))
+    styled = shown.style.hide(axis="index")
+    header, *rows = styled.to_string(delimiter="\t").rstrip("\n").split("\n")
+    rule = "\t".join("---:" if table.right(i) else "---" for i in range(len(table.columns)))
+    lines = [
+        "| " + line.replace("\t", " | ") + " |"
+        for line in (header, rule, *(rows if table.rows else []))
+    ]
+    return "\n".join(
+        [f"### {table.title}\n", *lines, "", *(f"{escape(line)}\n" for line in table.below)]
+    )
+
+
+def latex(table: Table) -> str:
+    """A tabular to be put into a table environment; needs the package booktabs."""
+    shown = table.frame.map(lambda cell: table.shown(cell, r"\textbf{{{}}}".format, latex_text))
+    for i in table.breaks:
+        if i:
+            shown.iloc[i, 0] = r"\addlinespace " + shown.iloc[i, 0]
+    positions = range(len(table.columns))
+    styled = shown.set_axis(positions, axis=1).style.hide(axis="index")
+    styled = styled.format_index(
+        [latex_text(column) for column in table.columns].__getitem__, axis=1
+    )
+    layout = "".join("r" if table.right(i) else "l" for i in positions)
+    below = [rf"\par\footnotesize {latex_text(line)}" for line in table.below]
+    head = f"% {table.title}. Needs \\usepackage{{booktabs}}.\n"
+    return head + styled.to_latex(column_format=layout, hrules=True) + "\n".join([*below, ""])
+
+
+def show(table: Table, console: Console) -> None:
+    """Print the table."""
+    grid = Grid(
+        title=table.title, box=SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False
+    )
+    texts = [
+        [Text(table.shown(cell), style="bold" if cell.bold else "") for cell in row]
+        for row in table.frame.to_numpy()
+    ]
+    for i, column in enumerate(table.columns):
+        width = max(map(len, [*column.split(), *(row[i].plain for row in texts)]), default=1)
+        header = Text("\n".join(wrap(column, width)))  # no wider than the cells below it
+        grid.add_column(header, justify="right" if table.right(i) else "left", no_wrap=True)
+    for i, row in enumerate(texts):
+        if i in table.breaks and i:
+            grid.add_section()
+        grid.add_row(*row)
+    console.print()
+    console.print(grid)
+    needed = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
+    if needed > console.width:
+        console.print(f"Cut: this table needs {needed} columns.", style="bold")
+    for line in table.below:
+        console.print(Text(line), style="dim")
+
+
+def console(width: int = 120) -> Console:
+    """The terminal; where there is none, so many columns."""
+    there = Console(highlight=False)
+    return there if there.is_terminal else Console(highlight=False, width=width)
+
+
+def latex_text(text: str) -> str:
+    """Text as LaTeX; what stands between backticks is code."""
+    parts = [
+        "".join(LATEX.get(character, character) for character in part) for part in text.split("`")
+    ]
+    return "".join(rf"\texttt{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
+
+
+def escape(text: str) -> str:
+    """Markdown's own signs as text; `*` marks a collapsed run here, never emphasis."""
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def _letter(i: int) -> str:
+    """The mark of the i-th note: a to z without q, then aa, bb, ..."""
+    return RAISED[i % len(RAISED)] * (1 + i // len(RAISED))
