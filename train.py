@@ -1,13 +1,18 @@
 """Runs one configuration or, with -m or a sweep, one after another: python train.py --help."""
 
-import sys
+from zo.run import signals
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+signals.end_at_once()  # first: what follows takes seconds to import
 
-from zo import config
-from zo.config import command_line
+import sys  # noqa: E402
+
+import hydra  # noqa: E402
+from hydra.core.hydra_config import HydraConfig  # noqa: E402
+from omegaconf import DictConfig  # noqa: E402
+
+from zo import config  # noqa: E402
+from zo.config import command_line  # noqa: E402
+from zo.run.command import make  # noqa: E402
 
 config.register()
 
@@ -15,21 +20,12 @@ config.register()
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     """Runs one composed configuration."""
-    from zo.run import runner  # here, so that --help and a refused configuration answer sooner
-
     one = config.to_run_config(cfg)
-    if one.tracking.group is None:
-        one.tracking.group = HydraConfig.get().runtime.choices.get("sweep") or "none"
-    try:
-        runner.run(one)
-    except runner.LockedError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(runner.LOCKED) from None
-    except runner.UNUSABLE as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+    one.tracking.group = one.tracking.group or HydraConfig.get().runtime.choices.get("sweep")
+    raise SystemExit(make(one))
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = command_line.expand_home(sys.argv[1:])
     command_line.check_command_line(sys.argv[1:])
     main()

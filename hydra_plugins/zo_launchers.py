@@ -1,8 +1,9 @@
-"""The launchers behind `hydra/launcher=slurm` and `local`; Hydra looks for launchers in packages of this name."""
+"""The launchers behind `hydra/launcher=basic`, `slurm` and `local`; Hydra looks for them in packages of this name."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -12,13 +13,20 @@ from omegaconf import DictConfig
 from launch import profile
 
 profile.register()
+ConfigStore.instance().store(  # instead of Hydra's own, which ends at the first run that fails
+    group="hydra/launcher",
+    name="basic",
+    node={"_target_": "hydra_plugins.zo_launchers.InProcessLauncher"},
+    provider="zo",
+)
 
 
 class _SweepLauncher(Launcher):
-    """Hands a whole sweep to `launch.submit`, which checks, freezes and submits its runs, and waits for them."""
+    """Makes a whole sweep at once: the overrides are composed again, faster than Hydra composes each run."""
 
     def __init__(self, **_: Any):
         self._overrides: list[str] = []
+        self._sweep: str | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -26,19 +34,37 @@ class _SweepLauncher(Launcher):
         """Keeps what was typed."""
         given = config.hydra.overrides
         self._overrides = [str(override) for override in [*given.task, *given.hydra]]
+        self._sweep = config.hydra.runtime.choices.get("sweep")
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Submits the runs, shows how they go, and ends the process: with 0 if all of them finished.
+        """Makes the runs, shows how they go, and ends the process: with 0 if all of them finished.
 
         Raises:
             SystemExit: Always.
         """
+        GlobalHydra.instance().clear()  # what follows composes on its own
+        raise SystemExit(self._make())
+
+    def _make(self) -> int:
+        """Submits the runs and waits for them; returns the exit status."""
         from launch.submit import submit_and_watch  # here: Hydra imports this module at every start
 
-        GlobalHydra.instance().clear()  # what follows composes on its own
-        raise SystemExit(submit_and_watch(self._overrides))
+        return submit_and_watch(self._overrides)
+
+
+class InProcessLauncher(_SweepLauncher):
+    """The runs one after the other in this process; one that fails does not end the others."""
+
+    def _make(self) -> int:
+        from zo.config import command_line
+        from zo.run.multirun import Multirun
+
+        runs = command_line.runs(self._overrides, multirun=True)
+        for cfg in runs:
+            cfg.tracking.group = cfg.tracking.group or self._sweep
+        return Multirun.of(runs).run()
 
 
 class SlurmLauncher(_SweepLauncher):

@@ -65,6 +65,9 @@ def make_run(reviews_csv, tmp_path):
             "steps=4",
             "eval_every=2",
             "lr=1e-4",
+            "patience=8",  # these three as a model of the paper has them, not as reviews-tiny
+            "precision.noise=torch",
+            "precision.restore=merged",
             f"out={tmp_path / 'out'}",
             "tracking.mode=disabled",
         ]

@@ -1,8 +1,12 @@
 """A command line's cells: every run that it asks for, composed and checked before the first one starts."""
 
 import difflib
+import errno
+import os
+import re
 import string
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
@@ -25,6 +29,25 @@ from zo.config.schema import ConfigError, Problem, RunConfig, checked, to_run_co
 
 CONFIG_NAME = "config"
 
+UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError)
+"""What Hydra raises; ValueError where a group is given null or a number."""
+
+EXPECTED = {
+    "Integer": "must be a whole number",
+    "Float": "must be a number, as 1e-6",
+    "is not a valid bool": "must be true or false",
+    "not Optional": "must not be null",
+    "is not a ListConfig": "must be a list, as [a,b]",
+    "to Dict[": "must be a mapping, as {a:1}",
+    "is not a subclass of": "is a group of keys; give one of them",
+}
+"""OmegaConf's words -> what would be right."""
+
+
+def expand_home(argv: Sequence[str]) -> list[str]:
+    """Returns the command line with `key=~/path` as `key=/home/user/path`: the shell leaves it, Hydra refuses it."""
+    return [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in argv]
+
 
 def check_command_line(argv: Sequence[str]) -> None:
     """Exits with status 2, one line per problem, if any run that `argv` asks for could not be run.
@@ -34,7 +57,7 @@ def check_command_line(argv: Sequence[str]) -> None:
     Args:
         argv: The command line after the program's name.
     """
-    args = get_args_parser().parse_known_args(list(argv))[0]
+    args, unknown = get_args_parser().parse_known_args(list(argv))
     if args.help:
         print(help_text())
         raise SystemExit(0)
@@ -42,13 +65,40 @@ def check_command_line(argv: Sequence[str]) -> None:
     if any(informs):
         return
     try:
-        runs(args.overrides, multirun=args.multirun)
+        if unknown:
+            raise ConfigError([_unknown_option(word) for word in unknown])
+        configs = runs(args.overrides, multirun=args.multirun)
+        places = [_directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
+        if problems := [problem for problem in places if problem]:
+            raise ConfigError(problems)
     except ConfigError as error:
         count = len(error.problems)
         print(f"configuration: {count} problem{'s' * (count > 1)}", file=sys.stderr)
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _unknown_option(word: str) -> Problem:
+    """Returns what is wrong with a word that begins with a dash and is no option."""
+    key = word.lstrip("-")
+    plainly = f"keys are written without dashes: {key}" if "=" in key else "see --help"
+    return Problem(word, ..., f"no such option; {plainly}")
+
+
+def _directory_problem(out: str) -> Problem | None:
+    """Returns why no directory can be made at `out`, or None; tries it in the nearest directory there is."""
+    path = Path(out).absolute()
+    nearest = next(p for p in (path, *path.parents) if p.exists())
+    if not nearest.is_dir():
+        return Problem("out", out, f"{nearest} is a file; choose another directory")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".zo-", dir=nearest):
+            return None
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = error.strerror if full else f"cannot be written ({error.strerror})"
+        return Problem("out", out, f"{nearest}: {why}; choose another directory")
 
 
 def help_text() -> str:
@@ -70,6 +120,8 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     Raises:
         ConfigError: With every problem of every run, each once.
     """
+    if problems_of_syntax := _syntax_problems(overrides):
+        raise ConfigError(problems_of_syntax)
     expanded = _expand(list(overrides), multirun)
     common = set(expanded[0]).intersection(*expanded)
     varying = {parse(o).key_or_group for cell in expanded for o in cell if o not in common}
@@ -112,11 +164,15 @@ def _run(composer: Composer, overrides: list[str]) -> RunConfig:
     """
     try:
         return checked(composer.compose(overrides))
-    except (NotPlainError, HydraException, OmegaConfBaseException):
+    except (NotPlainError, *UNCOMPOSABLE) as error:
+        if isinstance(error, ConfigError):
+            raise
         with _hydra():  # composes what is not plain, and explains what is wrong
             try:
                 return to_run_config(compose(CONFIG_NAME, overrides=overrides))
-            except (HydraException, OmegaConfBaseException) as error:
+            except ConfigError:
+                raise
+            except UNCOMPOSABLE as error:
                 found = _override_problems(overrides)
                 problems = found or [Problem("conf", CONFIG_NAME, _explain(error))]
                 raise _UncomposedError(problems) from None
@@ -163,22 +219,19 @@ def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
+    """Does what `_expand` does where Hydra has to compose."""
     loader = GlobalHydra.instance().config_loader()
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
     try:
-        parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
         base = loader.load_configuration(CONFIG_NAME, overrides, run_mode=mode).hydra
-    except (HydraException, OmegaConfBaseException):
-        fixed = [
-            o for o in overrides if "," not in o
-        ]  # a list of values cannot be composed at once
-        problems = _override_problems(fixed)
+    except UNCOMPOSABLE as error:
+        several = [str(o.input_line).split("=", 1) for o in parsed if o.is_sweep_override()]
+        fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
+        problems = _override_problems(fixed)  # a list of values cannot be composed at once
         if not problems and not multirun:
-            several = [o.partition("=") for o in overrides if o not in fixed]
-            problems = [Problem(key, v, "add -m to run several values") for key, _, v in several]
-        if problems:
-            raise ConfigError(problems) from None
-        raise
+            problems = [Problem(key, v, "add -m to run several values") for key, v in several]
+        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, _explain(error))]) from None
     if not multirun and base.mode != RunMode.MULTIRUN:
         return [overrides]
     swept = [f"{key}={value}" for key, value in (base.sweeper.params or {}).items()]
@@ -189,18 +242,45 @@ def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
     return [list(cell) for cell in batch]
 
 
+def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
+    """Returns the overrides that are not written as Hydra reads them."""
+    problems = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals and not override.startswith("~"):
+            problems.append(Problem(override, ..., "write key=value, as lr=1e-6"))
+        elif not key.strip("+"):
+            right = "no key in front of =; write key=value, as lr=1e-6"
+            problems.append(Problem(override, ..., right))
+        else:
+            try:
+                parse(override)
+            except HydraException:
+                quoted = f"'{key}=\"{value}\"'"
+                right = f"Hydra cannot read this value; put it in quotes: {quoted}"
+                if value.endswith(","):
+                    right = "a value is missing behind the last comma"
+                problems.append(Problem(override, ..., right))
+    return problems
+
+
 def _override_problems(overrides: list[str]) -> list[Problem]:
     """Tries the overrides one after the other, groups first, and explains each that does not compose."""
-    groups = set(GlobalHydra.instance().config_loader().list_groups(""))
+    loader = GlobalHydra.instance().config_loader()
+    groups = set(loader.list_groups(""))
     accepted: list[str] = []
     problems = []
     for override in sorted(overrides, key=lambda o: o.lstrip("+~").split("=")[0] not in groups):
         try:
             compose(CONFIG_NAME, overrides=[*accepted, override])
             accepted.append(override)
-        except (HydraException, OmegaConfBaseException) as error:
-            key, _, value = override.partition("=")
-            problems.append(Problem(key, value, _explain(error)))
+        except UNCOMPOSABLE as error:
+            key, equals, value = override.partition("=")
+            right = _explain(error)
+            if key.lstrip("+") in groups and isinstance(error, ValueError):
+                options = loader.get_group_options(key.lstrip("+"))
+                right = f"must be one of {', '.join(options)}"
+            problems.append(Problem(key, value if equals else ..., right))
     return problems
 
 
@@ -221,7 +301,9 @@ def _explain(error: BaseException) -> str:
     key = getattr(error, "key", None)
     if is_dataclass(object_type) and "not in" in lines[0]:
         names = [f.name for f in fields(object_type)]
-        close = difflib.get_close_matches(str(key), names, n=1)
+        close = difflib.get_close_matches(str(key).lower(), names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         return f"no such key; {hint}"
-    return lines[0]
+    if whole := re.search(r"Value '(-?\d+)\.0' of type 'float'.*Integer", lines[0]):
+        return f"must be a whole number, written {whole[1]}"
+    return next((right for said, right in EXPECTED.items() if said in lines[0]), lines[0])

@@ -3,8 +3,9 @@
 Hydra takes about 0.2 s for a configuration. Here files are read once and merged as plain data, every option is typed
 once, and a value that varies between runs is set on a copy.
 
-This module composes plain files: their defaults lists name options of the same group, schemas, and `_self_`. It leaves
-everything else to Hydra, by `NotPlainError`.
+This module composes plain files: their defaults lists name options of the same group, schemas, and `_self_`; that of
+`config.yaml` also a group that follows another one's choice, if it has that option. It leaves everything else to Hydra,
+by `NotPlainError`.
 """
 
 import re
@@ -21,6 +22,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import OmegaConf
 
 GLOBAL = "# @package _global_"
+FOLLOWER = re.compile(r"optional (\w+)"), re.compile(r"\$\{(\w+)\}")
 HERE = re.compile(r"(override )?/(schema(?:/\w+)*)@_here_")
 REFERENCE = re.compile(r"\$\{([a-z]\w*(?:\.\w+)*)\}")
 
@@ -48,9 +50,9 @@ class Entry(NamedTuple):
     """An entry of a defaults list.
 
     Attributes:
-        kind: self, schema, override (of a schema), option (of the same group), or group (with its choice).
+        kind: self, schema, override (of a schema), option (of the same group), group (with its choice), or follower.
         key: The schema's or the group's name.
-        name: The choice; None chooses nothing.
+        name: The choice; None chooses nothing. Of a follower: the group whose choice it has, too.
     """
 
     kind: str
@@ -71,6 +73,8 @@ class Entry(NamedTuple):
             return cls("override" if found[1] else "schema", found[2], name)
         if key.startswith(("hydra/", "override hydra/")):
             return None
+        if (own := FOLLOWER[0].fullmatch(key)) and (other := FOLLOWER[1].fullmatch(str(name))):
+            return cls("follower", own[1], other[1])
         if not re.fullmatch(r"\w[\w.-]*", key):
             raise NotPlainError(key)
         return cls("group", key, name) if isinstance(given, Mapping) else cls("option", key)
@@ -143,12 +147,20 @@ class Files:
                 data = merged(data, self._own)
             elif entry.kind == "schema":
                 schemas[""] = entry.key
-            elif (name := choices.get(entry.key, entry.name)) is not None:
+            elif (name := self._choice(entry, choices)) is not None:
                 content = self.option(entry.key, name)
                 data = merged(data, content.data if content.at_root else {entry.key: content.data})
                 if not content.at_root:
                     schemas[entry.key] = content.schema
         return data, schemas
+
+    def _choice(self, entry: Entry, choices: Mapping[str, str | None]) -> str | None:
+        """Returns the option of an entry's group; None for a follower that does not have it."""
+        if entry.kind != "follower":
+            return choices.get(entry.key, entry.name)
+        assert entry.name is not None
+        name = choices.get(entry.name, self.groups[entry.name])
+        return name if (self._directory / entry.key / f"{name}.yaml").exists() else None
 
     def _read(self, path: Path) -> tuple[list[Entry], Plain, bool]:
         """Returns a file's defaults list, its own content, and whether that belongs at the root."""

@@ -1,8 +1,9 @@
 """The typed configuration of a run: schemas for Hydra, and checks that report every error at once."""
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import yaml
@@ -24,6 +25,14 @@ NOT_SCIENTIFIC = (
 """Top-level keys that decide where and how a run is made, but none of its numbers."""
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
+
+LEAST = dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
+LEAST |= {"seed": 0, "steps": 0}
+MOST = {"seed": 2**63 - 1, "steps": 2**31 - 1, "threads": 1024}
+"""A seed has to fit into 64 bits, a step's number into 32; more threads than cores only wait for each other."""
+
+MOST_OF_A_METHOD = dict.fromkeys(("k", "m", "n", "rank"), 1024)
+"""A step makes a forward pass for each direction, and keeps a matrix of k × k."""
 
 
 @dataclass
@@ -107,7 +116,7 @@ class Problem(NamedTuple):
 
     Attributes:
         key: Dotted key, as typed on the command line.
-        value: What it is.
+        value: What it is; `...` if the problem is not one of a value.
         right: What would be right.
     """
 
@@ -116,7 +125,8 @@ class Problem(NamedTuple):
     right: str
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.right}"
+        shown = self.key if self.value is ... else f"{self.key}={self.value}"
+        return f"{shown}: {self.right}"
 
 
 class ConfigError(ValueError):
@@ -166,7 +176,7 @@ def checked(run: RunConfig) -> RunConfig:
         ConfigError: Naming every key that is out of range or does not fit another one.
     """
     follow_path(run.model, run.task)
-    problems = list(_problems(run))
+    problems = [*_unknown_problems(run), *_problems(run)]
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
         problems += _resolve_lr(run)
     else:
@@ -258,7 +268,7 @@ def _resolve_lr(run: RunConfig) -> list[Problem]:
     """Sets `run.lr` from the model's grid unless it was given; returns what is wrong."""
     if run.lr is not None:
         ok = math.isfinite(run.lr) and run.lr > 0
-        return [] if ok else [Problem("lr", run.lr, "must be greater than 0")]
+        return [] if ok else [Problem("lr", run.lr, "must be finite and greater than 0")]
     grid = run.model.lr_grid.get(run.optimizer.name)
     if not grid:
         where = f"conf/model/{run.model.name}.yaml has no lr_grid for {run.optimizer.name}"
@@ -275,8 +285,13 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     """Yields every value that is out of range or does not fit another one."""
     for group in ("model", "task", "optimizer", "precision"):
         node = getattr(run, group)
+        refused = set()
         for key, right in node.problems():
             yield Problem(f"{group}.{key}", getattr(node, key), right)
+            refused.add(key)
+        for key, value in vars(node).items():
+            if isinstance(value, float) and not math.isfinite(value) and key not in refused:
+                yield Problem(f"{group}.{key}", value, "must be a finite number")
     if run.model.kind == "masked" and run.task.masked_prompt is None:
         right = f"must be given: {run.model.name} is a masked model, and task {run.task.name} has no prompt for one"
         yield Problem("task.masked_prompt", None, right)
@@ -293,31 +308,46 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     ):
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)
-    least = {
-        "seed": 0,
-        "steps": 0,
-        "batch_size": 1,
-        "eval_every": 1,
-        "patience": 1,
-        "eval_tokens": 1,
-        "threads": 1,
-    }
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
-    for key, bound in least.items():
-        value = getattr(run, key)
-        if value is not None and value < bound:
-            yield Problem(key, value, f"must be at least {bound}")
+    yield from _number_problems(run)
     if run.batch_size > run.task.train_size:
         yield Problem(
             "batch_size", run.batch_size, f"must be at most task.train_size={run.task.train_size}"
         )
-    if run.device not in ("auto", "cpu", "cuda") and not run.device.startswith("cuda:"):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device):
         yield Problem("device", run.device, "must be auto, cpu, cuda or cuda:N")
+    if not run.out.strip():
+        yield Problem("out", run.out, "must name a directory, as out=out")
     if run.precision.graphs and run.device == "cpu":
         yield Problem("precision.graphs", True, "must be false with device=cpu: only a GPU records")
     if run.tracking.mode not in WANDB_MODES:
         yield Problem(
             "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
         )
+
+
+def _number_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields every whole number that is too small or too large."""
+    for key, most in MOST_OF_A_METHOD.items():
+        value = getattr(run.optimizer, key, None)
+        if value is not None and value > most:
+            yield Problem(f"optimizer.{key}", value, f"must be at most {most}")
+    for key in {**LEAST, **MOST}:
+        value = getattr(run, key)
+        if value is None:
+            continue
+        if value < (least := LEAST.get(key, value)):
+            yield Problem(key, value, f"must be at least {least}")
+        if value > (most := MOST.get(key, value)):
+            yield Problem(key, value, f"must be at most {most}")
+
+
+def _unknown_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields the keys that `+key=value` added, which nothing reads."""
+    for prefix, node in (("", run), *((f"{k}.", v) for k, v in vars(run).items())):
+        if is_dataclass(node):
+            known = {f.name for f in fields(node)}
+            for key in vars(node).keys() - known:
+                yield Problem(f"+{prefix}{key}", getattr(node, key), "no such key")

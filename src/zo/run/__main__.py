@@ -7,14 +7,11 @@ cannot be used, 75 another process holds the run, 143 it was stopped by a signal
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.run.directory import load
-from zo.run.lock import LockedError
-from zo.run.runner import LOCKED, UNUSABLE, run
+from zo.run import signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,21 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N instead of the frozen one")
     parser.add_argument("--threads", type=int, help="CPU threads instead of the frozen number")
     args = parser.parse_args(argv)
+    from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
+    from zo.run.directory import DirectoryError, load
+
     try:
         cfg = load(args.directory)
-        cfg.device = args.device or cfg.device
-        cfg.threads = args.threads or cfg.threads
-        run(cfg, args.directory)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except LockedError as error:
-        print(error, file=sys.stderr)
-        return LOCKED
-    except UNUSABLE as error:
+    except DirectoryError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+    cfg.device = args.device or cfg.device
+    cfg.threads = args.threads or cfg.threads
+    return make(cfg, args.directory)
 
 
 if __name__ == "__main__":
+    signals.end_at_once()
     sys.exit(main())

@@ -1,5 +1,7 @@
 """Model, θ and optimizer of a configuration, put together: what training and replaying both start from."""
 
+import os
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,10 @@ from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run.provenance import weights_hash
 from zo.weights.space import ParameterSpace
+
+
+class DeviceError(ValueError):
+    """A device that this machine does not have; one sentence that names the key."""
 
 
 @dataclass
@@ -35,11 +41,12 @@ class Assembly:
         """Loads the model and makes the optimizer; sets threads and TF32 as configured.
 
         Raises:
+            DeviceError: If this machine does not have the device.
             ModelError: If the weights cannot be had as configured.
         """
         if cfg.threads is not None:
-            torch.set_num_threads(cfg.threads)
-        device = torch.device(_resolve(cfg.device))
+            torch.set_num_threads(_threads(cfg.threads))
+        device = find_device(cfg.device)
         how = cfg.precision
         torch.backends.cuda.matmul.allow_tf32 = how.tf32
         torch.backends.cudnn.allow_tf32 = how.tf32
@@ -56,8 +63,29 @@ class Assembly:
         return weights_hash(*self.params.parts())
 
 
-def _resolve(name: str) -> str:
-    """Resolves `auto`: the GPU if there is one."""
+def find_device(name: str) -> torch.device:
+    """Returns the device that a name stands for; `auto` is the GPU if there is one.
+
+    Raises:
+        DeviceError: If this machine does not have it.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
+        return torch.device("cuda" if count else "cpu")
+    if name.startswith("cuda") and not count:
+        raise DeviceError(f"device={name}: torch finds no CUDA device here; give cpu or auto")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"device={name}: must be auto, cpu, cuda or cuda:N") from None
+    if (device.index or 0) >= max(count, 1):
+        raise DeviceError(f"device={name}: torch finds cuda:0 to cuda:{count - 1} here")
+    return device
+
+
+def _threads(wanted: int) -> int:
+    """Returns the number of threads to use: at most one per core."""
+    cores = os.cpu_count() or 1
+    if wanted > cores:
+        print(f"threads={wanted}: this machine has {cores} cores; {cores} used", file=sys.stderr)
+    return min(wanted, cores)

@@ -52,8 +52,8 @@ def freeze(cfg: RunConfig) -> Path:
         key = min(differing(flat(wanted.identity), flat(found)))
         was = flat(scientific(cfg)).get(key, UNSET)
         raise DirectoryError(
-            f"{path} was changed after the run began: {key} was {was}; put it back, "
-            "and ask for what you want on the command line: it is another run"
+            f"{path} was changed after the run began: {key} was {was}; restore "
+            "that value, and give the new one on the command line: it is another run"
         )
     return directory
 
@@ -83,8 +83,8 @@ def load(directory: Path) -> RunConfig:
     wanted = run_id(cfg, recorded.files if recorded is not None else None)
     if directory.resolve().name != wanted:
         raise DirectoryError(
-            f"{path} is the configuration of {wanted}, not of {directory.resolve().name}: it was "
-            "changed, or the directory renamed; put it back"
+            f"{path} is the configuration of the run {wanted}, but its directory is named "
+            f"{directory.resolve().name}; undo the change of the file, or rename the directory"
         )
     return cfg
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from zo.config import RunConfig, from_plain
 from zo.lm.config import ModelError
 from zo.run import checkpoint, trajectory
-from zo.run.assembly import Assembly
+from zo.run.assembly import Assembly, DeviceError
 from zo.run.directory import DirectoryError, load
 from zo.run.progress import Progress
 from zo.run.replay import rebuild
@@ -17,7 +17,7 @@ class ExportError(ValueError):
     """A step or a directory that cannot be had; one sentence that names it."""
 
 
-UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError)
+UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError, DeviceError)
 """What is wrong with what the user asked for, in one sentence."""
 
 
@@ -88,7 +88,7 @@ def replay(
         raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
     assembly = _assembly(from_plain(found.header.config), out, model, device)
     with (
-        Progress(f"{found.header.run_id}, step {step}", 0) as progress,
+        Progress(0) as progress,
         progress.replaying(step) as made,
     ):
         rebuild(assembly, found, step, run, made)

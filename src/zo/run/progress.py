@@ -4,40 +4,65 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 SMOOTHING = 0.05
 """Weight of the newest loss in the loss that is shown."""
+
+BAR_WIDTHS = 6, 24
+"""Of the bar in characters: least and most."""
+
+TIME_LEFT = "-:--:--"
+GAPS = 4
+"""Blanks between the five columns."""
+
+
+class Screen:
+    """Lines for people: wrapped between words on a terminal, whole in a pipe or file."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+
+    def say(self, line: str, indent: int = 0) -> None:
+        """Prints a line; on a terminal all of its rows are indented."""
+        if self.console.is_terminal:
+            self.console.print(Padding(Text(line), (0, 0, 0, indent)))
+        else:
+            self.console.print(Text(" " * indent + line), soft_wrap=True)
+
+    def say_path(self, path: object, indent: int = 0) -> None:
+        """Prints a path on a line of its own, without a line break in it, so that it can be copied."""
+        self.console.print(Text(" " * indent + str(path)), soft_wrap=True)
 
 
 class Progress:
     """A context manager around one run. Without a terminal it prints the lines and no bars.
 
     Args:
-        title: Shown before the bar.
         steps: Length of the bar.
     """
 
-    def __init__(self, title: str, steps: int):
-        self.title = title
+    def __init__(self, steps: int):
         self.loss: float | None = None
-        console = Console(soft_wrap=True, highlight=False)
+        self._screen = Screen()
+        self._length = len(f"{steps}/{steps}")
+        self._bar = BarColumn(bar_width=BAR_WIDTHS[1])
         self._bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            self._bar,
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(),
-            console=console,
+            console=self._screen.console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._screen.console.is_terminal,
         )
         self._steps = self._bars.add_task("step", total=steps or None, note="", visible=steps > 0)
-        self._seen = 0
 
     def __enter__(self) -> "Progress":
-        self._bars.console.print(self.title)
         self._bars.start()
         return self
 
@@ -61,10 +86,12 @@ class Progress:
         """Counts a step."""
         self.loss = loss if self.loss is None else self.loss + SMOOTHING * (loss - self.loss)
         speed = self._bars.tasks[0].finished_speed or self._bars.tasks[0].speed
-        pace = f"{1e3 / speed:.0f} ms/step" if speed else ""
-        best = f"best val {best_accuracy:.1%}" if best_accuracy >= 0 else ""
-        note = "  ".join(part for part in (f"loss {self.loss:.4f}", best, pace) if part)
-        self._bars.update(self._steps, advance=1, note=note)
+        parts = [f"loss {self.loss:.4f}"]
+        if best_accuracy >= 0:
+            parts.append(f"best val {best_accuracy:.1%}")
+        if speed:
+            parts.append(f"{1e3 / speed:.0f} ms/step")
+        self._bars.update(self._steps, advance=1, note=self._fit(parts))
 
     @contextmanager
     def evaluating(self, examples: int) -> Iterator[Callable[[int], None]]:
@@ -77,4 +104,15 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Prints a line above the bars."""
-        self._bars.console.print(f"  {line}")
+        self._screen.say(line, indent=2)
+
+    def _fit(self, parts: list[str]) -> str:
+        """Returns as many of the note's parts as there is room for, and gives the bar the rest."""
+        least, most = BAR_WIDTHS
+        beside = len("evaluate") + self._length + len(TIME_LEFT) + GAPS
+        room = self._screen.console.width - beside
+        while len(parts) > 1 and len("  ".join(parts)) + least > room:
+            parts = parts[:-1]
+        note = "  ".join(parts)
+        self._bar.bar_width = max(least, min(most, room - len(note)))
+        return note

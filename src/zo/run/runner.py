@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,11 +21,12 @@ from zo.run import (
     tracking,
     trajectory,
 )
+from zo.run.assembly import DeviceError
 from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
 from zo.run.history import Past
 from zo.run.inputs import Inputs, InputsError, related
 from zo.run.loop import Journal, Session, Summary, Totals, train
-from zo.run.progress import Progress
+from zo.run.progress import Progress, Screen
 from zo.run.replay import rebuild
 from zo.run.signals import Interrupted, Requests
 from zo.run.tracking import RunLog, note_failure, note_interruption, read_status, set_status
@@ -37,8 +39,8 @@ LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
 
-UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError, InputsError)
-"""Data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
+UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError)
+"""Device, data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
 
 
 def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
@@ -55,6 +57,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         TaskError, ModelError: If data or weights cannot be had as configured.
         TrajectoryError: If the weights of an interrupted run cannot be made again here.
         DirectoryError: If the run's directory cannot be written or is of another run.
+        DeviceError: If this machine does not have the device.
         InputsError: If data, weights or noise are not those that the run began with.
         LockedError: If another process is making this run.
         Interrupted: If a signal asked to stop; what was made is saved.
@@ -75,26 +78,30 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
                 Inputs.of(cfg).save(directory)
             if new:
                 _name_changed_files(directory, title)
-            summary = _attempt(cfg, directory, title, requests)
+            summary = _attempt(cfg, directory, requests)
         except UNUSABLE as error:
             _unusable(directory, error, new)
             raise
         except (Interrupted, KeyboardInterrupt) as stopped:
-            note_interruption(directory, getattr(stopped, "name", "SIGINT"))
+            steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
+            print(_stop(steps), file=sys.stderr)
             raise
         except Exception as error:
             note_failure(directory, error)
             raise
-    print(f"{title}: {_outcome(summary)}, see {directory}")
+    screen = Screen()
+    screen.say(outcome(summary, cfg.patience), indent=2)
+    screen.say_path(directory, indent=2)
     return summary
 
 
-def _attempt(cfg: RunConfig, directory: Path, title: str, requests: Requests) -> Summary:
+def _attempt(cfg: RunConfig, directory: Path, requests: Requests) -> Summary:
     """Makes what is missing of a run whose directory is held."""
-    session = Session.open(cfg)
+    with requests.loading():
+        session = Session.open(cfg)
     _record_inputs(cfg, directory, session)
     memory.reset_peak(session.assembly.device)
-    with Progress(title, cfg.steps) as progress:
+    with Progress(cfg.steps) as progress:
         for note in [*notes(cfg), *session.notes]:
             progress.say(note)
         before = _resume(cfg, directory, session, progress, requests)
@@ -179,7 +186,7 @@ def _open(
             **scientific(cfg),
             "provenance": {
                 "run_id": directory.name,
-                "sweep": cfg.tracking.group or "none",
+                "sweep": cfg.tracking.group,
                 "parameters": assembly.params.numel,
                 **told,
                 "attempts": _attempts(directory, before.step, told),
@@ -226,7 +233,8 @@ def _held(directory: Path) -> Iterator[None]:
         try:
             stack.enter_context(lock.held(directory))
         except OSError as error:
-            raise DirectoryError(f"{error.filename or directory}: {error.strerror}") from None
+            where = error.filename or directory
+            raise DirectoryError(f"{where}: {error.strerror}; out= chooses another") from None
         yield
 
 
@@ -249,11 +257,24 @@ def _clear(directory: Path) -> None:
             path.unlink()
 
 
-def _outcome(summary: Summary) -> str:
-    """Returns one line for people."""
+def _stop(steps: int) -> str:
+    """Returns one line for people about a run that was asked to stop."""
+    if steps == 0:
+        return "stopped before step 1; the same command starts again"
+    return f"stopped at step {steps}, saved; the same command goes on from there"
+
+
+def outcome(summary: Summary, patience: int | None) -> str:
+    """Returns how a run ended, in one or two sentences for people."""
     if summary["run/status"] == "collapsed":
-        return f"collapsed at step {summary['run/collapse_step']}"
-    return (
+        return f"collapsed at step {summary['run/collapse_step']}: {summary['run/collapse_what']}"
+    found = (
         f"test {summary['best/test_accuracy']:.1%} of {summary['best/test_n']} at step "
-        f"{summary['best/step']} (best validation {summary['best/val_accuracy']:.1%})"
+        f"{summary['best/step']}, where validation is best ({summary['best/val_accuracy']:.1%})"
+    )
+    if summary["run/stop_reason"] != "patience":
+        return found
+    return (
+        f"stopped early at step {summary['run/steps']}: patience={patience}, no better validation "
+        f"accuracy since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
     )

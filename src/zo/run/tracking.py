@@ -62,7 +62,7 @@ class RunLog:
             "entity": tracking.entity,
             "id": run_id,
             "name": name,
-            "group": tracking.group or "none",
+            "group": tracking.group,
             "config": dict(config),
             "dir": str(directory),
             "mode": self._mode,
@@ -128,7 +128,9 @@ class RunLog:
             self._wandb = None
             where = self.directory / METRICS
             print(
-                f"W&B is lost ({type(error).__name__}: {error}); {where} goes on", file=sys.stderr
+                f"W&B logging stopped ({type(error).__name__}: {error}); "
+                f"the run goes on, all of its rows are in {where}",
+                file=sys.stderr,
             )
 
 
@@ -170,10 +172,11 @@ def set_status(directory: Path, status: Mapping[str, Any]) -> None:
     atomic.replace_json(directory / STATUS, status)
 
 
-def note_interruption(directory: Path, signal: str) -> None:
-    """Notes that an attempt was asked to stop, and after how many steps."""
+def note_interruption(directory: Path, signal: str) -> int:
+    """Notes that an attempt was asked to stop; returns after how many steps."""
     steps = len(read_rows(directory))
     set_status(directory, {"run/status": "interrupted", "run/signal": signal, "run/steps": steps})
+    return steps
 
 
 def note_failure(directory: Path, error: BaseException) -> None:

@@ -1,0 +1,38 @@
+"""One run as a command: its title, its exit status, and one line for whatever the user can mend."""
+
+import signal
+import sys
+from pathlib import Path
+
+from zo.config import RunConfig, describe
+from zo.run.progress import Screen
+
+
+def make(cfg: RunConfig, directory: Path | None = None) -> int:
+    """Makes one run, and says on stderr what stopped it.
+
+    Args:
+        cfg: Checked configuration.
+        directory: Of a run that is frozen; None finds or makes the one of the configuration.
+
+    Returns:
+        The exit status: 0 the run has ended, 2 it cannot be made as configured, 75 another process has it, 130 Ctrl-C
+        twice.
+
+    Raises:
+        Interrupted: If a signal asked to stop; its exit status is 143.
+    """
+    Screen().say(describe(cfg))
+    from zo.run import lock, runner  # here, so that the title is shown before torch is imported
+
+    try:
+        runner.run(cfg, directory)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except lock.LockedError as error:
+        print(error, file=sys.stderr)
+        return runner.LOCKED
+    except runner.UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0

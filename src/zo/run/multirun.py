@@ -1,0 +1,171 @@
+"""Runs one after the other in one process: a line in front of each, and a table of all results at the end.
+
+A run that fails does not stop the others. Ctrl-C and SIGTERM stop all of them: what is finished stays, the run in
+progress is saved, and the same command goes on.
+"""
+
+import json
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from zo.config import RunConfig, scientific
+from zo.run.progress import Screen
+
+GROUPS = ("model", "task", "optimizer", "precision")
+WIDE = 200
+"""Columns of the table in a pipe or file."""
+
+
+@dataclass
+class Multirun:
+    """Different runs, in order.
+
+    Attributes:
+        runs: Their configurations.
+        named: What differs between them, a mapping per run.
+        summaries: Of those that have ended, by position.
+        errors: Of those that failed, one sentence each, by position.
+    """
+
+    runs: Sequence[RunConfig]
+    named: list[dict[str, str]]
+    summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cells: Sequence[RunConfig]) -> "Multirun":
+        """Leaves out cells that repeat a run."""
+        different: dict[str, RunConfig] = {}
+        for cfg in cells:
+            different.setdefault(json.dumps(scientific(cfg)), cfg)
+        runs = list(different.values())
+        return cls(runs, differences(runs))
+
+    def run(self) -> int:
+        """Makes all runs.
+
+        Returns:
+            0 if all ended, 1 if one or more failed; 143 or 130 if they were stopped.
+        """
+        screen = Screen()
+        keys = ", ".join(dict.fromkeys(key for names in self.named for key in names))
+        differ = f"; they differ in {keys}" if keys else ""
+        screen.say(f"{_count(len(self.runs))}, one after the other{differ}")
+        from zo.run import lock, runner, signals  # here: a line is shown before torch is imported
+
+        stopped = None
+        with signals.requests() as requests:
+            for i, cfg in enumerate(self.runs):
+                screen.say(f"run {i + 1} of {len(self.runs)}: {_text(self.named[i])}")
+                try:
+                    requests.heed()
+                    self.summaries[i] = runner.run(cfg)
+                except (signals.Interrupted, KeyboardInterrupt) as request:
+                    stopped = request
+                    break
+                except (*runner.UNUSABLE, lock.LockedError) as error:
+                    self._fail(i, str(error))
+                except Exception as error:
+                    traceback.print_exc()  # a defect; error.txt has it, too
+                    self._fail(i, f"{type(error).__name__}: {error}")
+        self.show(screen)
+        if stopped is not None:
+            self._say_stopped()
+            return int(getattr(stopped, "code", None) or 130)
+        return int(bool(self.errors))
+
+    def show(self, screen: Screen) -> None:
+        """Prints the table of results, and below it why runs failed."""
+        from zo.run.directory import directory_of
+
+        if not screen.console.is_terminal:
+            screen.console.width = WIDE
+        keys = list(dict.fromkeys(key for names in self.named for key in names))
+        table = Table(box=None, pad_edge=False, header_style="none")
+        for key in (*keys, "test", "val.", "step", f"in {self.runs[0].out}/"):
+            right = key in ("test", "val.", "step")
+            table.add_column(key, justify="right" if right else "left", overflow="fold")
+        for i, summary in self.summaries.items():
+            names = [Text(self.named[i].get(key, "")) for key in keys]
+            table.add_row(*names, *_results(summary), Text(directory_of(self.runs[i]).name))
+        screen.console.print()
+        if self.summaries:
+            screen.console.print(table)
+        done, count = len(self.summaries), len(self.runs)
+        screen.say(f"{done} of {_count(count)} ended, {len(self.errors)} failed")
+        for i, why in self.errors.items():
+            screen.say(f"failed: run {i + 1} of {count}, {_text(self.named[i])}: {why}")
+
+    def _fail(self, i: int, why: str) -> None:
+        """Notes why a run failed, and says so."""
+        self.errors[i] = why
+        print(f"  failed: {why}", file=sys.stderr)
+
+    def _say_stopped(self) -> None:
+        rest = len(self.runs) - len(self.summaries) - len(self.errors)
+        print(
+            f"stopped; {len(self.summaries)} ended, {rest} to go; the same command goes on",
+            file=sys.stderr,
+        )
+
+
+def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
+    """Returns, for each run, what distinguishes it from the others, as `{"optimizer": "bszo", "k": "4"}`.
+
+    A setting that follows from the choice of model, task, method and precision is left out: it counts only if it
+    differs between runs of the same choice.
+    """
+    plain = [_flat(scientific(cfg)) for cfg in runs]
+    names = [f"{group}.name" for group in GROUPS]
+    wanted = []
+    for key in dict.fromkeys(key for settings in plain for key in settings):
+        values: dict[tuple[str, ...], set[str]] = {}
+        for settings in plain:
+            choice = () if key in names else tuple(settings[name] for name in names)
+            values.setdefault(choice, set()).add(settings.get(key, ""))
+        if any(len(different) > 1 for different in values.values()):
+            wanted.append(key)
+    shown = _shortened(wanted)
+    return [{shown[k]: settings[k] for k in wanted if k in settings} for settings in plain]
+
+
+def _shortened(keys: Sequence[str]) -> dict[str, str]:
+    """Returns dotted keys without their groups, where that leaves them different: `k` for `optimizer.k`."""
+    plain = {key: key.removesuffix(".name") for key in keys}
+    last = {key: text.rpartition(".")[2] for key, text in plain.items()}
+    taken = Counter(last.values())
+    return {key: last[key] if taken[last[key]] == 1 else text for key, text in plain.items()}
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Returns nested settings as text by dotted key, each group's name first."""
+    found: dict[str, str] = {}
+    for key, value in sorted(nested.items(), key=lambda item: item[0] != "name"):
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = f"{value:g}" if isinstance(value, float) else str(value)
+    return found
+
+
+def _text(names: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in names.items())
+
+
+def _count(runs: int) -> str:
+    return f"{runs} run{'s' * (runs != 1)}"
+
+
+def _results(summary: dict[str, Any]) -> list[str]:
+    """Returns test accuracy, validation accuracy and step of a run's best evaluation."""
+    if summary["run/status"] == "collapsed":
+        return ["collapsed", "", str(summary["run/collapse_step"])]
+    test, validation = summary["best/test_accuracy"], summary["best/val_accuracy"]
+    return [f"{test:.1%}", f"{validation:.1%}", str(summary["best/step"])]
