@@ -1,5 +1,6 @@
 """Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
 
+import errno
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -14,8 +15,9 @@ from zo.optim import OPTIMIZERS
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     group: sorted(p.stem for p in (ROOT / "conf" / group).glob("*.yaml"))
-    for group in ("model", "task", "optimizer", "precision", "sweep")
+    for group in ("model", "run_defaults", "task", "optimizer", "precision", "sweep")
 }
+CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
@@ -37,7 +39,7 @@ def problems_of(*overrides, multirun=False):
 
 @pytest.mark.parametrize(
     ("group", "option"),
-    [(g, o) for g in GROUPS if g != "sweep" for o in GROUPS[g]],  # sweeps: tests/launch
+    [(g, o) for g in CHOSEN for o in GROUPS[g]],  # sweeps: tests/launch
 )
 def test_every_committed_option_composes_and_validates(group, option):
     extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
@@ -57,11 +59,12 @@ def test_the_names_in_precision_are_those_that_are_implemented():
 
 @pytest.mark.parametrize("name", GROUPS["optimizer"])
 def test_a_methods_yaml_gives_the_defaults_of_its_dataclass(name):
-    assert the_run(f"optimizer={name}", "lr=1e-6").optimizer == OPTIMIZERS[name].config()
+    run = the_run("model=opt-1.3b", f"optimizer={name}", "lr=1e-6")
+    assert run.optimizer == OPTIMIZERS[name].config()
 
 
 def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
-    run, bare = the_run("lr=1e-6"), config.RunConfig(lr=1e-6)
+    run, bare = the_run("model=opt-1.3b", "lr=1e-6"), config.RunConfig(lr=1e-6)
     for key in {f.name for f in fields(run)} - {"model", "task", "optimizer", "precision"}:
         assert getattr(run, key) == getattr(bare, key), key
     assert run.precision == precision.PrecisionConfig(name="fp32")
@@ -95,13 +98,35 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["optimizer=mezzo"], [NO_MEZZO]),
         (["optimizer.epss=1"], ["optimizer.epss=1: no such key; did you mean eps?"]),
         (["task.pompt=x"], ["task.pompt=x: no such key; did you mean prompt?"]),
-        (["lr=abc"], ["lr=abc: Value 'abc' of type 'str' could not be converted to Float"]),
-        (["lr=0"], ["lr=0.0: must be greater than 0"]),
+        (["lr=abc"], ["lr=abc: must be a number, as 1e-6"]),
+        (["lr=0"], ["lr=0.0: must be finite and greater than 0"]),
+        (["lr=inf"], ["lr=inf: must be finite and greater than 0"]),
+        (["=3"], ["=3: no key in front of =; write key=value, as lr=1e-6"]),
+        (["lr"], ["lr: write key=value, as lr=1e-6"]),
+        (
+            ["model.path=a b;c"],
+            [
+                "model.path=a b;c: Hydra cannot read this value; "
+                "put it in quotes: 'model.path=\"a b;c\"'"
+            ],
+        ),
+        (["steps=1e4"], ["steps=1e4: must be a whole number, written 10000"]),
+        (["resume=maybe"], ["resume=maybe: must be true or false"]),
+        ([f"seed={10**22}"], [f"seed={10**22}: must be at most 9223372036854775807"]),
+        (["threads=10000"], ["threads=10000: must be at most 1024"]),
+        (["optimizer.k=1000000"], ["optimizer.k=1000000: must be at most 1024"]),
+        (["optimizer.eps=inf"], ["optimizer.eps=inf: must be a finite number"]),
+        (["out="], ["out=: must name a directory, as out=out"]),
+        (["model.path="], ["model.path=: must be a hub id or a directory"]),
+        (["device=cuda:x"], ["device=cuda:x: must be auto, cpu, cuda or cuda:N"]),
+        (["+nope=3"], ["+nope=3: no such key"]),
+        (["+optimizer.nope=3"], ["+optimizer.nope=3: no such key"]),
+        (["optimizer=null"], [f"optimizer=null: must be one of {', '.join(GROUPS['optimizer'])}"]),
         (["lr_index=9"], ["lr_index=9: must be 0 to 2: bszo on reviews-tiny has 3 learning rates"]),
         (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
         (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
         (
-            ["precision.graphs=true", "device=cpu"],
+            ["precision.graphs=true", "precision.restore=merged", "device=cpu"],
             ["precision.graphs=True: must be false with device=cpu: only a GPU records"],
         ),
         (["precision.noise=dice"], ["precision.noise=dice: must be one of torch, philox"]),
@@ -113,7 +138,7 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
             ],
         ),
         (
-            ["precision=bf16", "precision.rounding=stochastic"],
+            ["precision=bf16", "precision.noise=torch", "precision.rounding=stochastic"],
             [
                 "precision.rounding=stochastic: "
                 "must be nearest, or noise must be philox, which draws the bits"
@@ -163,7 +188,7 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
             ["optimizer=mezzo", "lr=abc", "optimizer.epss=1"],
             [
                 NO_MEZZO,
-                "lr=abc: Value 'abc' of type 'str' could not be converted to Float",
+                "lr=abc: must be a number, as 1e-6",
                 "optimizer.epss=1: no such key; did you mean eps?",
             ],
         ),
@@ -183,8 +208,85 @@ def test_every_problem_is_named_with_its_value_and_what_would_be_right(overrides
 
 def test_a_multirun_is_refused_whole_for_one_bad_cell():
     assert problems_of("optimizer=mezo,bszo", "lr=1e-6,-1", multirun=True) == [
-        "lr=-1.0: must be greater than 0"
+        "lr=-1.0: must be finite and greater than 0"
     ]
+
+
+def test_a_comma_without_a_value_behind_it_is_explained():
+    right = "a value is missing behind the last comma"
+    assert problems_of("lr=1e-6,", multirun=True) == [f"lr=1e-6,: {right}"]
+
+
+def test_the_default_model_has_values_of_its_own():
+    run = the_run()
+    assert (run.steps, run.eval_every, run.patience) == (600, 100, None)
+    assert (run.precision.noise, run.precision.restore) == ("philox", "streamed")
+    assert the_run("steps=7").steps == 7
+
+
+def test_the_default_run_is_one_of_the_quickstarts():
+    quickstart = [config.scientific(run) for run in command_line.runs(["sweep=quickstart"])]
+    assert config.scientific(the_run()) in quickstart
+
+
+@pytest.mark.parametrize("model", [name for name in GROUPS["model"] if name != "reviews-tiny"])
+def test_another_model_has_the_papers_values(model):
+    run = the_run(f"model={model}", "lr=1e-6")
+    assert (run.steps, run.eval_every, run.patience) == (20_000, 500, 8)
+    assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
+
+
+def test_a_grid_over_models_gives_each_its_own_values():
+    runs = command_line.runs(["model=reviews-tiny,opt-1.3b"], multirun=True)
+    assert [run.steps for run in runs] == [600, 20_000]
+
+
+def test_a_home_directory_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    given = ["model.path=~/weights", "out=~", "task.prompt=a~b", "~lr"]
+    wanted = ["model.path=/home/me/weights", "out=/home/me", "task.prompt=a~b", "~lr"]
+    assert command_line.expand_home(given) == wanted
+
+
+def refused(capsys, *argv):
+    with pytest.raises(SystemExit) as ended:
+        command_line.check_command_line(argv)
+    assert ended.value.code == 2
+    heading, *problems = capsys.readouterr().err.splitlines()
+    assert heading == "configuration: 1 problem"
+    return "\n".join(problems)
+
+
+def test_an_output_directory_below_a_file_is_refused(capsys, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert f"out={file}/runs: {file} is a file" in refused(capsys, f"out={file}/runs")
+
+
+def test_an_output_directory_that_cannot_be_made_is_refused(capsys):
+    assert "  out=/proc/runs: /proc: cannot be written" in refused(capsys, "out=/proc/runs")
+
+
+def test_a_full_disk_is_named(capsys, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command_line.tempfile, "TemporaryDirectory", full)
+    told = refused(capsys, f"out={tmp_path}/runs")
+    assert told == (
+        f"  out={tmp_path}/runs: {tmp_path}: No space left on device; choose another directory"
+    )
+
+
+def test_checking_an_output_directory_makes_nothing(tmp_path):
+    command_line.check_command_line([f"out={tmp_path}/a/b"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_is_a_key_is_explained(capsys):
+    assert refused(capsys, "--lr=3") == (
+        "  --lr=3: no such option; keys are written without dashes: lr=3"
+    )
 
 
 def test_multirun_expands_the_product():
@@ -221,7 +323,8 @@ def id_of(*overrides):
     ],
 )
 def test_id_does_not_depend_on_where_a_run_happens(override):
-    assert id_of(override) == id_of()
+    base = "precision.restore=merged"
+    assert id_of(base, override) == id_of(base)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +340,8 @@ def test_id_does_not_depend_on_where_a_run_happens(override):
     ],
 )
 def test_id_depends_on_what_decides_the_numbers(override):
-    assert id_of(override) != id_of()
+    base = "precision.noise=torch"
+    assert id_of(base, override) != id_of(base)
 
 
 @pytest.mark.parametrize("override", ["seed=1", "lr=1", "precision.noise=philox", "batch_size=8"])
@@ -248,7 +352,9 @@ def test_id_without_steps_does_not_depend_on_what_steps_are_made_of(override):
 def test_ids_stay_where_they_are():
     """A change here makes every run anew: raise NUMBERS and say so in CHANGELOG.md, or find what moved them."""
     lr = "lr=1e-6"
-    assert id_of("optimizer=bszo", lr) == GOLDEN[0]
+    papers = ["steps=20000", "eval_every=500", "patience=8"]
+    papers += ["precision.noise=torch", "precision.restore=merged"]
+    assert id_of("optimizer=bszo", lr, *papers) == GOLDEN[0]
     assert id_of("model=opt-13b", "task=sst2", "precision=paper", "optimizer=mezo", lr) == GOLDEN[1]
     assert id_of("model=roberta-large", "task=cb", "optimizer=zero_shot") == GOLDEN[2]
 
@@ -292,6 +398,7 @@ def test_bad_input_exits_2_without_a_traceback():
 def test_help_names_every_option_of_every_group():
     done = train("--help")
     assert done.returncode == 0
-    for group, options in GROUPS.items():
+    for group in (*CHOSEN, "sweep"):
+        options = GROUPS[group]
         (line,) = (x for x in done.stdout.splitlines() if x.split()[:1] == [group])
         assert line.split(maxsplit=1)[1] == ", ".join(options)

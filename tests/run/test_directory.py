@@ -17,8 +17,8 @@ def test_an_edited_configuration_is_refused_with_its_key(make_run):
     path = freeze(cfg) / "config.yaml"
     whole = path.read_text()
     for was, now, told in (
-        ("batch_size: 16", "batch_size: 8", "batch_size was 16; put it back"),
-        ("eps: 0.0001", "eps: 0.5", "optimizer.eps was 0.0001; put it back"),
+        ("batch_size: 16", "batch_size: 8", "batch_size was 16; restore that value"),
+        ("eps: 0.0001", "eps: 0.5", "optimizer.eps was 0.0001; restore that value"),
         ("data_files:\n", "data_files:\n    more: b\n", "task.data_files.more was not there"),
         ("batch_size: 16", "batch_sizes: 16", "is not this run's: batch_sizes"),
     ):

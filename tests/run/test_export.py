@@ -89,7 +89,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
     (full / "mine").touch()
     capsys.readouterr()
     for arguments, why in (
-        ([renamed], "or the directory renamed; put it back"),
+        ([renamed], "or rename the directory"),
         ([directory], "steps of sgd cannot be made again"),
         ([directory, "--step", "0", "--out", full], "is there and not an empty directory"),
         ([directory, "--step", "two"], "'two' is no step"),

@@ -101,12 +101,14 @@ def test_a_finished_run_is_not_run_again(make_run, capsys, monkeypatch):
     assert "finished before" in capsys.readouterr().out
 
 
-def test_patience_stops_a_run(make_run):
+def test_patience_stops_a_run_and_it_says_so(make_run, capsys):
     cfg = make_run("optimizer=mezo", "steps=20", "eval_every=1", "patience=3", "lr=1e-12")
     summary = run(cfg)  # such a small step changes no prediction: the first evaluation stays best
     assert summary["run/stop_reason"] == "patience"
     assert summary["run/steps"] == 4
     assert summary["best/step"] == 1
+    told = "stopped early at step 4: patience=3, no better validation accuracy since step 1. Test "
+    assert told in capsys.readouterr().out
 
 
 def test_a_non_finite_loss_ends_the_run_as_collapsed_with_its_step(make_run, capsys):

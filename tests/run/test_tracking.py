@@ -54,7 +54,7 @@ def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     lost.finish(exit_code=1)
     log.finish({"run/status": "finished"})
     wandb.teardown()
-    assert capsys.readouterr().err.count("W&B is lost (ConnectionResetError") == 1
+    assert capsys.readouterr().err.count("W&B logging stopped (ConnectionResetError") == 1
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
     frames = read_frames([tmp_path / "run"])

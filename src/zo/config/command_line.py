@@ -37,6 +37,7 @@ EXPECTED = {
     "Float": "must be a number, as 1e-6",
     "is not a valid bool": "must be true or false",
     "not Optional": "must not be null",
+    "is not in struct": "no such key",
     "is not a ListConfig": "must be a list, as [a,b]",
     "to Dict[": "must be a mapping, as {a:1}",
     "is not a subclass of": "is a group of keys; give one of them",
@@ -212,7 +213,10 @@ def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
     """Returns Hydra's mode, and the parameters of its sweeper, as the files have them."""
     files = _files(CONFIG_DIR)
     chosen = {parse(o).key_or_group: parse(o).value() for o in overrides}
-    data, _ = files.compose({key: name for key, name in chosen.items() if key in files.groups})
+    choices = {key: name for key, name in chosen.items() if key in files.groups}
+    if not all(isinstance(name, str) for name in choices.values()):
+        raise NotPlainError("a group without an option's name")
+    data, _ = files.compose(choices)
     own = data.get("hydra", {})
     params = own.get("sweeper", {}).get("params") or {}
     return own.get("mode"), {key: str(given) for key, given in params.items()}

@@ -244,7 +244,9 @@ class Composer:
         """Returns what the runs with these overrides have in common."""
         own = [o for o in overrides if not o.is_hydra_override()]
         for override in own:
-            if override.type != OverrideType.CHANGE or override.package:
+            group = override.key_or_group in self._files.groups
+            named = not group or isinstance(override.value(), str)
+            if override.type != OverrideType.CHANGE or override.package or not named:
                 raise NotPlainError(override.input_line)
         chosen = {o.key_or_group: o.value() for o in own if o.key_or_group in self._files.groups}
         data, schemas = self._files.compose(chosen)  # type: ignore[arg-type]

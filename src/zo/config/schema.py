@@ -318,6 +318,8 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         )
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device):
         yield Problem("device", run.device, "must be auto, cpu, cuda or cuda:N")
+    if not run.model.path.strip():
+        yield Problem("model.path", run.model.path, "must be a hub id or a directory")
     if not run.out.strip():
         yield Problem("out", run.out, "must name a directory, as out=out")
     if run.precision.graphs and run.device == "cpu":

@@ -1,0 +1,68 @@
+"""What a person sees: nothing is cut or wrapped within a word on a narrow terminal, and nothing wrapped in a file."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from zo.run import progress
+from zo.run.progress import Progress, Screen
+
+LONG = "step 600: validation 72.8%, loss 0.5569; test 71.8% of 1000 examples, the best so far"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Returns a function that makes consoles of a width, and where they write."""
+
+    def make(width: int, is_terminal: bool = True) -> io.StringIO:
+        written = io.StringIO()
+        options = {"file": written, "width": width, "force_terminal": is_terminal}
+        monkeypatch.setattr(
+            progress, "Console", lambda **given: Console(**given, **options, _environ={})
+        )
+        return written
+
+    return make
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_line_is_wrapped_between_words_and_indented(terminal, width):
+    written = terminal(width)
+    Screen().say(LONG, indent=2)
+    rows = written.getvalue().splitlines()
+    assert len(rows) > 1
+    assert all(row.startswith("  ") and len(row.rstrip()) <= width for row in rows)
+    assert " ".join(row.strip() for row in rows) == LONG
+
+
+def test_a_line_in_a_file_is_not_wrapped(terminal):
+    written = terminal(40, is_terminal=False)
+    Screen().say(LONG, indent=2)
+    assert written.getvalue() == f"  {LONG}\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_path_is_never_broken(terminal, is_terminal):
+    written = terminal(40, is_terminal)
+    path = "/a/long/path/[x]/" + "directory/" * 5
+    Screen().say_path(path, indent=2)
+    assert written.getvalue() == f"  {path}\n"
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+@pytest.mark.parametrize("steps", [600, 20_000])
+def test_the_bar_and_its_time_left_fit_on_one_row(terminal, width, steps):
+    written = terminal(width)
+    with Progress(steps) as shown:
+        for _ in range(3):
+            shown.advance(0.7123, 0.7282)
+        shown._bars.refresh()
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).replace("\r", "\n")
+    (row, *_) = [row for row in reversed(frames.splitlines()) if f"/{steps}" in row]
+    assert len(row.rstrip()) <= width
+    assert re.search(r"loss 0\.7123", row)
+    assert re.search(r"(\d|-):(\d\d|--):(\d\d|--)$", row.rstrip())
+    assert "…" not in row
+    assert ("best val 72.8%" in row) == (width >= 80 or (width >= 60 and steps == 600))
