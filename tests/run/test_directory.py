@@ -36,7 +36,7 @@ def test_an_edited_run_does_not_go_on_by_itself_either(make_run, capsys):
     path.write_text(path.read_text().replace("batch_size: 16", "batch_size: 8"))
     assert main([str(directory)]) == 2
     said = capsys.readouterr().err
-    assert f", not of {directory.name}: it was changed, or the directory renamed" in said
+    assert f"but its directory is named {directory.name}; undo the change of the file" in said
     assert len(said.splitlines()) == 1
 
 

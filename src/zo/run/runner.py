@@ -233,8 +233,7 @@ def _held(directory: Path) -> Iterator[None]:
         try:
             stack.enter_context(lock.held(directory))
         except OSError as error:
-            where = error.filename or directory
-            raise DirectoryError(f"{where}: {error.strerror}; out= chooses another") from None
+            raise DirectoryError(f"{error.filename or directory}: {error.strerror}") from None
         yield
 
 
