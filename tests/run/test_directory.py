@@ -119,7 +119,7 @@ def test_where_nothing_can_be_written_a_finished_run_is_there(make_run, read_onl
     summary = run(cfg)
     read_only(directory_of(cfg))
     assert run(cfg) == summary
-    assert "finished before, see" in capsys.readouterr().out
+    assert "finished before: test " in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

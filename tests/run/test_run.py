@@ -98,7 +98,7 @@ def test_a_finished_run_is_not_run_again(make_run, capsys, monkeypatch):
     summary = run(cfg)
     monkeypatch.setattr(loop.Session, "open", lambda cfg: pytest.fail("it was run again"))
     assert run(cfg) == summary
-    assert "finished before" in capsys.readouterr().out
+    assert "finished before: test " in capsys.readouterr().out
 
 
 def test_patience_stops_a_run_and_it_says_so(make_run, capsys):

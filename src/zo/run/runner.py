@@ -63,13 +63,12 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         Interrupted: If a signal asked to stop; what was made is saved.
     """
     new = directory is None and not directory_of(cfg).exists()
+    advice = "; resume=false runs it anew" if directory is None else ""
     directory, title = freeze(cfg) if directory is None else directory.resolve(), describe(cfg)
     if cfg.resume and (recorded := Inputs.load(directory)) is not None:
         recorded.check_files(cfg, directory)
     if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
-        print(
-            f"{title}: {status['run/status']} before, see {directory} (resume=false runs it anew)"
-        )
+        _show(f"{status['run/status']} before: {outcome(status, cfg.patience)}{advice}", directory)
         return status
     with _held(directory), signals.requests() as requests:
         try:
@@ -89,9 +88,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         except Exception as error:
             note_failure(directory, error)
             raise
-    screen = Screen()
-    screen.say(outcome(summary, cfg.patience), indent=2)
-    screen.say_path(directory, indent=2)
+    _show(outcome(summary, cfg.patience), directory)
     return summary
 
 
@@ -256,6 +253,13 @@ def _clear(directory: Path) -> None:
             path.unlink()
 
 
+def _show(ending: str, directory: Path) -> None:
+    """Prints how a run ended, and where it is."""
+    screen = Screen()
+    screen.say(ending, indent=2)
+    screen.say_path(directory, indent=2)
+
+
 def _stop(steps: int) -> str:
     """Returns one line for people about a run that was asked to stop."""
     if steps == 0:
@@ -266,7 +270,8 @@ def _stop(steps: int) -> str:
 def outcome(summary: Summary, patience: int | None) -> str:
     """Returns how a run ended, in one or two sentences for people."""
     if summary["run/status"] == "collapsed":
-        return f"collapsed at step {summary['run/collapse_step']}: {summary['run/collapse_what']}"
+        at = f" at step {summary['run/collapse_step']}"
+        return f"collapsed{at}: {summary['run/collapse_what'].removesuffix(at)}"
     found = (
         f"test {summary['best/test_accuracy']:.1%} of {summary['best/test_n']} at step "
         f"{summary['best/step']}, where validation is best ({summary['best/val_accuracy']:.1%})"
