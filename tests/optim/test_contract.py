@@ -20,6 +20,16 @@ UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16
 DTYPES = list(UNIT_ROUNDOFF)
 POLICIES = ["subtract", "merged", "snapshot"]
 
+
+def cases(names: list[str]) -> list[tuple[str, str, torch.dtype]]:
+    """Every name with every policy, every policy with every dtype, and so on, but not every triple."""
+    return [
+        (name, restore, DTYPES[(i + j) % 3])
+        for i, name in enumerate(names)
+        for j, restore in enumerate(POLICIES)
+    ]
+
+
 # Settings under which a method makes progress on 32 weights; a method that needs none is not here.
 UNIT_SCALE = {"prior_std": 4.0, "noise_std": 1.0, "eps": 1e-3}
 SMALL_PROBLEM = {
@@ -39,10 +49,19 @@ def noise(request, monkeypatch) -> str:
     return request.param
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
+def device(request, monkeypatch) -> str:
+    """Where the weights of every problem of a test are."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    monkeypatch.setattr(Quadratic, "device", request.param)
+    return request.param
+
+
 class Quadratic:
     """½ Σ (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to."""
 
-    noise = "torch"
+    noise, device = "torch", "cpu"
 
     def __init__(
         self,
@@ -52,8 +71,11 @@ class Quadratic:
     ):
         generator = torch.Generator().manual_seed(9)
         shapes = {"v": (12,), "m": (4, 5)}
-        self.named = [(n, torch.randn(s, generator=generator).to(dtype)) for n, s in shapes.items()]
-        self.target = [torch.randn(t.shape, generator=generator).double() for _, t in self.named]
+        made = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+        target = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+        tensors = [t.to(self.device, dtype) for t in made]
+        self.named = list(zip(shapes, tensors, strict=True))
+        self.target = [t.to(self.device, torch.float64) for t in target]
         self.params = ParameterSpace(self.named, restore, noise=self.noise, rounding=rounding)
         self.calls = 0
         self.answers: dict[int, float | BaseException] = {}
@@ -146,9 +168,7 @@ def test_loss_falls_with_half_precision_weights(name, dtype):
     assert all(t.dtype == dtype for t in loss.params.tensors)
 
 
-@pytest.mark.parametrize("name", TRAINING)
-@pytest.mark.parametrize("restore", POLICIES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "restore", "dtype"), cases(TRAINING), ids=str)
 def test_theta_is_back_after_probing(name, restore, dtype):
     """Twenty steps at lr 0."""
     loss = Quadratic(dtype, restore)
@@ -175,18 +195,15 @@ class Interrupted(Exception):
     """Stands for anything that a forward pass may raise."""
 
 
-@pytest.mark.parametrize("name", TRAINING)
-@pytest.mark.parametrize("restore", POLICIES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "restore", "dtype"), cases(TRAINING), ids=str)
 @pytest.mark.parametrize(
     ("answer", "raises"),
     [
         (Interrupted(), Interrupted),
         (math.nan, NonFiniteError),
-        (math.inf, NonFiniteError),
         (-math.inf, NonFiniteError),
     ],
-    ids=["raises", "nan", "inf", "-inf"],
+    ids=["raises", "nan", "-inf"],
 )
 def test_theta_is_back_when_the_nth_forward_pass_fails(name, restore, dtype, answer, raises):
     good_steps = 2
@@ -318,7 +335,7 @@ def test_directions_are_drawn_by_the_engine_of_the_space(name, noise):
     opt = start(name, loss)
     bias = loss.params.tensors[0]  # plain noise for every method
     key = NoiseKey(0, PERTURBATION, 0, 1)
-    expected = engine(noise).normal_(torch.empty(bias.shape), key, 0)
+    expected = engine(noise, loss.device).normal_(torch.empty_like(bias), key, 0)
     assert torch.equal(opt.direction(1).sample(0, bias), expected)
     opt.step(loss)
     assert not torch.equal(opt.direction(1).sample(0, bias), expected)
@@ -394,9 +411,7 @@ def finish_state(name: str, steps: int) -> dict:
     return opt.state_dict()
 
 
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-@pytest.mark.parametrize("restore", POLICIES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "restore", "dtype"), cases(ZEROTH_ORDER), ids=str)
 def test_losses_replay_the_run_bit_for_bit_without_a_forward_pass(name, restore, dtype):
     """Under subtract and merged the probes' roundings are repeated; under snapshot the probes are left out."""
     loss = Quadratic(dtype, restore=restore)
