@@ -62,6 +62,8 @@ def test_a_pinned_revision_belongs_to_its_own_repository():
     assert run("model=opt-1.3b", "model.path=Qwen/Qwen3-0.6B").model.revision is None
     assert run("model=opt-1.3b", "model.path=a/b", "model.revision=dev").model.revision == "dev"
     assert run("task=sst2").task.revision
+    assert run("task=rotten_tomatoes").task.install
+    assert run("task=rotten_tomatoes", "task.data_files.train=/a.csv").task.install is None
     assert run("task=sst2", "task.path=stanfordnlp/sst2").task.revision is None
 
 

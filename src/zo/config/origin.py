@@ -17,7 +17,7 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
     """Drops what the files say of their own paths alone, if `path` is another one.
 
     The model is named after its path unless `model.name` was given, and `model.lr_grid_of` says whose learning rates
-    it is offered. Pinned revisions are those of the files' own repositories.
+    it is offered. Pinned revisions and install commands are those of the files' own paths.
     """
     files = _files("model")
     same_grid = [name for name, file in files.items() if file.get("lr_grid") == model.lr_grid]
@@ -29,9 +29,12 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
             model.lr_grid_of = origin
         if model.revision == files[origin].get("revision"):
             model.revision = None
+        model.install = None
     file = _files("task").get(task.name)
-    if file and task.path != file["path"] and task.revision == file.get("revision"):
-        task.revision = None
+    if file and (task.path, task.data_files) != (file["path"], file.get("data_files")):
+        task.install = None
+        if task.path != file["path"] and task.revision == file.get("revision"):
+            task.revision = None
 
 
 def name_of(path: str) -> str:

@@ -52,11 +52,11 @@ class Batch:
     labels: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that there are, by name."""
+        """Returns the tensors that there are, by name."""
         return {name: t for name, t in vars(self).items() if t is not None}
 
     def repeated(self, n: int) -> Batch:
-        """The batch n times: copy after copy in the rows, the reads and the examples."""
+        """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
         copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
         which = torch.arange(n, device=self.reads.device)
         copies["reads"] += which.repeat_interleave(len(self.reads)) * self.input_ids.numel()
@@ -118,7 +118,7 @@ class Collator:
         return Batch(**{"mask": None, "position_ids": None, **tensors})
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Make sure that the model can see the longest of the examples whole.
+        """Makes sure that the model can see the longest of the examples whole.
 
         Raises:
             TaskError: it cannot; names ``task.max_length``. Or it cannot keep an answer of several
@@ -172,7 +172,7 @@ class Collator:
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool
     ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
-        """What the rows hold: tokens and, as far as the model is told, positions and mask."""
+        """Returns what the rows hold: tokens and, where the model needs them, positions and mask."""
         shape = (len(rows), width)
         ids, positions = np.full(shape, self._pad_id), np.full(shape, self._first)
         for p, row in enumerate(rows):
@@ -189,7 +189,7 @@ class Collator:
         return {"input_ids": ids, "mask": (np.arange(width) < lengths).astype(np.int64)}
 
     def _upload(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """One copy for all arrays; int64 before bool, so that each begins where its dtype may."""
+        """Returns the arrays on the device, by one copy; int64 before bool, so that each begins where its dtype may."""
         order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
         flat = torch.from_numpy(
             np.concatenate([arrays[name].reshape(-1).view(np.uint8) for name in order])
@@ -224,7 +224,7 @@ def _put(row: Row, example: Encoded) -> list[list[int]]:
 def _answers(
     examples: Sequence[Encoded], places: Places
 ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
-    """The candidates' tokens, and where they are predicted: each place is read once."""
+    """Returns the candidates' tokens, and where they are predicted: each place is read once."""
     reads: dict[int, int] = {}
     longest = max(len(ids) for e in examples for ids in e.candidate_ids)
     shape = (len(examples), len(examples[0].candidate_ids), longest)

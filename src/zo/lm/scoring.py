@@ -84,21 +84,21 @@ class CandidateScorer:
         self._recorded = Graphs(self._loss) if graphs else self._loss
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
-        """Build the tensors that all forward passes of a step share; see `zo.lm.collate.Collator`."""
+        """Builds the tensors that all forward passes of a step share; see `zo.lm.collate.Collator`."""
         return self._collator(examples)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Make sure that the model can score the examples; see `zo.lm.collate.Collator.check`."""
+        """Makes sure that the model can score the examples; see `zo.lm.collate.Collator.check`."""
         self._collator.check(examples)
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
-        """One per candidate, in nats, as computed: also nan.  # (B, C)."""
+        """Returns one score per candidate, in nats, as computed: also nan.  # (B, C)."""
         return _means(self._values(batch), batch)
 
     @torch.inference_mode()
     def loss(self, batch: Batch) -> float:
-        """The objective's loss, in nats.
+        """Returns the objective's loss, in nats.
 
         ``classification``: cross entropy over the candidates' scores, mean over the examples;
         ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
@@ -107,7 +107,7 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def branches(self, batch: Batch, n: int) -> list[float]:
-        """The losses of n copies of the batch from one forward pass, copy after copy in all rows.
+        """Returns the losses of n copies of the batch from one forward pass, copy after copy in all rows.
 
         Where the model's weights differ by rows, so do the losses.
         """
@@ -121,7 +121,7 @@ class CandidateScorer:
 
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:
-        """Return the same loss as `loss`, as a tensor that can be backpropagated.  # ()."""
+        """Returns the same loss as `loss`, as a tensor that can be backpropagated.  # ()."""
         return self._loss(batch)
 
     def _loss(self, batch: Batch) -> Tensor:
@@ -130,7 +130,7 @@ class CandidateScorer:
         return self._likelihood(self._values(batch), batch)
 
     def _likelihood(self, values: Tensor, batch: Batch) -> Tensor:
-        """The ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
+        """Returns the ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
         rows = torch.arange(len(batch.labels), device=self._device)
         true = values[rows, batch.labels]  # (B, T)
         tokens = (~batch.absent[rows, batch.labels]).sum()
@@ -149,7 +149,7 @@ class CandidateScorer:
         return (rows @ hidden[:, :, None])[:, :, 0].to(self._loss_dtype)
 
     def _values(self, batch: Batch) -> Tensor:
-        """Of each candidate's tokens the log-probability, or the logit at the mask.  # (B, C, T)."""
+        """Returns each token's log-probability, or its logit at the mask.  # (B, C, T)."""
         logits = self._head(self._hidden(batch))  # (R, V)
         if self._masked:
             values = logits.to(self._loss_dtype)
@@ -158,7 +158,7 @@ class CandidateScorer:
         return values[batch.token_reads, batch.token_ids].masked_fill(batch.absent, 0)
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """The last hidden states where a token is predicted.  # (R, D)."""
+        """Returns the last hidden states where a token is predicted.  # (R, D)."""
         options: dict[str, Any] = {} if self._masked else {"use_cache": False}
         if batch.mask is not None:
             options["attention_mask"] = batch.mask
@@ -174,7 +174,7 @@ class CandidateScorer:
         max_tokens: int,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Score a whole split, examples of similar length together.
+        """Scores a whole split, examples of similar length together.
 
         Args:
             examples: in any order; predictions come back in the same.
@@ -213,7 +213,7 @@ class CandidateScorer:
         return plan
 
     def _losses(self, scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""
+        """Returns every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""
         if self._objective == "classification":
             each = F.cross_entropy(scores, batch.labels, reduction="none")
             return each, torch.ones_like(each)
@@ -227,7 +227,7 @@ def _means(values: Tensor, batch: Batch) -> Tensor:
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Group indices so that rows padded to their group's longest stay within a budget.
+    """Groups indices so that rows padded to their group's longest stay within a budget.
 
     A group's rows are of similar length, too: a budget with room for a whole split would else make
     every row as long as the longest of all.

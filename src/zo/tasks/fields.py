@@ -4,28 +4,28 @@ from collections.abc import Callable
 
 
 def strip(text: str) -> str:
-    """Without white space around it: GLUE's sentences end in a space."""
+    """Returns the text without white space around it: GLUE's sentences end in a space."""
     return text.strip()
 
 
 def lower(text: str) -> str:
-    """In lower case."""
+    """Returns the text in lower case."""
     return text.lower()
 
 
 def unfinished(text: str) -> str:
-    """Without its full stop, so that it can be carried on."""
+    """Returns the text without its full stop, so that it can be carried on."""
     return text.rstrip().removesuffix(".")
 
 
 def continued(text: str) -> str:
-    """Beginning in lower case, to carry a sentence on: its first word, unless that is "I"."""
+    """Returns the text with its first word in lower case, unless that is "I", to carry a sentence on."""
     first, space, rest = text.partition(" ")
     return (first if first == "I" else first.lower()) + space + rest
 
 
 def connective(text: str) -> str:
-    """COPA's kind of question as the word that asks it.
+    """Returns COPA's kind of question as the word that asks it.
 
     Raises:
         ValueError: another kind.
@@ -37,7 +37,7 @@ def connective(text: str) -> str:
 
 
 def asked(text: str) -> str:
-    """With a capital letter and one question mark."""
+    """Returns the text with a capital letter and one question mark."""
     return text[:1].upper() + text[1:] + ("" if text.endswith("?") else "?")
 
 

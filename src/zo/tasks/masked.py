@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
-    """Tokenize prompts with their mask; candidates are the label words, one token each.
+    """Tokenizes prompts with their mask; candidates are the label words, one token each.
 
     A prompt of more than ``task.max_length`` tokens loses the first ones of its longest column, so
     that the mask, the template's words and the other columns stay.
@@ -67,7 +67,7 @@ def _label_tokens(task: TaskConfig, tokenizer: Any) -> list[int]:
 
 
 def _render(task: TaskConfig, example: Example, mask_token: str) -> tuple[str, list[Span], Span]:
-    """The prompt's text, and where in it the columns and the mask stand."""
+    """Returns the prompt's text, and where in it the columns and the mask stand."""
     text, columns, mask = "", [], (0, 0)
     for piece in pieces(str(task.masked_prompt), example.fields, "masked_prompt"):
         begin = len(text)
@@ -85,7 +85,7 @@ def _render(task: TaskConfig, example: Example, mask_token: str) -> tuple[str, l
 
 
 def _place_of_mask(ids: list[int], offsets: list[Span], mask: Span, mask_id: int) -> int:
-    """The template's mask, even where the data contain one: the one that ends where it should."""
+    """Returns the place of the template's mask, even where the data contain one: the one that ends where it should."""
     places = [i for i, token in enumerate(ids) if token == mask_id and offsets[i][1] == mask[1]]
     if len(places) != 1:
         raise TaskError(f"task.masked_prompt: the model's tokenizer makes no token of {MASK}")
@@ -95,7 +95,7 @@ def _place_of_mask(ids: list[int], offsets: list[Span], mask: Span, mask_id: int
 def _dropped(
     task: TaskConfig, offsets: list[Span], columns: list[Span], mask_at: int
 ) -> frozenset[int]:
-    """The places that a prompt of more than `max_length` tokens loses."""
+    """Returns the places that a prompt of more than `max_length` tokens loses."""
     excess = len(offsets) - task.max_length
     if excess <= 0:
         return frozenset()

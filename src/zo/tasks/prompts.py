@@ -31,21 +31,21 @@ class Encoded:
 
     @property
     def length(self) -> int:
-        """Tokens that a forward pass sees: the prompt and each candidate without its last."""
+        """Returns the number of tokens that a forward pass sees: the prompt and each candidate without its last."""
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.candidate_ids)
 
     def true_candidate_alone(self) -> Encoded:
-        """The same example with no other candidate than the true one: all that ``lm`` trains on."""
+        """Returns the same example with no other candidate than the true one: all that ``lm`` trains on."""
         return replace(self, candidate_ids=[self.candidate_ids[self.label]], label=0)
 
 
 def render(task: TaskConfig, example: Example) -> str:
-    """The prompt's text."""
+    """Returns the prompt's text."""
     return fill(task.prompt, example.fields, "prompt")
 
 
 def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
-    """Tokenize prompts and candidates as one text each, then cut them apart.
+    """Tokenizes prompts and candidates as one text each, then cut them apart.
 
     A prompt that leaves no room for the longest candidate within ``task.max_length`` loses tokens
     behind its special ones, at its beginning.
@@ -99,7 +99,7 @@ def _check(task: TaskConfig) -> None:
 def _tail(
     task: TaskConfig, candidate: str, prompt: str, prompt_ids: list[int], joined: list[int]
 ) -> list[int]:
-    """The candidate's tokens: what stands behind the prompt's in the joint text."""
+    """Returns the candidate's tokens: what stands behind the prompt's in the joint text."""
     n = len(prompt_ids)
     if joined[:n] != prompt_ids or len(joined) == n:
         raise TaskError(
@@ -110,7 +110,7 @@ def _tail(
 
 
 def _truncate(task: TaskConfig, prompt_ids: list[int], prefix: int, room: int) -> list[int]:
-    """The special tokens in front, then the prompt's end; at most `room` tokens in all."""
+    """Returns the special tokens in front, then the prompt's end; at most `room` tokens in all."""
     if room <= prefix:
         least = task.max_length + prefix - room + 1
         raise TaskError(

@@ -28,7 +28,7 @@ class Piece:
 
 
 def columns(template: str, key: str) -> list[str]:
-    """Columns named in a template, each once, in their order.
+    """Returns the columns named in a template, each once, in their order.
 
     Args:
         template: the template.
@@ -42,7 +42,7 @@ def columns(template: str, key: str) -> list[str]:
 
 
 def task_columns(task: TaskConfig) -> dict[str, str]:
-    """Every column that the task's templates name -> the configuration key of the first such template.
+    """Returns every column that the task's templates name -> the configuration key of the first such template.
 
     Raises:
         TaskError: one of them is not a template or names no column, or a masked prompt has no mask.
@@ -66,7 +66,7 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
 
 
 def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
-    """The template filled with a row's columns, in pieces.
+    """Returns the template filled with a row's columns, in pieces.
 
     Raises:
         TaskError: a column's text is not one that its function takes.
@@ -88,7 +88,7 @@ def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
 
 
 def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
-    """The template filled with a row's columns.
+    """Returns the template filled with a row's columns.
 
     Raises:
         TaskError: as `pieces`.
@@ -97,7 +97,7 @@ def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
 
 
 def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
-    """Literal text, the column behind it, that column's function."""
+    """Returns literal text, the column behind it, that column's function."""
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
