@@ -1,4 +1,4 @@
-"""Time and memory of a step, beside what the device could do at best and beside the released code's way.
+"""Time and memory of a step, beside an estimate from the device's rates and beside the released code's way.
 
     python -m benchmarks.steps                                     this machine's defaults
     python -m benchmarks.steps --dry-run                           what that would be
@@ -12,7 +12,7 @@ timed in turns, together with the plain rendering of the released code's step (d
 peak on a GPU, and on a CPU the peak resident memory of a fresh process for every case.
 
 A case whose row is in the csv, made on this machine by this very code, is not measured again. Written: steps.csv,
-steps.md, and a figure with the numbers behind it. docs/benchmarks.md explains the columns and the floor.
+steps.md, and a figure with the numbers behind it. docs/benchmarks.md explains the columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the device does at best: copies, matrix products, normals. Measured in the run that the floors are for.
+"""What the device does at best: copies, matrix products, normals. Measured in the run that the estimates are for.
 
 On a CPU the pieces take milliseconds and the best of many counts, so that other work on the machine matters little.
 """

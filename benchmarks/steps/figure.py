@@ -83,5 +83,5 @@ def _bar(at: float, row: Row) -> list[Series]:
     reach = SHARE * 0.5
     return [
         *series,
-        Series(ROOFLINE, [at - reach, at + reach], [row.floor_ms] * 2, words, weight=0.99),
+        Series(ROOFLINE, [at - reach, at + reach], [row.roofline_ms] * 2, words, weight=0.99),
     ]

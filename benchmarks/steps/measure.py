@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.steps.cases import FORWARD, LR, Case
 from benchmarks.steps.ceilings import wait
-from benchmarks.steps.floor import Workload
+from benchmarks.steps.released import ReleasedStep
+from benchmarks.steps.roofline import Workload
 from benchmarks.steps.shapes import SHAPES, batches
-from tests.support.released_step import ReleasedStep
 from zo.config import RunConfig, register
 from zo.lm.load import load
 from zo.lm.scoring import Batch, CandidateScorer

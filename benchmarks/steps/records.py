@@ -37,8 +37,8 @@ class Row:
         processor_ms: Time of all of the process's threads.
         plain_ms: A step of the released code's way, timed in turns with this one.
         plain_processor_ms: Its processor time.
-        floor_forward_ms: The least time of the forward passes.
-        floor_weights_ms: The least time of the passes over the weights.
+        roofline_forward_ms: Estimated time of the forward passes.
+        roofline_weights_ms: Estimated time of the passes over the weights.
         peak_gib: The most memory that steps need.
         before_gib: What the process needs without a model.
         gb_per_s: Ceiling: a copy's bytes, read and written, 1e9 per second.
@@ -70,8 +70,8 @@ class Row:
     processor_ms: float
     plain_ms: float | None
     plain_processor_ms: float | None
-    floor_forward_ms: float
-    floor_weights_ms: float
+    roofline_forward_ms: float
+    roofline_weights_ms: float
     peak_gib: float
     before_gib: float
     gb_per_s: float
@@ -93,9 +93,9 @@ class Row:
         return (self.machine, self.device, self.threads, self.shape, self.dtype, self.examples)
 
     @property
-    def floor_ms(self) -> float:
-        """The least time of a step."""
-        return self.floor_forward_ms + self.floor_weights_ms
+    def roofline_ms(self) -> float:
+        """The estimated time of a step."""
+        return self.roofline_forward_ms + self.roofline_weights_ms
 
     @property
     def rest_ms(self) -> float:

@@ -10,7 +10,6 @@ import torch
 
 from benchmarks.steps import ceilings
 from benchmarks.steps.cases import FORWARD, Case
-from benchmarks.steps.floor import Ceilings, Floor, floor, forward_floor
 from benchmarks.steps.measure import (
     Peak,
     ReleasedStepper,
@@ -23,6 +22,7 @@ from benchmarks.steps.measure import (
     space_of,
 )
 from benchmarks.steps.records import Records, Row, code_hash
+from benchmarks.steps.roofline import Ceilings, Roofline, forward_roofline, roofline
 from zo.config import RunConfig
 from zo.run.provenance import provenance
 
@@ -127,8 +127,8 @@ class Session:
             processor_ms=1e3 * times.processor,
             plain_ms=1e3 * released.step if released else None,
             plain_processor_ms=1e3 * released.processor if released else None,
-            floor_forward_ms=1e3 * least.forward,
-            floor_weights_ms=1e3 * least.weights,
+            roofline_forward_ms=1e3 * least.forward,
+            roofline_weights_ms=1e3 * least.weights,
             peak_gib=peak.peak,
             before_gib=peak.before,
             gb_per_s=limits.bandwidth / 1e9,
@@ -142,17 +142,17 @@ class Session:
             date=made["started"],
         )
 
-    def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Floor]:
-        """The device's ceilings, and the floor of a case."""
+    def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Roofline]:
+        """The device's ceilings, and the estimate of a case."""
         limits, work = self._limits(case.dtype, case.noise), stepper.workload()
         size = getattr(torch, case.dtype).itemsize
         if case.method == FORWARD:
-            return limits, Floor(forward_floor(work, limits, size), 0.0)
+            return limits, Roofline(forward_roofline(work, limits, size), 0.0)
         optimizer = stepper.assembly.optimizer
         kept = [t.element_size() for tensors in optimizer.state.values() for t in tensors]
         state_size = max(kept, default=size)
         forwards = optimizer.forwards_per_step
-        return limits, floor(stepper.cfg, work, limits, forwards, size, state_size)
+        return limits, roofline(stepper.cfg, work, limits, forwards, size, state_size)
 
     def _limits(self, dtype: str, noise: str) -> Ceilings:
         """The device's ceilings, each measured when it is first asked for."""

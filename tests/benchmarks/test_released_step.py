@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from benchmarks.steps.released import METHODS, ReleasedStep, Sequential
 from tests.support import tiny_models
-from tests.support.released_step import METHODS, ReleasedStep, Sequential
 from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.tasks import Encoded
@@ -42,12 +42,8 @@ def test_it_is_the_suite_s_step_with_the_suite_s_noise(method, settings):
     released, optimizer, loss = both(method, **settings)
     start = [t.clone() for t in optimizer.params.tensors]
     for _ in range(STEPS):
-        found = released(
-            EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j])
-        )
+        released(EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j]))
         optimizer.step(loss)
-        if method.startswith("bszo"):
-            assert found.forwards == optimizer.forwards_per_step
     tensors = optimizer.params.tensors
     apart = max(float((a - b).abs().max()) for a, b in zip(tensors, released.theta, strict=True))
     moved = max(float((a - b).abs().max()) for a, b in zip(tensors, start, strict=True))

@@ -25,7 +25,7 @@ def test_slopes_are_differences_over_epsilon():
 
 def gradient_along(model: str, j: int, dtype: torch.dtype) -> float:
     """g · z by backpropagation at the same weights, mini-batch and direction; scores are computed plainly."""
-    (cfg,) = slopes_module.cells.runs(
+    (cfg,) = slopes_module.command_line.runs(
         [f"model={model}", "task=rotten_tomatoes", "optimizer=mezo", "lr=1"]
     )
     bench = slopes_module._Bench(cfg, dtype, 0, 16)

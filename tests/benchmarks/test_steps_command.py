@@ -47,7 +47,7 @@ def test_from_the_command_line_to_table_and_figure(tmp_path, few_repeats, monkey
     forward, subtract, snapshot = rows
     for row in rows:
         parts = float(row["forward_ms"]) + float(row["weights_ms"])
-        assert 0 < float(row["floor_forward_ms"]) < float(row["forward_ms"])
+        assert 0 < float(row["roofline_forward_ms"]) < float(row["forward_ms"])
         assert 0.5 * float(row["step_ms"]) < parts <= 1.001 * float(row["step_ms"])
         assert 0 < float(row["before_gib"]) < float(row["peak_gib"])
         assert row["code"] != row["revision"] != ""
@@ -157,7 +157,7 @@ def row(**changes) -> Row:
     counts = dict.fromkeys(("threads", "batches", "rounds"), 1)
     counts |= {"batch_size": 16, "forwards": 3, "values": 1000}
     times = {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "processor_ms": 50.0}
-    times |= {"floor_forward_ms": 8.0, "floor_weights_ms": 12.0}
+    times |= {"roofline_forward_ms": 8.0, "roofline_weights_ms": 12.0}
     times |= {"plain_ms": None, "plain_processor_ms": None, "peak_gib": 1.5, "before_gib": 0.5}
     rates = dict.fromkeys(("gb_per_s", "gflop_per_s", "normals_per_ns"), 1.0)
     return Row(**texts | counts | times | rates | changes)
@@ -193,14 +193,14 @@ def cells(rows, i):
     return dict(zip(tables.COLUMNS, lines[i], strict=True))
 
 
-def test_a_row_is_compared_with_floor_released_step_forward_and_mezo():
+def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
     forward = row(method=FORWARD, step_ms=7.0, weights_ms=0.0, peak_gib=1.25)
     mezo = row(method="mezo", peak_gib=1.45)
     rows = [row(plain_ms=200.0), row(plain_ms=200.0, restore="snapshot"), mezo, forward]
     assert cells(rows, 0)["step"] == "one forward pass"
     found = cells(rows, 2)
     assert (found["step"], found["restore"]) == ("BSZO", "subtract")
-    assert (found["floor"], found["× floor"], found["rest"]) == ("20", "2.50", "5")
+    assert (found["roofline"], found["× roofline"], found["rest"]) == ("20", "2.50", "5")
     assert (found["released"], found["× faster"], found["target"]) == ("200", "4.0", "≥ 3×")
     assert (found["× forward's"], found["× MeZO's"]) == ("1.33", "1.05")  # 1.0 / 0.75, 1.0 / 0.95
     assert cells(rows, 3)["× MeZO's"] == "", "MeZO was not measured under snapshot"

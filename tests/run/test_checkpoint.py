@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks.damage import flip_bit, truncate
+from tests.support.damage import flip_bit, truncate
 from tests.support.toy import Toy
 from zo.optim import OPTIMIZERS
 from zo.run import checkpoint

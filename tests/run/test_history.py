@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.damage import flip_bit, truncate
+from tests.support.damage import flip_bit, truncate
 from zo.config import TrackingConfig
 from zo.run import history, trajectory
 from zo.run.tracking import RunLog, read_rows

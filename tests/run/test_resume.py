@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.damage import SmallDisk
+from tests.support.damage import SmallDisk
 from tests.support.victims import At, end_of, here, start, what_it_came_to
 from zo.optim import OPTIMIZERS
 from zo.run.directory import freeze

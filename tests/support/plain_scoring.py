@@ -54,28 +54,3 @@ def _mean_cross_entropy(scores, examples):
         for row, example in zip(scores, examples, strict=True)
     ]
     return sum(losses) / len(losses)
-
-
-def released_loss(model, examples, pad_id):
-    """The loss as a training step of the released code computes it.
-
-    Every candidate with its prompt is a row of its own, padded on the left to the longest row; the logits of all
-    positions are made and normalised, and those of the answers' tokens are averaged.
-    """
-    rows = [e.prompt_ids + ids for e in examples for ids in e.candidate_ids]
-    answers = [len(ids) for e in examples for ids in e.candidate_ids]
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows], device=model.device)
-    seen = torch.tensor(
-        [[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device
-    )
-    with torch.inference_mode():
-        logits = model(input_ids=ids, attention_mask=seen).logits[:, :-1]
-        log_probs = torch.log_softmax(logits, dim=-1)
-        picked = log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        places = torch.arange(width - 1, device=model.device)
-        first = width - 1 - torch.tensor(answers, device=model.device)[:, None]
-        is_answer = places >= first
-        scores = (picked * is_answer).sum(-1) / is_answer.sum(-1)
-        labels = torch.tensor([e.label for e in examples], device=model.device)
-        return torch.nn.functional.cross_entropy(scores.view(len(examples), -1), labels).item()

@@ -1,11 +1,11 @@
-"""The floor of a step: the least time that its bytes, operations and normals take on a device with known ceilings.
+"""Estimates a step's time from its bytes, operations and normals, and from the rates that a device was measured at.
 
     forward = max(bytes of the weights it reads / bandwidth, operations / matrix rate)
     pass    = max(bytes read and written / bandwidth, normals / rate of normals)
     step    = Σ forwards + Σ passes
 
-Bytes of activations, launches, the loss and Python count nothing, padding neither. Nobody is faster than the floor
-with these passes; with fewer passes there is another floor, which is why it is one per restore policy.
+Bytes of activations, launches, the loss, Python and padding count nothing. The estimate is no bound: kernels that draw
+normals in registers, or that keep data in caches, are faster than the separate measurements of the rates.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def excursions(optimizer: Any) -> list[list[Probe]]:
         elif not optimizer.reuse_probes:
             ways += [frozenset(range(optimizer.k))] * (m - optimizer.k)
         return [[way] * sides for way in ways]
-    raise KeyError(f"the floor has no rule for optimizer {name!r}")
+    raise KeyError(f"the estimate has no rule for optimizer {name!r}")
 
 
 def passes(optimizer: Any, restore: str) -> list[Pass]:
@@ -165,11 +165,11 @@ def passes(optimizer: Any, restore: str) -> list[Pass]:
         return [replace(move(p), of_read=True) for trip in probes for p in trip] + [update]
     if restore == "factors":  # W + A Vᵀ is written once per interval
         return [Pass(2.0 / optimizer.interval, 0.0, 2.0)]
-    raise KeyError(f"the floor has no rule for precision.restore={restore}")
+    raise KeyError(f"the estimate has no rule for precision.restore={restore}")
 
 
 @dataclass(frozen=True)
-class Floor:
+class Roofline:
     """Seconds.
 
     Attributes:
@@ -186,16 +186,18 @@ class Floor:
         return self.forward + self.weights
 
 
-def forward_floor(work: Workload, ceilings: Ceilings, value_bytes: int, branches: int = 1) -> float:
-    """Returns the least seconds of a forward pass of so many copies of the mini-batch."""
+def forward_roofline(
+    work: Workload, ceilings: Ceilings, value_bytes: int, branches: int = 1
+) -> float:
+    """Returns the estimated seconds of a forward pass of so many copies of the mini-batch."""
     read = work.read * value_bytes / ceilings.bandwidth
     return max(read, branches * work.operations / ceilings.matrix)
 
 
-def floor(
+def roofline(
     cfg: Any, work: Workload, ceilings: Ceilings, forwards: int, value_bytes: int, state_bytes: int
-) -> Floor:
-    """Returns the least time of a step.
+) -> Roofline:
+    """Returns the estimated time of a step.
 
     Args:
         cfg: The run's configuration.
@@ -208,14 +210,14 @@ def floor(
     method, restore = cfg.optimizer, cfg.precision.restore
     drawn = method.rank * work.low_rank if method.name == "lozo" else work.values
     together = forwards if restore == "factors" else 1  # branches that share one reading of θ
-    forward = forward_floor(work, ceilings, value_bytes, together)
+    forward = forward_roofline(work, ceilings, value_bytes, together)
     weights = 0.0
     for p in passes(method, restore):
         values = work.read if p.of_read else work.values
         moved = values * (p.weights * value_bytes + p.state * state_bytes)
         normals = p.directions * min(drawn, values)
         weights += max(moved / ceilings.bandwidth, normals / ceilings.normals)
-    return Floor(forward * forwards / together, weights)
+    return Roofline(forward * forwards / together, weights)
 
 
 def _reads(example: Encoded) -> int:

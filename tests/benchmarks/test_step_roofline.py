@@ -1,11 +1,11 @@
-"""The floor of a step against numbers worked out by hand."""
+"""The estimate of a step against numbers worked out by hand."""
 
 from dataclasses import replace
 
 import pytest
 
 from benchmarks.steps.cases import METHODS
-from benchmarks.steps.floor import Ceilings, Pass, Workload, floor, forward_floor, passes
+from benchmarks.steps.roofline import Ceilings, Pass, Workload, forward_roofline, passes, roofline
 from tests.support import tiny_models
 from zo.optim import OPTIMIZERS
 from zo.tasks import Encoded
@@ -138,7 +138,7 @@ def least(method, restore, limits, forwards=2, **settings):
             pass
 
     Cfg.precision.restore = restore
-    return floor(Cfg, WORK, limits, forwards, value_bytes=2, state_bytes=4)
+    return roofline(Cfg, WORK, limits, forwards, value_bytes=2, state_bytes=4)
 
 
 def test_what_is_slowest_decides():
@@ -148,8 +148,8 @@ def test_what_is_slowest_decides():
         Ceilings(1e9, 100, 1e9),
         Ceilings(1e9, 1e9, 100),
     )
-    assert forward_floor(WORK, memory, 2) == pytest.approx(18)
-    assert forward_floor(WORK, matrix, 2) == pytest.approx(100)
+    assert forward_roofline(WORK, memory, 2) == pytest.approx(18)
+    assert forward_roofline(WORK, matrix, 2) == pytest.approx(100)
     for limits, forward, weights in ((memory, 36, 160), (matrix, 200, 0), (draws, 0, 40)):
         found = least("mezo", "subtract", limits)
         assert found.forward == pytest.approx(forward, abs=1e-3)

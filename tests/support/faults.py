@@ -1,19 +1,13 @@
 """Runs that are killed and damaged until they end, each compared with its uninterrupted twin.
 
-    python -m benchmarks.faults --kills 200 --out DIR [--seed 0] [--results results/measured/robustness]
-
 Short runs of every method that trains, float32 and bfloat16, subtract and snapshot, each in processes of its own that
 are killed at random times: SIGKILL, now and then SIGTERM or SIGUSR2. Between two attempts one of its files may be cut
-off, altered or exchanged. Some runs live on a file system that is full again and again, or cannot be written. What
-counts is that every run ends as its twin did, which nobody disturbed: history, summary, predictions, trajectory,
-weights and the method's state at the end, bit for bit, and one W&B file with every step once.
+off, altered or exchanged. Some runs live on a file system that is full again and again, or cannot be written.
 
 To be quick, most attempts are forks of a process that has imported everything; one in twelve starts Python anew.
-Needs Linux; mounting needs root, and what needs it is left out, and said, where it is not allowed.
+Needs Linux; mounting needs root, and what needs it is left out where it is not allowed.
 """
 
-import argparse
-import csv
 import hashlib
 import itertools
 import json
@@ -26,7 +20,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,20 +29,18 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", WANDB_SIL
 
 import datasets
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, OPTForCausalLM  # noqa: F401  imported once, for all forks
 
 import zo.run.__main__
 import zo.run.runner
 from analysis.logs.run_file import read_run_file
-from benchmarks.damage import DAMAGES, SmallDisk, read_only
+from tests.support.damage import DAMAGES, SmallDisk, read_only
 from zo import config
 from zo.config import command_line
 from zo.optim import OPTIMIZERS
 from zo.run.assembly import Assembly
 from zo.run.directory import freeze
 from zo.run.directory import load as load_config
-from zo.run.provenance import provenance
 from zo.run.replay import rebuild
 from zo.run.tracking import read_rows, read_status
 from zo.run.trajectory import Trajectory
@@ -65,6 +57,9 @@ SIZES = (
 )
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
 PLACES = ("disk", "disk", "disk", "disk", "small disk")
+ALL_CASES = 100
+"""Kills from which on every method is tried with every dtype and restore policy."""
+
 MOST_KILLS = 9
 """Of one run; then it is left alone."""
 
@@ -151,7 +146,7 @@ class Process:
     def __init__(
         self, directory: Path, log: Path, anew: bool, work: Callable[[Path], int] = attempt
     ):
-        command = [sys.executable, "-m", "benchmarks.faults", "--attempt", str(directory)]
+        command = [sys.executable, "-m", "tests.support.faults", str(directory)]
         with log.open("ab") as output:
             if anew:
                 self.pid = subprocess.Popen(command, stdout=output, stderr=output).pid
@@ -240,7 +235,7 @@ class Campaign:
         """SIGKILLs so far."""
         return sum(count for kind, count in self.faults.items() if kind.startswith("SIGKILL"))
 
-    def make(self, case: Case, place: str, told: Callable[[], None]) -> None:
+    def make(self, case: Case, place: str) -> None:
         """Makes a run's twin, then the run under faults, and compares them."""
         twin = case.freeze(self.out / "twins")
         begun = time.monotonic()
@@ -252,9 +247,9 @@ class Campaign:
             outcome.differences.append(f"the twin ended with {process.code}")
         if place == "disk" or self.refused:
             run = case.freeze(self.out / "runs")
-            self._disturb(run, outcome, at_work - begun, time.monotonic() - at_work, told)
+            self._disturb(run, outcome, at_work - begun, time.monotonic() - at_work)
         else:
-            run = self._fill_disk(case, outcome, told)
+            run = self._fill_disk(case, outcome)
         outcome.differences += compare(twin, run)
         outcome.differences += self._replay(twin)
         self.outcomes.append(outcome)
@@ -263,14 +258,11 @@ class Campaign:
         self.started += 1
         return Process(run, self.out / f"{run.name}.log", anew, work)
 
-    def _count(self, outcome: Outcome, kind: str, told: Callable[[], None]) -> None:
+    def _count(self, outcome: Outcome, kind: str) -> None:
         outcome.faults[kind] += 1
         self.faults[kind] += 1
-        told()
 
-    def _disturb(
-        self, run: Path, outcome: Outcome, load_s: float, work_s: float, told: Callable[[], None]
-    ) -> None:
+    def _disturb(self, run: Path, outcome: Outcome, load_s: float, work_s: float) -> None:
         """Kills a run until it ends, damages its files in between, and tries it where it cannot be written."""
         for count in itertools.count():
             before, size = len(read_rows(run)), _size(run / "metrics.jsonl")
@@ -293,27 +285,27 @@ class Campaign:
                 outcome.differences.append(f"an attempt ended with {code}")
                 return
             where = _where(run, before) if code == -signal.SIGKILL else "anywhere"
-            self._count(outcome, f"{signal.Signals(number).name} {where}", told)
+            self._count(outcome, f"{signal.Signals(number).name} {where}")
             if (
                 read_status(run).get("run/status") not in zo.run.runner.ENDED
                 and self.rng.random() < 0.6
             ):
-                self._damage(run, outcome, told)
+                self._damage(run, outcome)
             if count == 1 and not self.refused and outcome.case.restore == "snapshot":
-                self._refuse(run, outcome, told)
+                self._refuse(run, outcome)
 
     def _signal(self) -> int:
         choices = [signal.SIGKILL] * 8 + [signal.SIGTERM, signal.SIGUSR2]
         return self.rng.choice(choices)
 
-    def _damage(self, run: Path, outcome: Outcome, told: Callable[[], None]) -> None:
+    def _damage(self, run: Path, outcome: Outcome) -> None:
         """Does what was done least so far, of what can be done."""
         for name in sorted(DAMAGES, key=lambda n: (self.faults[n], self.rng.random())):
             if DAMAGES[name](run, self.rng):
-                self._count(outcome, name, told)
+                self._count(outcome, name)
                 return
 
-    def _refuse(self, run: Path, outcome: Outcome, told: Callable[[], None]) -> None:
+    def _refuse(self, run: Path, outcome: Outcome) -> None:
         """Tries the run where its directory cannot be written: one sentence, and nothing else happens."""
         log = self.out / f"{run.name}.log"
         said = _size(log)
@@ -322,9 +314,9 @@ class Campaign:
         sentence = log.read_bytes()[said:].decode()
         if code != 2 or "Traceback" in sentence or len(sentence.splitlines()) != 1:
             outcome.differences.append(f"read-only: {code}, {sentence!r}")
-        self._count(outcome, "read-only directory", told)
+        self._count(outcome, "read-only directory")
 
-    def _fill_disk(self, case: Case, outcome: Outcome, told: Callable[[], None]) -> Path:
+    def _fill_disk(self, case: Case, outcome: Outcome) -> Path:
         """Makes a run on a disk that is full again and again, and returns a copy of its directory."""
         disk = SmallDisk(self.out / "small")
         try:
@@ -334,7 +326,7 @@ class Campaign:
                 code = self._start(run, anew=False).wait()
                 if code == 0:
                     break
-                self._count(outcome, "disk full", told)
+                self._count(outcome, "disk full")
                 if code not in (1, 2):
                     outcome.differences.append(f"on a full disk an attempt ended with {code}")
             disk.leave(100_000)
@@ -409,89 +401,26 @@ def _logged(run: Path) -> list[int]:
     return [step for file in files for step in read_run_file(file).history["step"].to_pylist()]
 
 
-def write(campaign: Campaign, results: Path, seconds: float, command: str) -> None:
-    """Writes what was done and what came of it: faults.csv, runs.csv, table.md, provenance.json."""
-    results.mkdir(parents=True, exist_ok=True)
-    kinds = sorted(campaign.faults.items(), key=lambda kind: (-kind[1], kind[0]))
-    ended = sum(not o.differences for o in campaign.outcomes)
-    with (results / "faults.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("fault", "times"), *kinds])
-    with (results / "runs.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ("optimizer", "precision", "restore", "seed", "place", "faults", "differences")
-        )
-        for o in campaign.outcomes:
-            c = o.case
-            told = "; ".join(o.differences)
-            row = (c.optimizer, c.dtype, c.restore, c.seed, o.place, o.faults.total(), told)
-            writer.writerow(row)
-    summary = [
-        ("runs", len(campaign.outcomes)),
-        ("processes started", campaign.started),
-        ("faults", campaign.faults.total()),
-        ("of these SIGKILL", campaign.kills),
-        ("trajectories replayed to their end", campaign.replayed),
-        ("runs that ended as their twin, bit for bit", ended),
-        ("runs that differ", len(campaign.outcomes) - ended),
-    ]
-    lines = ["| | |", "|---|---|", *(f"| {what} | {count} |" for what, count in summary), ""]
-    if campaign.refused:
-        lines += [
-            f"Left out, since nothing can be mounted here: disk full and read-only ({campaign.refused}).",
-            "",
-        ]
-    lines += ["| fault | times |", "|---|---|", *(f"| {kind} | {n} |" for kind, n in kinds), ""]
-    (results / "table.md").write_text("\n".join(lines))
-    told = {"command": command, "seconds": round(seconds), **provenance(torch.device("cpu"))}
-    (results / "provenance.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the campaign; exit status 1 if a run ended otherwise than its twin."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faults",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs, at least (200)")
-    parser.add_argument("--out", type=Path, required=False, help="directory for the runs")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults (0)")
-    parser.add_argument("--results", type=Path, help="directory for tables (OUT/results)")
-    parser.add_argument("--attempt", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+def campaign(out: Path, kills: int, seed: int = 0) -> Campaign:
+    """Makes and disturbs runs until so many were killed, and returns the campaign."""
     torch.set_num_threads(1)
-    if args.attempt:
-        return attempt(args.attempt)
-    if args.out is None or (args.out.exists() and any(args.out.iterdir())):
-        parser.error("--out DIR is needed, and must not be there or be empty")
     config.register()
-    datasets.config.HF_DATASETS_CACHE = args.out.resolve() / "datasets"
+    datasets.config.HF_DATASETS_CACHE = out.resolve() / "datasets"
     datasets.disable_progress_bars()
-    campaign = Campaign(args.out.resolve(), args.seed)
+    made = Campaign(out.resolve(), seed)
     try:
-        SmallDisk(campaign.out / "small").close()
+        SmallDisk(made.out / "small").close()
     except (OSError, subprocess.CalledProcessError) as error:
-        campaign.refused = str(error)
-    begun = time.monotonic()
-    columns = (TextColumn("SIGKILLs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bar:
-        task = bar.add_task("", total=args.kills)
-        for case, place in zip(cases(), itertools.cycle(PLACES), strict=False):
-            campaign.make(case, place, lambda: bar.update(task, completed=campaign.kills))
-            if campaign.outcomes[-1].differences:
-                bar.console.print(f"{case}: {campaign.outcomes[-1].differences}")
-            every_kind = len(campaign.outcomes) >= 4 * len(TRAINING)
-            if campaign.kills >= args.kills and every_kind:
-                break
-    command = f"python -m benchmarks.faults --kills {args.kills} --out DIR --seed {args.seed}"
-    results = args.results or campaign.out / "results"
-    write(campaign, results, time.monotonic() - begun, command)
-    print((results / "table.md").read_text())
-    return int(any(outcome.differences for outcome in campaign.outcomes))
+        made.refused = str(error)
+    for case, place in zip(cases(), itertools.cycle(PLACES), strict=False):
+        made.make(case, place)
+        if made.kills >= kills and (kills < ALL_CASES or len(made.outcomes) >= 4 * len(TRAINING)):
+            break
+    return made
 
 
 if __name__ == "__main__":
-    from benchmarks import faults  # itself, once
+    from tests.support import faults  # itself, once
 
-    sys.exit(faults.main())
+    torch.set_num_threads(1)
+    sys.exit(faults.attempt(Path(sys.argv[1])))
