@@ -12,7 +12,6 @@ from omegaconf import DictConfig  # noqa: E402
 
 from zo import config  # noqa: E402
 from zo.config import command_line  # noqa: E402
-from zo.run.command import make  # noqa: E402
 
 config.register()
 
@@ -20,6 +19,8 @@ config.register()
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     """Runs one composed configuration."""
+    from zo.run.command import make  # here: --help needs nothing of it
+
     one = config.to_run_config(cfg)
     one.tracking.group = one.tracking.group or HydraConfig.get().runtime.choices.get("sweep")
     raise SystemExit(make(one))
