@@ -22,27 +22,7 @@ PROFILES = Path(__file__).parent / "profiles"
 
 @dataclass
 class SlurmProfile:
-    """A SLURM cluster. None leaves a choice to the cluster.
-
-    Attributes:
-        partition: `sbatch --partition`.
-        account: `--account`.
-        qos: `--qos`.
-        constraint: `--constraint`, a kind of node.
-        gres: `--gres`, as `gpu:1` or `gpu:a100:1`.
-        gpus_per_node: `--gpus-per-node`, for clusters that want it instead of gres.
-        cpus_per_task: Cores of a job; its runs share them.
-        mem_gb: Memory of a job's node, GB; its runs share it.
-        timeout_min: Time limit of a job, minutes. A job that reaches it is queued again and continues.
-        signal_delay_s: Seconds before the limit at which the runs are told to save.
-        max_num_timeout: Times that a job may reach its limit.
-        array_parallelism: Jobs of a sweep that may run at once.
-        runs_per_job: Runs that share a job, and so its GPUs, at the same time.
-        setup: Shell lines at a job's start, as `module load cuda`.
-        environment: Variables of the runs.
-        sbatch: Any other option of sbatch, as `{mail-type: FAIL}`; true for one without a value.
-        folder: Submitit's scripts, logs and pickles; %j is the job.
-    """
+    """A SLURM cluster; docs/clusters.md explains the keys. None leaves a choice to the cluster."""
 
     _target_: str = "hydra_plugins.zo_launchers.SlurmLauncher"
     partition: str | None = None
@@ -87,14 +67,7 @@ class SlurmProfile:
 
 @dataclass
 class LocalProfile:
-    """This machine: several processes at once.
-
-    Attributes:
-        processes: Runs at once on each visible GPU; without a GPU, on the processor.
-        threads: CPU threads of each run that sets none itself; None shares the cores out evenly.
-        environment: Variables of the runs.
-        folder: Where the process that starts them keeps its list and log.
-    """
+    """This machine: several processes at once; docs/clusters.md explains the keys."""
 
     _target_: str = "hydra_plugins.zo_launchers.LocalLauncher"
     processes: int = 1
