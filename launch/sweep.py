@@ -10,7 +10,6 @@ from launch.records import Record
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
 from zo.run.lock import holder
-from zo.run.tracking import read_status
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
 STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
@@ -137,9 +136,10 @@ def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Sta
 def _status(directory: Path) -> dict[str, object]:
     """Returns `status.json`; nothing if it cannot be read."""
     try:
-        return read_status(directory)
+        found: dict[str, object] = json.loads((directory / "status.json").read_text())
     except (OSError, json.JSONDecodeError):
         return {}
+    return found
 
 
 def counted(found: Mapping[str, Standing]) -> str:

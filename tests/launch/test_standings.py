@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -150,3 +152,10 @@ def test_the_group_of_every_run_is_the_sweeps_name():
     assert [r.cfg.tracking.group for r in Sweep.of(["lr=1e-6"]).runs] == [None]
     (own,) = Sweep.of(["lr=1e-6", "tracking.group=mine"]).runs
     assert own.cfg.tracking.group == "mine"
+
+
+@pytest.mark.process
+def test_status_imports_neither_torch_nor_wandb():
+    code = "import sys, launch.status; print([m for m in ('torch', 'wandb') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
