@@ -33,6 +33,10 @@ class History:
         parts = {str(run_id): rows.drop(columns="run_id") for run_id, rows in groups}
         return cls({run_id: [pa.Table.from_pandas(rows)] for run_id, rows in parts.items()})
 
+    def rows(self, run_id: str) -> tuple[Rows, ...]:
+        """The rows of a run's fragments, as given."""
+        return self._rows[run_id]
+
     @property
     def run_ids(self) -> list[str]:
         """The runs, sorted."""

@@ -3,14 +3,15 @@
     frames = load(["out", "entity/project"])
 
 A source is a directory if there is one of that name, else a project if it reads `entity/project`;
-`wandb:entity/project` is a project in any case.
+`wandb:entity/project` is a project in any case. A file that ends in `.parquet` holds committed runs
+(`logs/committed.py`).
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.logs import cloud, local
+from analysis.logs import cloud, committed, local
 from analysis.logs.frames import Frames, merge
 from analysis.logs.run_file import LogError
 
@@ -28,7 +29,7 @@ def load(
     """All runs that some sources have; see `analysis.logs.frames` for what comes back.
 
     Args:
-        sources: directories and projects.
+        sources: directories, projects and files of committed runs.
         cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
             None keeps everything in memory, for small sources.
         refresh: what to ask W&B again: `auto`, what may have changed; `always`, everything; `never`, nothing.
@@ -37,11 +38,13 @@ def load(
     Raises:
         LogError: a source does not exist or cannot be read; the message is one sentence for the user.
     """
-    directories, projects = split(sources)
+    files = [Path(source) for source in sources if str(source).endswith(".parquet")]
+    directories, projects = split([s for s in sources if not str(s).endswith(".parquet")])
     found = local.read(directories, cache_dir, jobs)
     if projects:
         found += cloud.read(projects, cache_dir, refresh)
-    return merge(found)
+    frames = merge(found)
+    return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
 def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str]]:

@@ -6,7 +6,8 @@
     table = over_seeds(chosen)                        mean, sample standard deviation, n
 
 A run fills a cell if its id is the cell's, whatever W&B group it was logged under: the id is a hash of everything that
-decides the run's numbers, so one run can fill cells of several sweeps.
+decides the run's numbers, so one run can fill cells of several sweeps. Committed runs keep the keys of the cells
+that they filled (`cell_key`): they fill these cells though the way in which ids are made has changed since.
 
 The learning rate is chosen once per method, model and task, as the paper does, and, where the sweep varies more, per
 variant, by validation accuracy alone. The rates of which most seeds have ended are compared over the seeds that all
@@ -18,6 +19,7 @@ A run without steps has no seed: however often it was made, it counts as one run
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ TAKEN = {
     "run_status": "status",
     "val_accuracy": "best/val_accuracy",
     "test_accuracy": "best/test_accuracy",
+    "val_loss": "eval/val_loss",
     "best_step": "best/step",
     "val_n": "best/val_n",
     "test_n": "best/test_n",
@@ -85,6 +88,7 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         |---|---|
         | `status` | see below |
         | `val_accuracy`, `test_accuracy` | fractions, at the step of the best validation accuracy |
+        | `val_loss` | validation loss at the last evaluation, nats |
         | `best_step`, `val_n`, `test_n` | that step, and the numbers of examples |
         | `stop_reason`, `collapse_step` | why and where it ended |
         | `made_steps` | the last step that was logged |
@@ -105,8 +109,9 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         LogError: a finished run did not log its accuracies.
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
-    found = by_id.reindex(columns=list(TAKEN.values())).reindex(expected["run_id"])
     filled = expected.reset_index(drop=True)
+    filled["run_id"] = _ids(filled, by_id)
+    found = by_id.reindex(columns=list(TAKEN.values())).reindex(filled["run_id"])
     for name, key in TAKEN.items():
         values = found[key].reset_index(drop=True)
         if name in TEXT:
@@ -119,6 +124,27 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     filled.insert(len(expected.columns), "status", status.astype(object))
     _check_complete(filled)
     return filled
+
+
+def cell_key(cell: Mapping[Any, Any]) -> str:
+    """What a cell is, whatever its run's id."""
+    names = ("sweep", "model", "task", "optimizer", "precision", "variant")
+    numbers = [int(cell["seed"]), float(cell["lr"]), int(cell["steps"])]
+    return json.dumps([*(cell[name] for name in names), *numbers])
+
+
+def _ids(expected: pd.DataFrame, by_id: pd.DataFrame) -> list[str]:
+    """The cells' run ids; of a cell whose run is not there that of the run which filled it when it was committed."""
+    kept = by_id["cells"].dropna() if "cells" in by_id else pd.Series(dtype=object)
+    committed = {key: run_id for run_id, keys in kept.items() for key in json.loads(keys)}
+    if not committed:
+        return list(expected["run_id"])
+    return [
+        cell["run_id"]
+        if cell["run_id"] in by_id.index
+        else str(committed.get(cell_key(cell), cell["run_id"]))
+        for cell in expected.to_dict("records")
+    ]
 
 
 def unexpected(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +169,8 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
         | column | content |
         |---|---|
-        | `at_edge` | whether the chosen learning rate is the smallest or the largest of the grid |
+        | `at_edge` | whether the chosen learning rate is the smallest or the largest of its grid, or of the rates
+        that most seeds have ended |
         | `rates` | number of learning rates in the grid |
         | `n_expected` | number of the seed's runs, over the grid |
         | `n_finished`, `n_collapsed`, `n_unfinished`, `n_missing`, `n_duplicated` | so many of them are |
@@ -154,11 +181,11 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, setting in filled.groupby(SETTING, sort=False, dropna=False):
         lr = chosen_lr(setting)
-        grid = sorted(setting["lr"].unique())
+        ends = _ends(setting)
         for _, seed in setting.groupby("seed", sort=False):
             row = _unfilled(seed) if lr is None else seed[seed["lr"] == lr].iloc[0].to_dict()
-            row["at_edge"] = lr is not None and len(grid) > 1 and lr in (grid[0], grid[-1])
-            row["rates"] = len(grid)
+            row["at_edge"] = lr in ends and setting["lr"].nunique() > 1
+            row["rates"] = setting["lr"].nunique()
             row["n_expected"] = len(seed)
             row |= {f"n_{status}": int((seed["status"] == status).sum()) for status in STATUSES}
             rows.append(row)
@@ -175,6 +202,13 @@ def chosen_lr(setting: pd.DataFrame) -> float | None:
             `variant`.
     """
     return best_rate(validation_table(setting))
+
+
+def _ends(setting: pd.DataFrame) -> set[float]:
+    """The smallest and the largest learning rate, of the grid and of the rates of which most seeds have ended."""
+    ended = setting["status"].isin(["finished", "collapsed"]).groupby(setting["lr"]).sum()
+    compared = ended.index[ended == ended.max()]
+    return {ended.index.min(), ended.index.max(), compared.min(), compared.max()}
 
 
 def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
@@ -274,7 +308,9 @@ def shortfall(filled: pd.DataFrame) -> list[str]:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             text = f"{lacking} of {len(cells)} runs of {sweep} lack ({why})"
             if lacking > counts["duplicated"]:
-                text += f": `{command(str(sweep))}` makes them"
+                open_ = cells["status"].isin(STATUSES[2:4])
+                names = cells.loc[open_, "made_by"].unique() if "made_by" in cells else [sweep]
+                text += f": {' and '.join(f'`{command(str(name))}`' for name in names)} makes them"
             if counts["duplicated"]:
                 ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
                 text += f"; read only one source of each duplicated run ({ids})"

@@ -1,7 +1,7 @@
 """Rows of contrasts between a study's settings: on test accuracies, and on values read off validation curves."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def accuracy_row(
     A run that collapsed at the chosen learning rate gets no example right. Each setting chooses its learning rate
     anew in every resample of the seeds, see `analysis.stats.contrasts`. `said`: see `_row`.
     """
-    grids = [_Grid.of(study, term) for term in terms]
+    grids = _everywhere([_Grid.of(study, term) for term in terms])
     seeds = common_seeds([grid.chosen for grid in grids])
 
     def resampled(pick: tuple[int, ...]) -> Any:
@@ -94,6 +94,7 @@ class _Grid:
     validation: pd.DataFrame
     right: dict[float, dict[int, Any]]
     chosen: dict[int, Any]
+    trains: bool
 
     @classmethod
     def of(cls, study: Study, term: Term) -> "_Grid":
@@ -102,15 +103,29 @@ class _Grid:
         validation.columns = validation.columns.get_level_values("seed")
         right = right_of_grid(study, cells)
         rate = best_rate(validation)
-        return cls(validation, right, {} if rate is None else right[rate])
+        trains = bool((cells["steps"] > 0).any())
+        return cls(validation, right, {} if rate is None else right[rate], trains)
 
     def at(self, pick: tuple[int, ...]) -> Any:
         """Mean over resampled seeds per example, at the rate that they choose; None if a seed has no run there."""
+        if not self.trains:
+            return self.chosen.get(pick[0])
         rate = best_rate(self.validation.reindex(columns=list(pick)))
         values = self.right.get(rate, {}) if rate is not None else {}
         if not set(pick) <= set(values):
             return None
         return sum(values[seed] for seed in pick) / len(pick)
+
+
+def _everywhere(grids: list[_Grid]) -> list[_Grid]:
+    """Settings without training, which are one run, at every seed of the others."""
+    seeds = {seed for grid in grids if grid.trains for seed in grid.chosen}
+    return [
+        grid
+        if grid.trains or not grid.chosen
+        else replace(grid, chosen=dict.fromkeys(seeds, next(iter(grid.chosen.values()))))
+        for grid in grids
+    ]
 
 
 def loss_row(
@@ -159,6 +174,9 @@ def curve_row(
     curves = [
         {s: study.curve(of_seed[s]["run_id"]) for s in seeds if s in of_seed} for of_seed in runs
     ]
+    if any(curve.empty for of_seed in curves for curve in of_seed.values()):
+        said["remark"] = "the evaluations of its runs were not kept"
+        return _row(study, claim, named or terms, None, quantity, unit, Estimate(), **said)
     all_curves = [curve for of_seed in curves for curve in of_seed.values()]
     start = max((float(curve[axis].min()) for curve in all_curves), default=0.0)
     end = min((float(curve[axis].max()) for curve in all_curves), default=0.0)

@@ -16,7 +16,7 @@ seed |
 | `lost_seeds` | seeds that collapsed at that learning rate |
 | `sweep`, `run_ids` | where the runs come from |
 | `at_edge` | whether the chosen learning rate is the smallest or the largest of its grid |
-| `remark` | what the number hides: seeds that collapsed, tasks left out of an average, a rate at the grid's edge |
+| `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
 """
 
 import json
@@ -27,7 +27,7 @@ import pandas as pd
 
 from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
-from analysis.select.cell_runs import EDGE, choose, over_seeds
+from analysis.select.cell_runs import choose, over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9
@@ -224,10 +224,10 @@ def _lacking(row: dict[str, Any]) -> int:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    """How many seeds a mean leaves out because they collapsed, and whether a larger grid might be better."""
+    """How many seeds a mean leaves out because they collapsed."""
     collapsed = row.get("collapsed", 0) if row["status"] != "collapsed" else 0
     lost = f"{collapsed} of {row.get('seeds', 1)} seeds collapsed at the chosen learning rate"
-    return _joined(lost if collapsed else "", EDGE if row["at_edge"] else "")
+    return lost if collapsed else ""
 
 
 def _fill_averages(frame: pd.DataFrame) -> None:

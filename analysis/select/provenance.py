@@ -72,7 +72,15 @@ def runs_json(
         "runs": written,
         "unidentified_files": list(unidentified),
     }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    lines = [f"{json.dumps(k)}: {_lines(v)}" for k, v in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _lines(value: Any) -> str:
+    """JSON with an entry of a list per line."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
 
 
 def provenance_line(selection: Selection) -> str:

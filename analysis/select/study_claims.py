@@ -55,7 +55,7 @@ def claims_frame(study: Study) -> pd.DataFrame:
         Columns `claim` (a key of CLAIMS), `what`, `precision`, `quantity`, `unit`, the fields of
         `analysis.stats.contrasts.Estimate`, `p_holm` (over the claim's rows that are claims), `verdict` (see
         `analysis.stats.contrasts.verdicts`), `remark` (which runs lack or collapsed). No claim, in no family, are the
-        changes from float32, and the rows about a method whose runs equal another's.
+        changes from float32, and the rows about a method whose runs equal another's, but for those per forward pass.
 
     Raises:
         LogError: runs were tested on different examples, or one contradicts itself.
@@ -79,7 +79,7 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
         for other in trained:
             pair, said = _lead(OURS, other, precision), _equal(study, other, precision)
             yield from _per_step(study, "ii", pair, each=other == RIVAL, **said)
-            yield from _per_forward(study, "iii", pair, **said)
+            yield from _per_forward(study, "iii", pair, **said | {"claimed": True})
     halves = [precision for precision in study.precisions if precision != REFERENCE]
     for precision in halves if REFERENCE in study.precisions else ():
         yield from _robust(study, precision, [*trained, OURS, VARIANT])

@@ -160,14 +160,9 @@ def _cells(study: Study, method: str, precision: str, rates: str) -> Cells:
         done = at_rate[at_rate["status"] == "finished"]
         runs = {int(row["seed"]): dict(row) for row in done.to_dict("records")}
         values[TEST][str(said)] = right(runs)  # type: ignore[arg-type]
-        losses = {seed: _last_loss(study, run["run_id"]) for seed, run in runs.items()}
+        losses = {seed: run["val_loss"] for seed, run in runs.items()}
         values[LOSS][str(said)] = {s: -loss for s, loss in losses.items() if np.isfinite(loss)}
     return Cells(method, precision, rates, lrs, values, statuses)
-
-
-def _last_loss(study: Study, run_id: str) -> float:
-    curve = study.curve(run_id)
-    return float(curve["loss"].iloc[-1]) if len(curve) else float("nan")
 
 
 def _rows(roundings: Roundings) -> Iterator[dict[str, Any]]:

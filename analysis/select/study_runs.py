@@ -176,7 +176,7 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
     Raises:
         LogError: it has several models or tasks.
     """
-    within = filled.assign(sweep=filled["sweep"].str.removesuffix(MORE))
+    within = filled.assign(sweep=filled["sweep"].str.removesuffix(MORE), made_by=filled["sweep"])
     mine = within[within["sweep"].isin([name + part for part in PARTS])].reset_index(drop=True)
     for key in ("model", "task"):
         several = sorted(mine[key].unique())

@@ -86,6 +86,12 @@ class Selection:
         """The methods in the order of the cells."""
         return list(dict.fromkeys(cell.method for cell in self.cells))
 
+    def at_edge(self, method: str) -> bool:
+        """Whether a method's chosen learning rate is the smallest or the largest of those that ended."""
+        ended = [c.lr or 0.0 for c in self.cells if c.method == method and c.status != "unfinished"]
+        chosen = self.chosen.get(method)
+        return chosen is not None and len(ended) > 1 and chosen.lr in (min(ended), max(ended))
+
     @property
     def command(self) -> str:
         """What makes, or completes, these runs."""

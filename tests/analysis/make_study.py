@@ -77,7 +77,7 @@ def made_study(rows: list[dict[str, Any]], made: Made | None = None) -> Study:
             continue
         history = _history(cell, made.loss(cell))
         histories[cell["run_id"]] = [pa.Table.from_pandas(history, preserve_index=False)]
-        runs.append(_run(cell, status, made.accuracy(cell), i))
+        runs.append(_run(cell, status, made.accuracy(cell), i, history["eval/val_loss"].iloc[-1]))
     columns = list(_run(rows[0], "finished", 50.0, 0))
     frames = Frames(pd.DataFrame(runs, columns=columns), History(histories), ())
     return of_filled(NAME, fill(pd.DataFrame(rows), frames.runs), frames)
@@ -100,7 +100,7 @@ def _history(cell: dict, end: float) -> pd.DataFrame:
     )
 
 
-def _run(cell: dict, status: str, percent: float, i: int) -> dict[str, Any]:
+def _run(cell: dict, status: str, percent: float, i: int, loss: float = 0.5) -> dict[str, Any]:
     """The larger learning rate is the better one; seed 1 is a point above seed 0, seed 2 a point below."""
     worse = 10 if cell["lr"] == LRS[0] else 0
     shift = {0: 0, 1: 1, 2: -1}[cell["seed"]]
@@ -124,6 +124,7 @@ def _run(cell: dict, status: str, percent: float, i: int) -> dict[str, Any]:
         "best/step": STEPS,
         "best/val_accuracy": (percent - worse) / 100,
         "best/test_accuracy": float(correct.mean()),
+        "eval/val_loss": loss,
         "best/val_n": 500,
         "best/test_n": EXAMPLES,
         "best/test_predictions": predictions,

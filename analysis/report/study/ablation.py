@@ -25,7 +25,8 @@ def ablation_frame(study: Study) -> pd.DataFrame:
 
     Returns:
         Columns `part`, `setting`, `precision`, `k`, `lr`, `test_mean`, `test_std`, `val_mean`, `n`, `seeds`,
-        `collapsed`, `status`, `grid`, `lacking`, `bold`, `run_ids`; no rows where conf/sweep has none of the sweeps.
+        `collapsed`, `status`, `at_edge`, `grid`, `lacking`, `bold`, `run_ids`; no rows where conf/sweep has none of
+        the sweeps.
     """
     rows = []
     for (ending, noise), (part, words) in SETTINGS.items():
@@ -55,6 +56,7 @@ def _row(row: dict[Any, Any], part: str, words: str, k: int) -> dict[str, Any]:
         **{key: 100 * row.get(key, nan) for key in ("test_mean", "test_std", "val_mean")},
         **{key: row.get(key, 0) for key in ("n", "seeds", "collapsed")},
         "status": row.get("status", ""),
+        "at_edge": row.get("at_edge", False),
         "grid": row.get("n_expected", 0),
         "lacking": sum(row.get(key, 0) for key in LACK),
         "bold": False,

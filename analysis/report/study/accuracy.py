@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.paper.bold import BEST_TWO, better
+from analysis.paper.names import method_label
 from analysis.select.cell_runs import over_seeds
 from analysis.select.study_runs import Study
 from analysis.select.study_sweeps import MAIN
@@ -20,7 +21,8 @@ def accuracy_frame(study: Study) -> pd.DataFrame:
 
     Returns:
         Columns `method`, `precision`, `lr`, `test_mean`, `test_std` (sample), `student_low`, `student_high` (95 %, over
-        the seeds), `val_mean`, `val_std`, `n`, `seeds`, `collapsed` (seeds at the chosen lr), `status`, `grid`,
+        the seeds), `val_mean`, `val_std`, `n`, `seeds`, `collapsed` (seeds at the chosen lr), `status`, `at_edge`,
+        `remark` (a method whose runs have the same test predictions), `grid`,
         `grid_collapsed`, `grid_lacking` (runs of the whole grid), `bold`, `run_ids`. An average has a mean where every
         precision is measured or collapsed, over those that are measured; its `n` counts them.
     """
@@ -31,12 +33,22 @@ def accuracy_frame(study: Study) -> pd.DataFrame:
         rows += [*of_method, _average(method, of_method)]
     frame = pd.DataFrame(rows)
     frame["bold"] = False
-    for _, column in frame[frame["method"] != ZERO_SHOT].groupby("precision", sort=False):
+    trained = frame[frame["method"] != ZERO_SHOT]
+    common = _over_common_precisions(trained[trained["precision"] != AVERAGE])
+    for precision, column in trained.groupby("precision", sort=False):
         whole = column["status"].isin(["finished", "collapsed"]) & (column["grid_lacking"] == 0)
         if whole.all():
-            best = better(column["test_mean"], lowest=False) < BEST_TWO
-            frame.loc[column.index, "bold"] = best & column["test_mean"].notna()
+            values = column["test_mean"].where(column["collapsed"] == 0)
+            values = column["method"].map(common) if precision == AVERAGE else values
+            frame.loc[column.index, "bold"] = (better(values, False) < BEST_TWO) & values.notna()
     return frame
+
+
+def _over_common_precisions(trained: pd.DataFrame) -> pd.Series:
+    """Each method's mean over the precisions that all methods finished, those without any left out."""
+    values = trained.assign(test_mean=trained["test_mean"].where(trained["collapsed"] == 0))
+    table = values.pivot(index="method", columns="precision", values="test_mean")
+    return table[table.dropna(how="all").dropna(axis=1).columns].mean(axis=1)
 
 
 def _row(study: Study, means: Any, method: str, precision: str) -> dict[str, Any]:
@@ -54,7 +66,8 @@ def _row(study: Study, means: Any, method: str, precision: str) -> dict[str, Any
         "student_low": low,
         "student_high": high,
         **{key: 100 * row[key] for key in ("val_mean", "val_std")},
-        **{key: row[key] for key in ("n", "seeds", "collapsed", "status")},
+        **{key: row[key] for key in ("n", "seeds", "collapsed", "status", "at_edge")},
+        "remark": _same(study, method, precision),
         "grid": row["n_expected"],
         "grid_collapsed": row["n_collapsed"],
         "grid_lacking": sum(row[key] for key in LACK),
@@ -62,9 +75,20 @@ def _row(study: Study, means: Any, method: str, precision: str) -> dict[str, Any
     }
 
 
+def _same(study: Study, method: str, precision: str) -> str:
+    other = study.same_as(method, precision)
+    return f"same test predictions as {method_label(other)} in every seed" if other else ""
+
+
 def _empty(method: str, precision: str) -> dict[str, Any]:
     counts = dict.fromkeys(("n", "seeds", "collapsed", "grid", "grid_collapsed", "grid_lacking"), 0)
-    return {"method": method, "precision": precision, "status": "missing", "run_ids": ""} | counts
+    return {
+        "method": method,
+        "precision": precision,
+        "status": "missing",
+        "remark": "",
+        "run_ids": "",
+    } | counts
 
 
 def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,6 +112,7 @@ def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 def grid_frame(study: Study) -> pd.DataFrame:
     """A row per method, precision and learning rate of the main sweep; accuracies in %, of the finished runs."""
     chosen = study.chosen.groupby(["sweep", "optimizer", "precision"])["lr"].first()
+    edges = study.chosen.groupby(["sweep", "optimizer", "precision"])["at_edge"].any()
     rows = []
     keys = ["optimizer", "precision", "lr"]
     for (method, precision, lr), cells in study.part(MAIN).groupby(keys, sort=False):
@@ -100,6 +125,8 @@ def grid_frame(study: Study) -> pd.DataFrame:
                 "precision": precision,
                 "lr": lr,
                 "chosen": bool(lr == chosen.get((study.name, method, precision))),
+                "at_edge": bool(edges.get((study.name, method, precision)))
+                and bool(lr == chosen.get((study.name, method, precision))),
                 "val_mean": 100 * done["val_accuracy"].mean(),
                 "val_std": 100 * done["val_accuracy"].std(ddof=1),
                 "test_mean": 100 * done["test_accuracy"].mean(),

@@ -79,7 +79,7 @@ def short(what: str) -> str:
 
 
 def _unsaid(rows: pd.DataFrame) -> str:
-    none = rows[rows["verdict"] == NONE]
+    none = rows[(rows["verdict"] == NONE) & rows["p_value"].isna()]
     if none.empty:
         return ""
     reasons = ", ".join(dict.fromkeys(short(what) for what in none["what"]))

@@ -16,9 +16,10 @@ def eps_frame(study: Study) -> pd.DataFrame:
     """A row per method, precision and ε, the study's own ε and float32 first; no rows without a sweep over ε.
 
     Returns:
-        Columns `method`, `precision`, `eps` (NaN is the study's own), `lr`, `n`, `test_mean`, `test_std` (%),
-        `last_loss` (validation, nats, mean over the seeds), `gain`, `low`, `high` (points of test accuracy over the
-        study's own ε in this precision, with the 95 % interval of `analysis.stats.contrasts`), `lacking`, `run_ids`.
+        Columns `method`, `precision`, `eps` (NaN is the study's own), `lr`, `at_edge`, `n`, `test_mean`, `test_std`
+        (%), `last_loss` (validation, nats, mean over the seeds), `gain`, `low`, `high` (points of test accuracy over
+        the study's own ε in this precision, with the 95 % interval of `analysis.stats.contrasts`), `lacking`,
+        `run_ids`.
     """
     part = study.part(EPS)
     rows = []
@@ -32,7 +33,7 @@ def eps_frame(study: Study) -> pd.DataFrame:
 
 def _columns() -> tuple[str, ...]:
     return (
-        *("method", "precision", "eps", "lr", "n", "test_mean", "test_std", "last_loss"),
+        *("method", "precision", "eps", "lr", "at_edge", "n", "test_mean", "test_std", "last_loss"),
         *("gain", "low", "high", "lacking", "run_ids"),
     )
 
@@ -42,7 +43,7 @@ def _row(study: Study, method: str, precision: str, eps: float | None) -> dict[s
     runs = study.runs(method, precision, ending, **variant)
     grid = study.cells(method, precision, ending, **variant)
     accuracies = [values.mean() for values in right(runs).values()]
-    losses = [float(study.curve(run["run_id"])["loss"].iloc[-1]) for run in runs.values()]
+    losses = [run["val_loss"] for run in runs.values()]
     found = {"estimate": float("nan"), "low": float("nan"), "high": float("nan")}
     if eps is not None and runs:
         own = Term(-1, method, precision)
@@ -52,6 +53,7 @@ def _row(study: Study, method: str, precision: str, eps: float | None) -> dict[s
         "precision": precision,
         "eps": eps,
         "lr": next((run["lr"] for run in runs.values()), float("nan")),
+        "at_edge": any(run["at_edge"] for run in runs.values()),
         "n": len(runs),
         "test_mean": fmean(accuracies) if runs else float("nan"),
         "test_std": stdev(accuracies) if len(runs) > 1 else float("nan"),

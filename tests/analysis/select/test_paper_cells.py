@@ -12,7 +12,7 @@ from analysis.logs.frames import FILE_COLUMNS
 from analysis.paper.printed_numbers import METHODS, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import latex, markdown
-from analysis.select.cell_runs import EDGE, fill, shortfall
+from analysis.select.cell_runs import fill, shortfall
 from analysis.select.paper_cells import GIB_IN_GB, beside
 from analysis.select.sweep_cells import COLUMNS
 
@@ -156,7 +156,7 @@ def test_a_rate_at_the_grids_edge_is_said() -> None:
     )
     runs_ = [finished(i, 0.9, val=v) for i, v in zip(cells["run_id"], (0.5, 0.6, 0.7), strict=True)]
     there = one(made(cells, *runs_), table=3, model="opt-13b", task="rte", method="mezo")
-    assert (there["at_edge"], there["remark"]) == (True, EDGE)
+    assert (there["at_edge"], there["remark"]) == (True, "")
     inside = [
         finished(i, 0.9, val=v) for i, v in zip(cells["run_id"], (0.5, 0.7, 0.6), strict=True)
     ]

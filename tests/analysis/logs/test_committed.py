@@ -1,0 +1,52 @@
+"""Committed measurements: what they keep, and that they outlive a change of run ids."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.logs import committed
+from analysis.logs.frames import Frames
+from analysis.logs.run_file import LogError
+from analysis.logs.sources import load
+from analysis.select.cell_runs import cell_key, fill
+from analysis.stats.contrasts import verdicts
+
+MEASURED = Path(__file__).parents[3] / "results" / "measured"
+
+
+def test_evaluations_are_kept_and_a_cell_is_filled_under_a_new_id(
+    quickstart: Path, tmp_path: Path
+) -> None:
+    frames = load([quickstart], cache_dir=None)
+    run_id = frames.runs.loc[frames.runs["status"] == "finished", "run_id"].iloc[-1]
+    names = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
+    cell = names | {"run_id": "new", "variant": "{}", "seed": 0, "lr": 1e-3, "steps": 3}
+    runs = frames.runs.assign(cells="[]")
+    runs.loc[runs["run_id"] == run_id, "cells"] = json.dumps([cell_key(cell)])
+    committed.write(Frames(runs, frames.history, ()), tmp_path)
+    again = load([tmp_path / committed.RUNS], cache_dir=None)
+    rows, kept = (f.history.one(run_id, committed.EVALUATIONS) for f in (frames, again))
+    there = rows["eval/val_accuracy"].notna()
+    assert kept["eval/val_accuracy"].tolist() == rows.loc[there, "eval/val_accuracy"].tolist()
+    assert kept["time/step_s"].sum() == pytest.approx(rows["time/step_s"].fillna(0).sum())
+    (filled,) = fill(pd.DataFrame([cell]), again.runs).to_dict("records")
+    assert (filled["run_id"], filled["status"]) == (run_id, "finished")
+    (missing,) = fill(pd.DataFrame([cell | {"lr": 1e-4}]), again.runs).to_dict("records")
+    assert (missing["run_id"], missing["status"]) == ("new", "missing")
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("no parquet")
+    with pytest.raises(LogError, match="not a frame of runs"):
+        load([tmp_path / "a.parquet"])
+
+
+def test_committed_verdicts_follow_the_rule() -> None:
+    """Holm over the claimed rows of a claim, and the interval: recomputed from the committed p-values."""
+    claims = pd.read_csv(MEASURED / "study_tiny" / "claims.csv")
+    again = verdicts(claims.drop(columns="p_holm"), claims["p_holm"].notna(), ["claim"])
+    assert again["p_holm"].tolist() == pytest.approx(claims["p_holm"].tolist(), nan_ok=True)
+    claimed = claims["p_holm"].notna()
+    assert again.loc[claimed, "verdict"].tolist() == claims.loc[claimed, "verdict"].tolist()
