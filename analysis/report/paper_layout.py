@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import KEYS, METHODS, digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
+from analysis.select.cell_runs import EDGE
 
 TITLES = {
     1: "Test accuracy (%) on RoBERTa-large",
@@ -39,7 +40,6 @@ CAPTIONS = {
     12: "(a) m = k, (b) m = k + 1, (c) noise-free adaptive sampling.",
     11: "Run i is seed i − 1, at the learning rate that all seeds share; the paper does not name its seeds.",
 }
-EDGE = "the best learning rate is the smallest or the largest of its grid"
 Selector = dict[str, str]
 
 

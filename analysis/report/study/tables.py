@@ -7,11 +7,10 @@ import pandas as pd
 from analysis.paper.names import method_label, model_label, task_label
 from analysis.report.study.accuracy import AVERAGE
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
+from analysis.select.cell_runs import EDGE
 from analysis.select.study_runs import Study
 from analysis.select.study_sweeps import EPS, M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
 from analysis.select.sweep_selection import ZERO_SHOT
-
-EDGE = "the best learning rate is the smallest or the largest of its grid"
 
 
 def accuracy_table(study: Study, frame: pd.DataFrame) -> Table:
