@@ -26,6 +26,7 @@ from analysis.report.table import (
     show,
 )
 from analysis.select import sweep_selection
+from analysis.select.cell_runs import EDGE
 from analysis.select.provenance import provenance_json, provenance_line
 from analysis.select.sweep_selection import ZERO_SHOT, Selection
 from analysis.stats.intervals import accuracy, mcnemar_exact, wilson_interval
@@ -36,7 +37,6 @@ CAPTION = (
     "same test examples, two-sided exact McNemar test, not corrected for the number of methods. "
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
-EDGE = "the best learning rate is the smallest or the largest of the grid: a larger grid may have a better one"
 Run = sweep_selection.Cell
 
 

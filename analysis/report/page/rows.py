@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.paper.names import method_label, model_label, task_label
 from analysis.paper.printed_numbers import AVERAGE
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
-from analysis.select.cell_runs import choose, command, over_seeds, variant
+from analysis.select.cell_runs import EDGE, choose, command, over_seeds, variant
 from analysis.select.study_sweeps import PREFIX
 from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import Trials
@@ -137,10 +137,6 @@ def summary_table(trials: Trials, name: str) -> Table:
     """A sweep's table: each method of each setting at its chosen learning rate."""
     chosen = choose(trials.table.rename(columns={"method": "optimizer"}))
     means = over_seeds(chosen)
-    if "at_edge" not in means:
-        keys = ["model", "task", "optimizer", "precision", "variant"]
-        edges = chosen.groupby(keys, sort=False, dropna=False)["at_edge"].any()
-        means = means.merge(edges.reset_index(), on=keys, how="left")
     several = [key for key in ("model", "task", "precision") if means[key].nunique() > 1]
     several += ["variant"] if means["variant"].str.len().any() else []
     heads = [
@@ -166,10 +162,7 @@ def summary_table(trials: Trials, name: str) -> Table:
     )
     for row in means.to_dict("records"):
         zero = row["optimizer"] == ZERO_SHOT
-        edge = bool(row["at_edge"]) and not zero
-        notes = (
-            ("the best learning rate is the smallest or the largest of its grid",) if edge else ()
-        )
+        notes = (EDGE,) if row["at_edge"] else ()
         lr = Cell(ABSENT) if zero else number(row["lr"], "g", notes=notes)
         dead = row["status"] == "collapsed"
         test = Cell(COLLAPSED, kind="collapsed") if dead else _mean(row, "test")
@@ -460,16 +453,11 @@ def _measured(
     measured = number(
         cell["measured"], ".2f", tail=tail, kind="measured", bold=bool(cell["here_bold"]), **known
     )
-    edge = (
-        ("the best learning rate is the smallest or the largest of its grid",)
-        if cell.get("at_edge") is True
-        else ()
-    )
     return [
         measured,
         number(cell["difference"], "+.2f"),
         number(cell["n"], ".0f"),
-        number(cell["lr"], "g", notes=edge),
+        number(cell["lr"], "g", notes=(EDGE,) if cell["at_edge"] else ()),
     ]
 
 

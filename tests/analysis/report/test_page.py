@@ -11,6 +11,7 @@ import pytest
 
 from analysis.report.command import main
 from analysis.report.page.build import report
+from analysis.select.cell_runs import EDGE
 from tests.analysis.report.report_page import NASTY, SINGLE, empty_material, material
 
 pytestmark = pytest.mark.xdist_group("page")  # one process makes the page
@@ -70,7 +71,7 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     newest = section(tree, "newest")
     bszo = next(row for row in rows_of(tree, "sweep-quickstart") if shown(row[0]) == "BSZO")
     assert [shown(bszo[i]) for i in (1, 3, 4)] == ["0.0001ᵃ", "75.00", "1 of 1"]
-    assert "the smallest or the largest of its grid" in shown(newest)
+    assert EDGE in shown(newest)
     assert "running or killed" in shown(newest)
     assert len([n for n in newest.iter(f"{XHTML}div") if n.get("class") == "plot"]) > 5
     assert "6 finished, 1 running or killed" in shown(next(tree.iter(f"{XHTML}header")))
