@@ -209,6 +209,7 @@ class _Layout:
             tail = f" ({int(cell['n'])})"
         notes = [cell["remark"]] if cell["remark"] else []
         notes += [f"chosen among the runs that there are: {lack}"] if cell["lacking"] else []
+        notes += [EDGE] if cell.get("at_edge") is True else []
         bold, tail_bold = bool(cell["here_bold"]), bool(spread and spread["here_bold"])
         known = {"tail": tail, "notes": tuple(notes), "runs": cell["run_ids"], "kind": "measured"}
         return number(

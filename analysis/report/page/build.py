@@ -297,6 +297,6 @@ def facet_attributes(facet: dict[str, str]) -> Markup:
 
 def sort_key(cell: Cell) -> Markup:
     """The attribute by which a cell sorts, where its text does not say it."""
-    if cell.value is None or cell.text == f"{cell.value:g}":
+    if cell.value is None or (cell.text == f"{cell.value:g}" and not cell.tail and not cell.notes):
         return Markup("")
     return Markup(f' data-v="{cell.value:.6g}"')

@@ -24,7 +24,7 @@
     },
   });
   const rows = (panel) => panel.s.flatMap((s, i) => s.x.map((x, j) => ({
-    i, x, y: s.y[j], l: s.l?.[j], u: s.u?.[j], m: s.m, k: s.k, title: s.t, c: s.c, d: s.d.join(), p: s.p, o: s.o ?? 1,
+    i, x, y: s.y[j], l: s.l?.[j], u: s.u?.[j], m: s.m, k: s.k, c: s.c, d: s.d.join(), p: s.p, o: s.o ?? 1,
     f: s.h ? "var(--card)" : s.c, big: s.b === j, end: j === s.x.length - 1 ? s.e : undefined,
     dot: s.k === "points" || (s.k === "line" && j % Math.max(1, Math.floor(s.x.length / 7)) === 0),
   })));
@@ -53,7 +53,7 @@
       across.length > 0 && { transform: [{ filter: "datum.shown > 0.2 && datum.k != 'level'" }], params: [{ name: "near", select: { type: "point", on: "pointerover", nearest: true, clear: "pointerout" } }],
         mark: { type: "circle", size: 60 },
         encoding: { ...base, fill: same, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0 },
-          tooltip: [{ field: "title" }, ...(panel.x.ticks || !panel.x.t ? [] : [{ field: "x", title: panel.x.t, format: ",.4~g" }]), ...(panel.y.ticks ? [{ field: "x", title: panel.x.t, format: ".4~g" }] : [{ field: "y", title: panel.y.t, format: ",.4~g" }])] } },
+          tooltip: [{ field: "i", type: "quantitative", format: "d", title: "series" }, ...(panel.x.ticks || !panel.x.t ? [] : [{ field: "x", title: panel.x.t, format: ",.4~g" }]), ...(panel.y.ticks ? [{ field: "x", title: panel.x.t, format: ".4~g" }] : [{ field: "y", title: panel.y.t, format: ",.4~g" }])] } },
     ].filter(Boolean);
     const colour = "var(--ink)", muted = "var(--muted)", rule = "var(--rule)", font = "inherit";
     return {
@@ -68,10 +68,14 @@
       },
     };
   }
+  const described = (panel) => ({ series, ...values }, escape) => {
+    const rows = Object.entries(values).map(([name, text]) => `<tr><td class="key">${escape(name)}</td><td class="value">${escape(text)}</td></tr>`);
+    return `<h2>${escape(panel.s[Number(series)].t)}</h2><table>${rows.join("")}</table>`;
+  };
   async function draw(element) {
     if (views.has(element)) return;
     views.set(element, null);
-    const { view } = await vegaEmbed(element, specification(panels[element.id]), { actions: false, renderer: "svg", tooltip: { theme: "custom" }, logLevel: 1 });
+    const { view } = await vegaEmbed(element, specification(panels[element.id]), { actions: false, renderer: "svg", tooltip: { theme: "custom", formatTooltip: described(panels[element.id]) }, logLevel: 1 });
     views.set(element, view);
     element.classList.add("drawn");
   }
