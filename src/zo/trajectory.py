@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.run.trajectory import Trajectory, TrajectoryError, find
+from zo.run.directory import DirectoryError
+from zo.run.trajectory import Trajectory, TrajectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     replay.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = parser.parse_args(argv)
     try:
-        found = Trajectory(find(args.run))
-    except TrajectoryError as error:
+        found = _read(args.run)
+    except (TrajectoryError, DirectoryError) as error:
         print(error, file=sys.stderr)
         return 2
     if args.command == "info":
@@ -58,11 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _read(path: Path) -> Trajectory:
+    """Returns what a run's rows or a trajectory file hold.
+
+    Raises:
+        DirectoryError, TrajectoryError: If that is no run with steps, or no trajectory.
+    """
+    if not path.is_dir():
+        return Trajectory.read(path)
+    from zo.run.rows import trajectory_of  # here, so that --help answers at once
+
+    return trajectory_of(path)
+
+
 def describe(found: Trajectory) -> list[tuple[str, str]]:
     """Returns what the file holds, as (what, how much)."""
     header, config = found.header, found.header.config
-    steps, size = len(found.losses), found.ends[-1]
-    per_step = f", {(size - found.ends[0]) / steps:.1f} bytes per step" if steps else ""
+    steps, size = len(found.losses), len(found.encode())
+    per_step = f", {(size - len(header.encode())) / steps:.1f} bytes per step" if steps else ""
     optimizer = ", ".join(f"{k} {v}" for k, v in config["optimizer"].items() if k != "name")
     lines = [
         ("run", header.run_id),

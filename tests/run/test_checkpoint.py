@@ -1,17 +1,21 @@
 """Checkpoints: whole or not loaded, two of them, and every method goes on from one bit for bit."""
 
-import json
+import os
 import random
 import shutil
+import tracemalloc
 from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.profiler import profile
 
 from tests.support.damage import flip_bit, truncate
 from tests.support.toy import Toy
 from zo.optim import OPTIMIZERS
-from zo.run import checkpoint
+from zo.run import atomic, checkpoint
+from zo.weights.space import ParameterSpace
 
 RUN_ID = "mezo-0123456789ab"
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
@@ -61,7 +65,7 @@ def test_the_newest_up_to_a_step_is_loaded(saved, capsys):
     assert capsys.readouterr().err == ""
 
 
-FILES = (checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.MANIFEST)
+FILES = (checkpoint.WEIGHTS, checkpoint.STATE, checkpoint.MANIFEST)
 
 
 @pytest.mark.parametrize("how", [flip_bit, truncate])
@@ -72,8 +76,6 @@ def test_damage_anywhere_is_found_and_the_one_before_is_loaded(saved, file, how,
     shutil.copytree(place, whole)
     for seed in range(25):
         how(place / file, random.Random(seed))
-        if file == checkpoint.MANIFEST and same_json(place / file, whole / file):
-            continue  # as the end of the last line
         step, toy = newest(run)
         assert step == 2, seed
         assert toy.bits() == bits[2]
@@ -84,29 +86,25 @@ def test_damage_anywhere_is_found_and_the_one_before_is_loaded(saved, file, how,
     assert newest(run)[0] == 4
 
 
-def same_json(one, two) -> bool:
-    try:
-        return json.loads(one.read_text()) == json.loads(two.read_text())
-    except ValueError:
-        return False
-
-
 def edit_manifest(place, **changes):
-    manifest = json.loads((place / checkpoint.MANIFEST).read_text())
-    (place / checkpoint.MANIFEST).write_text(json.dumps({**manifest, **changes}))
+    path = place / checkpoint.MANIFEST
+    path.write_bytes(atomic.seal({**atomic.unseal(path.read_bytes()), **changes}))
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (partial(edit_manifest, version=2), "is of another version than 1"),
+        (partial(edit_manifest, version=3), "is of another version than 2"),
         (partial(edit_manifest, run_id="mezo-ba9876543210"), "is of another run or step"),
         (partial(edit_manifest, step=3), "is of another run or step"),
-        (partial(edit_manifest, files=[]), "is torn or was altered"),
-        (lambda place: (place / checkpoint.MANIFEST).write_text("[]"), "is of another version"),
+        (partial(edit_manifest, files={}), "is torn or was altered"),
+        (
+            lambda place: (place / checkpoint.MANIFEST).write_text("[]"),
+            "has no whole manifest.json",
+        ),
         (lambda place: (place / checkpoint.MANIFEST).unlink(), "has no whole manifest.json"),
         (lambda place: (place / checkpoint.WEIGHTS).unlink(), "No such file or directory"),
-        (lambda place: (place / checkpoint.OPTIMIZER).write_bytes(b""), "is torn or was altered"),
+        (lambda place: (place / checkpoint.STATE).write_bytes(b""), "is torn or was altered"),
     ],
 )
 def test_a_foreign_or_incomplete_one_is_passed_over_with_a_message(saved, change, why, capsys):
@@ -130,7 +128,7 @@ def test_one_that_does_not_fit_gives_its_room_back(saved, monkeypatch):
     run, bits = saved
     toy = Toy().steps(6)
     with monkeypatch.context() as full:
-        full.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(OSError, match="full"):
             checkpoint.save(run, RUN_ID, toy.optimizer)
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
@@ -143,8 +141,23 @@ def test_leftovers_are_no_checkpoints_and_are_removed(saved):
     (run / "checkpoints" / "step-00000006.partial").mkdir()
     (run / "checkpoints" / "step-old").mkdir()
     assert checkpoint.steps(run) == [2, 4]
-    checkpoint.remove(run, after=2)
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000002", "step-old"}
+    checkpoint.remove_partial(run)
+    names = {path.name for path in (run / "checkpoints").iterdir()}
+    assert names == {"step-00000002", "step-00000004", "step-old"}
+
+
+def test_later_ones_stay_until_a_new_one_is_whole(saved):
+    """As after rows were lost."""
+    run, _ = saved
+    toy = Toy().steps(3)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            checkpoint.save(run, RUN_ID, toy.optimizer)
+    assert checkpoint.steps(run) == [2, 4]
+    checkpoint.save(run, RUN_ID, toy.optimizer)
+    assert checkpoint.steps(run) == [2, 3]
+    assert newest(run)[0] == 3
 
 
 def test_all_go_but_the_one_that_is_kept(saved):
@@ -153,3 +166,39 @@ def test_all_go_but_the_one_that_is_kept(saved):
     assert checkpoint.steps(run) == [2]
     checkpoint.remove(run)
     assert not (run / "checkpoints").exists()
+
+
+def test_its_files_are_safetensors(tmp_path):
+    toy = Toy("mezo_adam", torch.bfloat16).steps(1)
+    checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+    place = tmp_path / "checkpoints" / "step-00000001"
+    weights = load_file(place / checkpoint.WEIGHTS)
+    assert sorted(weights) == ["b", "w"]
+    assert torch.equal(weights["w"], toy.params.tensors[0])
+    assert len(load_file(place / checkpoint.STATE)) == 4
+
+
+def test_saving_copies_no_tensor(tmp_path):
+    """Of 24 MB in 24 tensors: the most that is allocated at once."""
+    theta = [torch.randn(256, 1024) for _ in range(8)]
+    named = [(f"w{i}", t) for i, t in enumerate(theta)]
+    method = OPTIMIZERS["mezo_adam"]
+    optimizer = method.optimizer(ParameterSpace(named), method.config(), lr=1e-3, seed=0)
+    optimizer.step_index = 1
+    tracemalloc.start()
+    with profile(profile_memory=True) as saving:
+        checkpoint.save(tmp_path, RUN_ID, optimizer)
+    python_peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert allocated(saving) < 1e6
+    assert python_peak < 1e6
+
+
+def allocated(profiled) -> int:
+    """The most bytes of tensors at once."""
+    total = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            most = max(most, total)
+    return most

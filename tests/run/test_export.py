@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
 from zo.lm.scoring import CandidateScorer
-from zo.run import checkpoint, trajectory
+from zo.run import checkpoint
 from zo.run.assembly import Assembly
 from zo.run.loop import Session
-from zo.run.replay import rebuild
+from zo.run.replay import replay_to
+from zo.run.rows import trajectory_of
 from zo.run.runner import run
-from zo.run.trajectory import Trajectory
 
 
 def directory_of(cfg) -> Path:
@@ -117,7 +117,7 @@ def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep
     model = exported(directory, tmp_path / "weights").eval()
     session = Session.open(cfg)
     assembly = session.assembly
-    rebuild(assembly, Trajectory(directory / trajectory.NAME), summary["best/step"])
+    replay_to(assembly, trajectory_of(directory), summary["best/step"])
     assert assembly.weights_hash() == summary["best/weights"]
     untouched = [p.clone() for p in assembly.params.tensors]
     assembly.params.fold()

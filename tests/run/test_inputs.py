@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from zo.run import loop, runner
 from zo.run.__main__ import main
 from zo.run.directory import directory_of, freeze
 from zo.run.inputs import Inputs, InputsError
+from zo.run.rows import read_rows
 from zo.run.runner import run
-from zo.run.tracking import read_rows
 
 REVIEWS_TINY = Path(loop.__file__).parents[1] / "assets" / "reviews-tiny"
 
@@ -48,10 +49,10 @@ def stop_after(steps, monkeypatch):
     """Interrupts the next run, as a signal would, once it has made some steps."""
     made = loop._step
 
-    def stopping(session, examples, journal):
-        row = made(session, examples, journal)
+    def stopping(session, examples):
+        row = made(session, examples)
         if session.assembly.optimizer.step_index == steps:
-            journal.requests.received.append(15)
+            os.kill(os.getpid(), signal.SIGTERM)
         return row
 
     monkeypatch.setattr(loop, "_step", stopping)
@@ -161,7 +162,7 @@ def test_inputs_that_are_lost_are_recorded_anew(make_run, damage):
     assert main([str(directory)]) == 0
     again = Inputs.load(directory)
     assert (again.identity, again.files) == (whole.identity, whole.files)
-    assert set(again.read) == {"train", "validation", "test", "weights", "noise"}
+    assert set(again.read) == {"train", "validation", "test", "weights", "noise", "parameters"}
 
 
 def test_what_cannot_be_used_is_known_to_the_command():

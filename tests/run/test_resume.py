@@ -16,7 +16,8 @@ from tests.support.damage import SmallDisk
 from tests.support.victims import At, end_of, here, start, what_it_came_to
 from zo.optim import OPTIMIZERS
 from zo.run.directory import freeze
-from zo.run.tracking import read_rows, read_status
+from zo.run.rows import read_rows
+from zo.run.tracking import read_status
 
 KILLED = -signal.SIGKILL
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
@@ -143,28 +144,26 @@ def test_every_method_in_every_precision_goes_on_as_if_never_killed(frozen, opti
     killed_again_and_again(frozen, optimizer, precision)
 
 
-APPEND = (
-    "zo.run.atomic:Appender.write"  # 1: attempts.jsonl, 2: header; then frames and rows in turn
-)
+APPEND = "zo.run.atomic:Appender.write"  # 1: attempts.jsonl, then rows
 CHAINS = {
     "records": [
         At(APPEND, 1, "half"),
         At(APPEND, 2, "half"),
         At(APPEND, 3, "half"),
         At(APPEND, 4, "half"),
-        At("zo.run.trajectory:TrajectoryWriter.append", 2, "after"),
-        At("zo.run.trajectory:TrajectoryWriter.append_best", 1, "after"),
-        At(APPEND, 5, "half"),
+        At("zo.run.loop:_step", 2, "after"),
+        At("zo.run.loop:_evaluate", 1, "after"),
+        At(APPEND, 3, "half"),
         At("zo.run.tracking:RunLog.write", 2, "after"),
     ],
     "checkpoints": [
-        At("zo.run.checkpoint:save_file", 1, "after"),
-        At("zo.run.checkpoint:_measure", 2),
+        At("zo.run.tensor_file:write", 1, "after"),
+        At("zo.run.tensor_file:write", 2),
         At("pathlib:Path.rename", 1),
-        At("zo.optim.base:ZOOptimizer.replay", 2, "after"),
+        At("zo.optim.base:ZOOptimizer.replay", 1, "after"),
         At("pathlib:Path.rename", 1, "after"),
-        At("zo.run.checkpoint:load_file", 1, "after"),
-        At("zo.run.checkpoint:save_file", 1),
+        At("zo.run.tensor_file:measure", 2, "after"),
+        At("zo.run.tensor_file:write", 1),
     ],
     "ends": [
         At("pathlib:Path.replace", 1),

@@ -16,9 +16,10 @@ from zo import trajectory as command
 from zo.optim import OPTIMIZERS
 from zo.run import loop, trajectory
 from zo.run.assembly import Assembly
-from zo.run.replay import rebuild
+from zo.run.replay import replay_to
+from zo.run.rows import trajectory_of
 from zo.run.runner import run
-from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError, TrajectoryWriter
+from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError
 
 ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
@@ -37,13 +38,7 @@ BESTS = {1: Best(0.5, 0.75, HASH), 3: Best(0.625, 0.5, HASH)}
 
 
 def written(path: Path) -> bytes:
-    writer = TrajectoryWriter(path, HEADER)
-    for step, losses in enumerate(LOSSES, start=1):
-        writer.append(losses)
-        if step in BESTS:
-            writer.append_best(BESTS[step])
-    writer.sync()
-    writer.close()
+    path.write_bytes(Trajectory(path, HEADER, LOSSES, BESTS).encode())
     return path.read_bytes()
 
 
@@ -78,30 +73,17 @@ def test_the_bytes_are_those_that_the_module_documents(whole):
 
 def test_what_is_written_is_read(tmp_path):
     written(tmp_path / "t.bin")
-    found = Trajectory(tmp_path / "t.bin")
+    found = Trajectory.read(tmp_path / "t.bin")
     assert (found.header, found.losses, found.bests) == (HEADER, LOSSES, BESTS)
     assert str(found.losses[1][0]) == "-0.0"
     assert not found.torn
     assert [found.best_until(step) for step in range(5)] == [None, 1, 1, 3, 3]
 
 
-@pytest.mark.parametrize("step", range(5))
-def test_a_file_goes_on_behind_any_step(tmp_path, whole, step):
-    path = tmp_path / "t.bin"
-    path.write_bytes(whole)
-    writer = TrajectoryWriter(path, HEADER, Trajectory(path), step)
-    for later in range(step + 1, 5):
-        writer.append(LOSSES[later - 1])
-        if later in BESTS:
-            writer.append_best(BESTS[later])
-    writer.close()
-    assert path.read_bytes() == whole
-
-
 def read(path: Path, data: bytes) -> Trajectory | None:
     path.write_bytes(data)
     try:
-        return Trajectory(path)
+        return Trajectory.read(path)
     except TrajectoryError:
         return None
 
@@ -142,7 +124,7 @@ def test_every_truncation_leaves_whole_steps_and_says_what_is_torn(tmp_path, who
 @settings(max_examples=20, deadline=None)
 def test_steps_in_another_order_are_found(tmp_path_factory, whole, order):
     """As a disk may leave them that lost a block: every frame by itself is whole."""
-    start = Trajectory(_put(tmp_path_factory.getbasetemp() / "order.bin", whole)).ends[0]
+    start = len(HEADER.encode())
     frames = trajectory.Frames(2)
     steps = [frames.step(i + 1, LOSSES[i]) for i in range(4)]
     data = whole[:start] + b"".join(steps[i] for i in order)
@@ -159,13 +141,13 @@ def _put(path: Path, data: bytes) -> Path:
 def test_another_version_is_refused_in_a_sentence(tmp_path, whole):
     other = whole[:6] + b"\x02\x00" + whole[8:]
     with pytest.raises(TrajectoryError, match=r"version 2, but this suite reads version 1$"):
-        Trajectory(_put(tmp_path / "t.bin", other))
+        Trajectory.read(_put(tmp_path / "t.bin", other))
 
 
 @pytest.mark.parametrize("data", [b"", b"ZOTRAJ", b"PK\x03\x04 a zip file, say"])
 def test_another_file_is_refused_in_a_sentence(tmp_path, data):
     with pytest.raises(TrajectoryError, match=r"t\.bin: not a trajectory$"):
-        Trajectory(_put(tmp_path / "t.bin", data))
+        Trajectory.read(_put(tmp_path / "t.bin", data))
 
 
 def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
@@ -178,7 +160,9 @@ def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
     assert said["method"] == "mezo: lr 1e-06, seed 7, eps 0.001"
     assert said["precision"] == "dtype float32, restore subtract"
     assert command.main(["info", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{tmp_path}/trajectory.bin: No such file or directory\n"
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/config.yaml: No such file or directory; a run's directory is wanted\n"
+    )
 
 
 def test_twenty_thousand_steps_are_less_than_a_megabyte():
@@ -200,8 +184,8 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
     hashes = {}
     made = loop._step
 
-    def noting(session, *rest):
-        metrics = made(session, *rest)
+    def noting(session, examples):
+        metrics = made(session, examples)
         hashes[session.assembly.optimizer.step_index] = session.assembly.weights_hash()
         return metrics
 
@@ -214,10 +198,10 @@ def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision
         watched.setattr(loop, "_step", noting)
         summary = run(cfg)
     (directory,) = Path(cfg.out).iterdir()
-    found = Trajectory(directory / trajectory.NAME)
+    found = trajectory_of(directory)
     assembly = Assembly.of(cfg)
     reached = {}
-    rebuild(assembly, found, 6, made=lambda step: reached.update({step: assembly.weights_hash()}))
+    replay_to(assembly, found, 6, made=lambda step: reached.update({step: assembly.weights_hash()}))
     assert reached == {0: found.header.base, **hashes}
     assert len(set(reached.values())) == 7, "every step moves θ"
     assert found.bests[summary["best/step"]].weights == hashes[summary["best/step"]]
@@ -265,7 +249,7 @@ def made(make_run):
     cfg = make_run("optimizer=mezo", "steps=3", "eval_every=1")
     run(cfg)
     (directory,) = Path(cfg.out).iterdir()
-    return cfg, directory, Trajectory(directory / trajectory.NAME)
+    return cfg, directory, trajectory_of(directory)
 
 
 def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
@@ -273,7 +257,7 @@ def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
     assembly = Assembly.of(cfg)
     assembly.base = HASH
     with pytest.raises(TrajectoryError, match="it starts from other weights than reviews-tiny has"):
-        rebuild(assembly, found, 3)
+        replay_to(assembly, found, 3)
 
 
 @pytest.mark.parametrize(("noise", "other"), [("torch", "philox"), ("philox", "torch")])
@@ -281,12 +265,12 @@ def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run, noise, o
     cfg = make_run("optimizer=mezo", "steps=1", f"precision.noise={noise}")
     run(cfg)
     (directory,) = Path(cfg.out).iterdir()
-    found = Trajectory(directory / trajectory.NAME)
+    found = trajectory_of(directory)
     cfg.precision.noise = other
     with pytest.raises(
         TrajectoryError, match=f"its noise is {noise}-cpu, and here it is {other}-cpu"
     ):
-        rebuild(Assembly.of(cfg), found, 1)
+        replay_to(Assembly.of(cfg), found, 1)
 
 
 def test_weights_that_come_out_otherwise_are_refused(made):
@@ -294,7 +278,7 @@ def test_weights_that_come_out_otherwise_are_refused(made):
     cfg, _, found = made
     found.losses[0] = (found.losses[0][0], found.losses[0][1] + 1e-6)
     with pytest.raises(TrajectoryError, match="gives other weights than the run had"):
-        rebuild(Assembly.of(cfg), found, 3)
+        replay_to(Assembly.of(cfg), found, 3)
 
 
 def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
@@ -302,10 +286,10 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
 
     cfg, directory, found = made
     shared = tmp_path / "shared.bin"
-    (directory / trajectory.NAME).rename(shared)  # without the run's directory
+    (directory / "trajectory.bin").rename(shared)  # without the run's directory
     assert command.main(["replay", str(shared), "--to", "2", "--out", str(tmp_path / "w")]) == 0
     assembly = Assembly.of(cfg)
-    rebuild(assembly, found, 2)
+    replay_to(assembly, found, 2)
     assert assembly.weights_hash() in capsys.readouterr().out
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "w")
     assert AutoTokenizer.from_pretrained(tmp_path / "w")("a film").input_ids

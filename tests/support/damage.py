@@ -52,15 +52,15 @@ def _foreign_checkpoint(run: Path, rng: random.Random) -> bool:
     return True
 
 
-def _remove_trajectory(run: Path, rng: random.Random) -> bool:
-    there = (run / "trajectory.bin").exists()
-    (run / "trajectory.bin").unlink(missing_ok=True)
+def _remove_inputs(run: Path, rng: random.Random) -> bool:
+    there = (run / "inputs.json").exists()
+    (run / "inputs.json").unlink(missing_ok=True)
     return there
 
 
 TARGETS = {
     "checkpoint": ("checkpoints/step-*/*", True),
-    "trajectory.bin": ("trajectory.bin", False),
+    "inputs.json": ("inputs.json", False),
     "metrics.jsonl": ("metrics.jsonl", False),
     ".wandb file": ("wandb/offline-run-*/*.wandb", False),
     "status.json": ("status.json", False),
@@ -71,7 +71,7 @@ DAMAGES: dict[str, Damage] = {
     **{f"bit flipped: {name}": _one_of(p, flip_bit, n) for name, (p, n) in TARGETS.items()},
     **{f"truncated: {name}": _one_of(p, truncate, n) for name, (p, n) in TARGETS.items()},
     "checkpoint of another run": _foreign_checkpoint,
-    "removed: trajectory.bin": _remove_trajectory,
+    "removed: inputs.json": _remove_inputs,
 }
 """Name -> what does it."""
 

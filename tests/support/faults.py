@@ -41,8 +41,9 @@ from zo.optim import OPTIMIZERS
 from zo.run.assembly import Assembly
 from zo.run.directory import freeze
 from zo.run.directory import load as load_config
-from zo.run.replay import rebuild
-from zo.run.tracking import read_rows, read_status
+from zo.run.replay import replay_to
+from zo.run.rows import read_rows
+from zo.run.tracking import read_status
 from zo.run.trajectory import Trajectory
 
 STEPS, EVAL_EVERY, FULL_EVERY = 36, 5, 4
@@ -345,9 +346,9 @@ class Campaign:
 
 
 def _check_replay(run: Path) -> int:
-    trajectory = Trajectory(run / "trajectory.bin")
+    trajectory = Trajectory.read(run / "trajectory.bin")
     assembly = Assembly.of(load_config(run))
-    rebuild(assembly, trajectory, len(trajectory.losses))
+    replay_to(assembly, trajectory, len(trajectory.losses))
     found = [assembly.weights_hash(), _digest(assembly.optimizer.state_dict())]
     return 0 if found == json.loads((run / FINAL).read_text()) else 1
 
@@ -357,12 +358,8 @@ def _where(run: Path, rows_before: int) -> str:
     if any((run / "checkpoints").glob("*.partial")):
         return "while a checkpoint is written"
     rows = len(read_rows(run))
-    try:
-        made = len(Trajectory(run / "trajectory.bin").losses)
-    except ValueError:
-        made = 0
-    if made > rows > rows_before:
-        return "in an evaluation"
+    if rows > rows_before and (rows + 1) % EVAL_EVERY == 0:
+        return "in a step or its evaluation"
     return "among the steps" if rows > rows_before else "before the first step of the attempt"
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zo.run.tracking import read_rows, read_status
+from zo.run.rows import read_rows
+from zo.run.tracking import read_status
 
 TIMED = ("time/", "mem/")
 FINAL = "final.json"

@@ -54,9 +54,9 @@ class Backprop(ZOOptimizer):
         self.torch_optimizer.step()
         self.torch_optimizer.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the step index and a copy of the torch optimizer's state."""
-        return {**super().state_dict(), "torch": copy.deepcopy(self.torch_optimizer.state_dict())}
+    def live_state(self) -> dict[str, Any]:
+        """Returns the step index and the torch optimizer's state; tensors are not copied."""
+        return {**super().live_state(), "torch": self.torch_optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.weights.directions import Direction, Gaussian, Terms
@@ -248,10 +249,16 @@ class ZOOptimizer(ABC):
         key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
         return Gaussian(key, self.params.engine)
 
+    def live_state(self) -> dict[str, Any]:
+        """Returns all that the next step depends on beside θ and the configuration; tensors are not copied."""
+        return {"step_index": self.step_index, **{name: [*of] for name, of in self.state.items()}}
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that the next step depends on beside θ and the configuration; tensors are copied to the host."""
-        copies = {name: [t.to("cpu", copy=True) for t in of] for name, of in self.state.items()}
-        return {"step_index": self.step_index, **copies}
+        """Returns `live_state` with its tensors copied to the host."""
+        state: dict[str, Any] = tree_map_only(
+            Tensor, lambda t: t.to("cpu", copy=True), self.live_state()
+        )
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""

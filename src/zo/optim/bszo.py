@@ -144,9 +144,9 @@ class BSZO(ZOOptimizer):
         """Returns σ_e with its floor."""
         return max(self.config.noise_floor * self.noise_std_start, math.sqrt(noise_var))
 
-    def state_dict(self) -> dict[str, Any]:
+    def live_state(self) -> dict[str, Any]:
         """Returns the step index and the running σ_e²."""
-        return {**super().state_dict(), "noise_var": self.noise_var}
+        return {**super().live_state(), "noise_var": self.noise_var}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""

@@ -51,19 +51,23 @@ class Appender:
             self._fd = -1
 
 
-def replace(path: Path, content: str, writer: str = "") -> None:
-    """Writes a text file: afterwards, and after a crash, it has the old content or the new one.
+def replace(path: Path, content: str | bytes, writer: str = "") -> None:
+    """Writes a file: afterwards, and after a crash, it has the old content or the new one.
 
     Args:
         path: The file.
-        content: Of the file.
+        content: Of the file; text is encoded as UTF-8.
         writer: Tells this process from others, where several may write the file at once.
     """
     partial = path.with_name(f".{path.name}{writer}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     partial.replace(path)
     sync_directory(path.parent)
 

@@ -1,30 +1,28 @@
 """Whole states on disk, weights and optimizer, from which a run goes on without repeating its steps.
 
-A checkpoint is a directory `checkpoints/step-00001000` with `weights.safetensors`, `optimizer.pt` and `manifest.json`:
-version, run id, step, and length and hash of the other two. It is written under another name and renamed when the disk
-has it. One that is torn, altered, of another version or of another run is passed over with a message.
+A checkpoint is a directory `checkpoints/step-00001000` with `weights.safetensors`, `state.safetensors` and
+`manifest.json`: version, run id, step, the optimizer's state without its tensors, length and hash of the other two, and
+its own checksum. It is written under another name and renamed when the disk has it. One that is torn, altered, of
+another version or of another run is passed over with a message.
 """
 
-import json
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-import xxhash
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from torch import Tensor
 
 from zo.optim.base import ZOOptimizer
-from zo.run import atomic
+from zo.run import atomic, tensor_file
 
-VERSION = 1
+VERSION = 2
 FOLDER = "checkpoints"
 KEPT = 2
 """Newest checkpoints that stay: should one be torn by a dying disk, there is another."""
 
-WEIGHTS, OPTIMIZER, MANIFEST = "weights.safetensors", "optimizer.pt", "manifest.json"
+WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.safetensors", "manifest.json"
 
 
 class CheckpointError(ValueError):
@@ -32,7 +30,7 @@ class CheckpointError(ValueError):
 
 
 def save(run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None) -> None:
-    """Writes the state after the step that was made last, and removes what is older than the newest two.
+    """Writes the state after the step that was made last, and then removes all but the newest two.
 
     Args:
         run: The run's directory.
@@ -52,20 +50,49 @@ def save(run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None
     shutil.rmtree(_place(run, step), ignore_errors=True)
     partial.rename(_place(run, step))
     atomic.sync_directory(run / FOLDER)
-    for old in [at for at in steps(run) if at != keep][:-KEPT]:
+    others = [at for at in steps(run) if at != keep]
+    current = [at for at in others if at <= step]  # later ones are of rows that were lost
+    for old in {*others} - {*current[-KEPT:]}:
         shutil.rmtree(_place(run, old))
 
 
 def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
     """Writes the state's files, and the manifest when the disk has them."""
     params = optimizer.params
-    tensors = {n: t.cpu().contiguous() for n, t in zip(params.names, params.tensors, strict=True)}
-    save_file(tensors, place / WEIGHTS)
-    torch.save(optimizer.state_dict(), place / OPTIMIZER)
-    files = {name: _measure(place / name, sync=True) for name in (WEIGHTS, OPTIMIZER)}
+    tensors: list[Tensor] = []
+    state = _without_tensors(optimizer.live_state(), tensors)
+    files = {
+        WEIGHTS: tensor_file.write(place / WEIGHTS, params.names, params.tensors),
+        STATE: tensor_file.write(place / STATE, [str(i) for i in range(len(tensors))], tensors),
+    }
     step = optimizer.step_index
-    manifest = {"version": VERSION, "run_id": run_id, "step": step, "files": files}
-    atomic.replace_json(place / MANIFEST, manifest)
+    manifest = {"version": VERSION, "run_id": run_id, "step": step, "state": state, "files": files}
+    atomic.replace(place / MANIFEST, atomic.seal(manifest))
+
+
+def _without_tensors(state: Any, tensors: list[Tensor]) -> Any:
+    """Returns a nested state as JSON can hold it, and adds its tensors to a list, to whose places it refers."""
+    if isinstance(state, Tensor):
+        tensors.append(state)
+        return {"tensor": str(len(tensors) - 1)}
+    if isinstance(state, dict):
+        return {"dict": [[key, _without_tensors(value, tensors)] for key, value in state.items()]}
+    if isinstance(state, list | tuple):
+        return {type(state).__name__: [_without_tensors(value, tensors) for value in state]}
+    return {"value": state}
+
+
+def _with_tensors(state: Any, file: Any) -> Any:
+    """Returns what `_without_tensors` was given, with the tensors of an open safetensors file."""
+    ((kind, content),) = state.items()
+    if kind == "tensor":
+        return file.get_tensor(content)
+    if kind == "dict":
+        return {key: _with_tensors(value, file) for key, value in content}
+    if kind in ("list", "tuple"):
+        values = [_with_tensors(value, file) for value in content]
+        return values if kind == "list" else tuple(values)
+    return content
 
 
 def steps(run: Path) -> list[int]:
@@ -96,15 +123,20 @@ def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) ->
     return 0
 
 
-def remove(run: Path, after: int = -1, keep: int | None = None) -> None:
-    """Removes the checkpoints of steps later than `after` but that of step `keep`, and what unfinished ones left."""
-    for partial in (run / FOLDER).glob("*.partial"):
-        shutil.rmtree(partial)
+def remove(run: Path, keep: int | None = None) -> None:
+    """Removes all checkpoints but that of step `keep`, and what unfinished ones left."""
+    remove_partial(run)
     for step in steps(run):
-        if step > after and step != keep:
+        if step != keep:
             shutil.rmtree(_place(run, step))
     if (run / FOLDER).is_dir() and not any((run / FOLDER).iterdir()):
         (run / FOLDER).rmdir()
+
+
+def remove_partial(run: Path) -> None:
+    """Removes what checkpoints left that were not finished."""
+    for partial in (run / FOLDER).glob("*.partial"):
+        shutil.rmtree(partial)
 
 
 def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
@@ -114,47 +146,46 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
         CheckpointError: If it must not be loaded.
     """
     place, params = _place(run, step), optimizer.params
-    _verify(place, run_id, step)
-    tensors = load_file(place / WEIGHTS)
-    shapes = {n: (t.shape, t.dtype) for n, t in zip(params.names, params.tensors, strict=True)}
-    if {n: (t.shape, t.dtype) for n, t in tensors.items()} != shapes:
-        raise CheckpointError(f"{place} is of another model")
-    state = torch.load(place / OPTIMIZER, map_location="cpu", weights_only=True)
-    for name, p in zip(params.names, params.tensors, strict=True):
-        p.copy_(tensors[name])
-    optimizer.load_state_dict(state)
+    state = _verified(place, run_id, step)["state"]
+    with safe_open(place / WEIGHTS, "pt") as file:
+        shapes = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        found = {n: (tuple(s.get_shape()), s.get_dtype()) for n, s in shapes.items()}
+        wanted = {
+            n: (tuple(t.shape), tensor_file.DTYPES[t.dtype])
+            for n, t in zip(params.names, params.tensors, strict=True)
+        }
+        if found != wanted:
+            raise CheckpointError(f"{place} is of another model")
+        for name, p in zip(params.names, params.tensors, strict=True):
+            p.copy_(file.get_tensor(name))
+    with safe_open(place / STATE, "pt") as file:
+        optimizer.load_state_dict(_with_tensors(state, file))
 
 
-def _verify(place: Path, run_id: str, step: int) -> None:
-    """Raises CheckpointError unless the files are those that were written, for this run and step."""
+def _verified(place: Path, run_id: str, step: int) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint whose files are those that were written, for this run and step.
+
+    Raises:
+        CheckpointError: If they are not.
+    """
     try:
-        manifest = json.loads((place / MANIFEST).read_text())
-    except (OSError, ValueError):
-        raise CheckpointError(f"{place} has no whole {MANIFEST}") from None
-    if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+        manifest = atomic.unseal((place / MANIFEST).read_bytes())
+    except OSError:
+        manifest = None
+    if manifest is None:
+        raise CheckpointError(f"{place} has no whole {MANIFEST} of version {VERSION}")
+    if manifest.get("version") != VERSION:
         raise CheckpointError(f"{place} is of another version than {VERSION}")
     if (manifest.get("run_id"), manifest.get("step")) != (run_id, step):
         raise CheckpointError(f"{place} is of another run or step")
-    measured = manifest.get("files")
-    for name in (WEIGHTS, OPTIMIZER):
+    for name in (WEIGHTS, STATE):
         try:
-            found = _measure(place / name)
+            found = tensor_file.measure(place / name)
         except OSError as error:
             raise CheckpointError(f"{place / name}: {error.strerror}") from None
-        if not isinstance(measured, dict) or found != measured.get(name):
+        if found != manifest["files"].get(name):
             raise CheckpointError(f"{place / name} is torn or was altered")
-
-
-def _measure(path: Path, sync: bool = False) -> dict[str, Any]:
-    """Returns length and hash of a file; waits until the disk has it, if asked to."""
-    digest, length = xxhash.xxh3_128(), 0
-    with path.open("r+b" if sync else "rb") as file:
-        while block := file.read(1 << 24):
-            digest.update(block)
-            length += len(block)
-        if sync:
-            os.fsync(file.fileno())
-    return {"bytes": length, "xxh3_128": digest.hexdigest()}
+    return manifest
 
 
 def _place(run: Path, step: int) -> Path:

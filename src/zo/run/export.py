@@ -4,11 +4,12 @@ from pathlib import Path
 
 from zo.config import RunConfig, from_plain
 from zo.lm.config import ModelError
-from zo.run import checkpoint, trajectory
+from zo.run import checkpoint
 from zo.run.assembly import Assembly, DeviceError
 from zo.run.directory import DirectoryError, load
 from zo.run.progress import Progress
-from zo.run.replay import rebuild
+from zo.run.replay import replay_to
+from zo.run.rows import trajectory_of
 from zo.run.tracking import read_status
 from zo.run.trajectory import Trajectory, TrajectoryError
 
@@ -35,8 +36,8 @@ def export(run: Path, step: str, out: Path, model: str | None = None, device: st
         ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
     """
     cfg = load(run)
-    if (run / trajectory.NAME).exists():
-        replay(Trajectory(run / trajectory.NAME), run, step, out, model=model, device=device)
+    if cfg.optimizer.replays and cfg.steps:
+        replay(trajectory_of(run), run, step, out, model=model, device=device)
         return
     steps = checkpoint.steps(run)
     wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
@@ -91,7 +92,7 @@ def replay(
         Progress(0) as progress,
         progress.replaying(step) as made,
     ):
-        rebuild(assembly, found, step, run, made)
+        replay_to(assembly, found, step, run, made)
     _write(assembly, out)
 
 

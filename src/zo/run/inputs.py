@@ -21,6 +21,7 @@ READ = {
     "test": "the test examples are",
     "weights": "the base weights are",
     "noise": "the noise backend is",
+    "parameters": "the number of trainable values is",
 }
 """What is recorded once data and model are loaded, and how a sentence about it begins."""
 
@@ -59,6 +60,12 @@ class Inputs:
         except (OSError, TypeError):
             return None
 
+    @classmethod
+    def read_of(cls, directory: Path) -> dict[str, str]:
+        """Returns what a run's directory has recorded of what was loaded; empty if that is nothing."""
+        found = cls.load(directory)
+        return {} if found is None else found.read
+
     @property
     def run_id(self) -> str:
         """The id of a run with these inputs."""
@@ -66,7 +73,7 @@ class Inputs:
 
     def save(self, directory: Path, writer: str = "") -> None:
         """Records them in a run's directory."""
-        atomic.replace(directory / NAME, atomic.seal(asdict(self)).decode(), writer)
+        atomic.replace(directory / NAME, atomic.seal(asdict(self)), writer)
 
     def check_files(self, cfg: RunConfig, directory: Path) -> None:
         """Compares files with those that are there now. A missing file is not missed before it is read.

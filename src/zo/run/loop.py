@@ -11,13 +11,13 @@ from typing import Any
 from zo.config import RunConfig
 from zo.lm.scoring import Batch, CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
-from zo.run import checkpoint, memory, trajectory
+from zo.run import checkpoint, memory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples
 from zo.run.progress import Progress
+from zo.run.rows import LOSSES, Row, evaluates
 from zo.run.signals import Requests
-from zo.run.tracking import Row, RunLog
-from zo.run.trajectory import TrajectoryWriter
+from zo.run.tracking import RunLog
 from zo.tasks import Encoded, encode, encode_masked, load_splits
 from zo.tasks.batches import BatchOrder
 from zo.tasks.checks import check_tokens
@@ -80,6 +80,7 @@ class Session:
         read["weights"] = assembly.base
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
+            read["parameters"] = str(assembly.params.numel)
         return cls(train, validation, test, scorer, assembly, read, notes)
 
 
@@ -207,23 +208,19 @@ class Journal:
 
     Attributes:
         run_id: Of the run.
-        log: Rows, predictions, W&B.
-        trajectory: Losses; None for a method whose steps cannot be replayed.
+        log: Rows with their losses, predictions, W&B.
         progress: What a person sees.
         requests: Signals to stop.
     """
 
     run_id: str
     log: RunLog
-    trajectory: TrajectoryWriter | None
     progress: Progress
     requests: Requests
 
     def sync(self) -> None:
         """Waits until the disk has all steps."""
         self.log.sync()
-        if self.trajectory is not None:
-            self.trajectory.sync()
 
 
 @dataclass
@@ -282,7 +279,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         Interrupted: If a signal asked to stop; the journal has what was made.
     """
     order = BatchOrder(len(session.train), cfg.batch_size, cfg.seed)
-    best, ending = totals.best, _ending(cfg, totals)
+    best, ending = totals.best, ending_of(cfg, totals)
     first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
     for step in range(first, cfg.steps + 1):
         if ending is not None:
@@ -290,9 +287,9 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         row: Row = {"step": step}
         try:
             if step > 0:
-                row |= _step(session, [session.train[i] for i in order.indices(step - 1)], journal)
+                row |= _step(session, [session.train[i] for i in order.indices(step - 1)])
                 row["train/forwards"] += totals.forwards
-            if step % cfg.eval_every == 0 or step == cfg.steps:
+            if evaluates(cfg, step):
                 row |= _evaluate(cfg, session, best, step, journal)
         except NonFiniteError as error:
             ending = _collapse(error, step)
@@ -301,7 +298,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             totals.see(row)
             journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
         if ending is None:
-            ending = _ending(cfg, totals)
+            ending = ending_of(cfg, totals)
             _keep(cfg, session, best, journal)
             if step > 0:
                 journal.progress.advance(row["train/loss"], best.val_accuracy)
@@ -317,7 +314,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
     }
 
 
-def _ending(cfg: RunConfig, totals: Totals) -> Summary | None:
+def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
     """Returns the ending of a run whose patience is over."""
     if cfg.patience is not None and totals.best.evaluations_since >= cfg.patience:
         return {"run/status": "finished", "run/stop_reason": "patience"}
@@ -347,7 +344,7 @@ def _collapse(error: NonFiniteError, step: int) -> Summary:
     }
 
 
-def _step(session: Session, examples: list[Encoded], journal: Journal) -> Row:
+def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed; the batch is built once for all of its forward passes."""
     start = time.perf_counter()
     assembly = session.assembly
@@ -355,10 +352,10 @@ def _step(session: Session, examples: list[Encoded], journal: Journal) -> Row:
     loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples), assembly.params)
     info = assembly.optimizer.step(loss_fn)
     seconds = time.perf_counter() - start
-    if journal.trajectory is not None:
-        journal.trajectory.append(info.losses)
+    losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
     return {
         "train/loss": info.loss,
+        **losses,
         "train/forwards": info.forwards,
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
@@ -397,9 +394,6 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         row["best/test_predictions"] = "".join(map(str, test.predictions))
         row["best/val_predictions"] = "".join(map(str, val.predictions))
         row["best/weights"] = assembly.weights_hash()
-        if journal.trajectory is not None:
-            found = trajectory.Best(val.accuracy, test.accuracy, row["best/weights"])
-            journal.trajectory.append_best(found)
         verdict = f"test {test.accuracy:.1%}, the best so far"
     else:
         verdict = f"best {best.val_accuracy:.1%} at step {best.step}"

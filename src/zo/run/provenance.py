@@ -27,9 +27,8 @@ def weights_hash(names: Sequence[str], tensors: Sequence[Tensor]) -> str:
 
 def provenance(device: torch.device) -> dict[str, Any]:
     """Returns code, library versions, machine and time of start."""
-    revision = _git("rev-parse", "HEAD")
     return {
-        "git_revision": revision or "unknown",
+        "git_revision": git_revision(),
         "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "versions": {"python": platform.python_version(), **_versions()},
         "device": device_name(device),
@@ -37,6 +36,11 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def git_revision() -> str:
+    """Returns the commit of this source tree, `unknown` outside of one."""
+    return _git("rev-parse", "HEAD") or "unknown"
 
 
 def device_name(device: torch.device) -> str:

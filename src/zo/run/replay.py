@@ -8,19 +8,19 @@ from zo.run.assembly import Assembly
 from zo.run.trajectory import Trajectory, TrajectoryError
 
 
-def rebuild(
+def replay_to(
     assembly: Assembly,
     trajectory: Trajectory,
-    to: int,
+    step: int,
     run: Path | None = None,
     made: Callable[[int], None] = lambda step: None,
 ) -> int:
-    """Brings θ and the optimizer from step 0 to where they were after step `to`.
+    """Brings θ and the optimizer from step 0 to where they were after a step.
 
     Args:
         assembly: At step 0.
         trajectory: Of the run.
-        to: 0 to the trajectory's last step.
+        step: 0 to the trajectory's last step.
         run: The run's directory, whose checkpoints shorten the way.
         made: Called with the number of each step reached; may raise to stop.
 
@@ -33,16 +33,16 @@ def rebuild(
     _check_fit(assembly, trajectory)
     start = 0
     if run is not None:
-        start = checkpoint.load_newest(run, trajectory.header.run_id, assembly.optimizer, to)
+        start = checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, step)
     made(start)
-    best = trajectory.best_until(to)
-    for step in range(start, to + 1):
-        if step > start:
-            assembly.optimizer.replay(trajectory.losses[step - 1])
-            made(step)
-        if step == best and assembly.weights_hash() != trajectory.bests[step].weights:
+    best = trajectory.best_until(step)
+    for reached in range(start, step + 1):
+        if reached > start:
+            assembly.optimizer.replay(trajectory.losses[reached - 1])
+            made(reached)
+        if reached == best and assembly.weights_hash() != trajectory.bests[reached].weights:
             raise TrajectoryError(
-                f"{trajectory.path}: step {step} made again gives other weights than the run had; "
+                f"{trajectory.path}: step {reached} made again gives other weights than the run had; "
                 "another processor or version of torch may round otherwise"
             )
     return start

@@ -1,40 +1,43 @@
 """One run, from its configuration to its summary: made, resumed, or left alone if it has ended."""
 
+import errno
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, describe, notes, scientific
 from zo.lm.config import ModelError
-from zo.run import (
-    atomic,
-    checkpoint,
-    history,
-    lock,
-    memory,
-    provenance,
-    signals,
-    tracking,
-    trajectory,
-)
+from zo.run import atomic, checkpoint, lock, memory, provenance, signals
 from zo.run.assembly import DeviceError
 from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
-from zo.run.history import Past
 from zo.run.inputs import Inputs, InputsError, related
-from zo.run.loop import Journal, Session, Summary, Totals, train
+from zo.run.loop import Journal, Session, Summary, Totals, ending_of, train
 from zo.run.progress import Progress, Screen
-from zo.run.replay import rebuild
+from zo.run.replay import replay_to
+from zo.run.rows import (
+    Row,
+    evaluates,
+    read_rows,
+    trajectory_of,
+    usable_rows,
+    without_evaluation,
+    write_rows,
+)
 from zo.run.signals import Interrupted, Requests
 from zo.run.tracking import RunLog, note_failure, note_interruption, read_status, set_status
-from zo.run.trajectory import Header, TrajectoryError, TrajectoryWriter
+from zo.run.trajectory import TrajectoryError
 from zo.tasks import TaskError
 
 ATTEMPTS = "attempts.jsonl"
+TRAJECTORY = "trajectory.bin"
+"""What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
+
 ENDED = ("finished", "collapsed")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
@@ -85,6 +88,11 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
             steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
             print(_stop(steps), file=sys.stderr)
             raise
+        except OSError as error:
+            note_failure(directory, error)
+            if error.errno not in NO_ROOM:
+                raise
+            raise DirectoryError(_no_room(directory, error)) from None
         except Exception as error:
             note_failure(directory, error)
             raise
@@ -101,10 +109,10 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests) -> Summary:
     with Progress(cfg.steps) as progress:
         for note in [*notes(cfg), *session.notes]:
             progress.say(note)
-        before = _resume(cfg, directory, session, progress, requests)
-        log, writer = _open(cfg, directory, session, before)
-        journal = Journal(directory.name, log, writer, progress, requests)
-        totals = Totals.of(before.rows)
+        rows = _resume(cfg, directory, session, progress, requests)
+        log = _open_log(cfg, directory, session, rows)
+        journal = Journal(directory.name, log, progress, requests)
+        totals = Totals.of(rows)
         if totals.best.step >= 0:
             log.write_predictions(totals.best.predictions())
         try:
@@ -113,11 +121,10 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests) -> Summary:
         except BaseException:
             log.abandon()
             raise
-        finally:
-            if writer is not None:
-                writer.close()
     if totals.best.step >= 0:
         log.write_predictions(totals.best.predictions())
+    if session.assembly.optimizer.replays and totals.made:
+        atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
     checkpoint.remove(directory, keep=totals.best.step if cfg.checkpoint.keep_best else None)
     return summary
@@ -126,7 +133,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests) -> Summary:
 def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:
     """Compares what was loaded with what the run's steps were made with; records it if there are none."""
     recorded = Inputs.load(directory) or Inputs.of(cfg)
-    if tracking.read_rows(directory):
+    if read_rows(directory):
         recorded.check_read(session.read, directory)
     if recorded.read != session.read:
         recorded.read = session.read
@@ -144,39 +151,72 @@ def _name_changed_files(directory: Path, title: str) -> None:
 
 def _resume(
     cfg: RunConfig, directory: Path, session: Session, progress: Progress, requests: Requests
-) -> Past:
-    """Brings θ and the optimizer to the last step that an earlier attempt left whole; returns what is known of it."""
-    assembly = session.assembly
-    optimizer = assembly.optimizer
-    before = history.read(directory, cfg, directory.name, optimizer.replays)
-    if before.trajectory is None:
-        before.cut(checkpoint.load_newest(directory, directory.name, optimizer, before.step))
-        source = "a checkpoint"
-    else:
-        with progress.replaying(before.step) as made:
+) -> list[Row]:
+    """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
+    optimizer = session.assembly.optimizer
+    losses = optimizer.forwards_per_step if optimizer.replays else 0
+    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
+    if not rows:
+        rows, source = _rows_of_another_length(cfg, directory, losses)
+    checkpoint.remove_partial(directory)
+    if optimizer.replays and rows:
+        if source != directory:
+            write_rows(directory, rows)
+        with progress.replaying(len(rows)) as made:
 
             def reached(step: int) -> None:
                 made(step)
                 requests.heed()
 
-            start = rebuild(assembly, before.trajectory, before.step, directory, reached)
-        source = f"step {start}, {before.step - start} steps replayed"
-    if before.step:
-        progress.begin_at(before.step)
-        progress.say(f"goes on after step {before.step} (from {source})")
-    checkpoint.remove(directory, after=before.step)
-    return before
+            trajectory = trajectory_of(directory, rows)
+            start = replay_to(session.assembly, trajectory, len(rows), source, reached)
+        origin = f"step {start}, {len(rows) - start} steps replayed"
+    else:
+        del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
+        origin = "a checkpoint"
+    if rows:
+        progress.begin_at(len(rows))
+        of = "" if source == directory else f" of {source}"
+        progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
+    return rows
 
 
-def _open(
-    cfg: RunConfig, directory: Path, session: Session, before: Past
-) -> tuple[RunLog, TrajectoryWriter | None]:
-    """Opens log and trajectory behind the steps that are known."""
+def _rows_of_another_length(
+    cfg: RunConfig, directory: Path, losses_per_step: int
+) -> tuple[list[Row], Path]:
+    """Returns the most rows that a run beside this one has for it, which differs in steps or patience alone."""
+    own = Inputs.load(directory)
+    found: list[Row] = []
+    source = directory
+    if own is None or cfg.steps == 0:
+        return found, source
+    for other, keys in related(directory, own):
+        if keys and keys <= {"steps", "patience"} and Inputs.read_of(other) == own.read:
+            rows = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses_per_step)
+            if len(rows) > len(found):
+                found, source = rows, other
+    return found, source
+
+
+def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of a run with other steps or patience as this run would have made them."""
+    totals = Totals()
+    kept: list[Row] = []
+    for row in rows:
+        if ending_of(cfg, totals) is not None:
+            break
+        kept.append(row if evaluates(cfg, row["step"]) else without_evaluation(row))
+        totals.see(kept[-1])
+    return kept
+
+
+def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]) -> RunLog:
+    """Opens the log behind the steps that are known."""
     assembly = session.assembly
     told = provenance.provenance(assembly.device)
-    log = RunLog(
+    return RunLog(
         directory,
-        before.rows,
+        rows,
         run_id=directory.name,
         name=describe(cfg),
         config={
@@ -186,24 +226,19 @@ def _open(
                 "sweep": cfg.tracking.group,
                 "parameters": assembly.params.numel,
                 **told,
-                "attempts": _attempts(directory, before.step, told),
+                "attempts": _attempts(directory, len(rows), told),
             },
         },
         tracking=cfg.tracking,
     )
-    if not assembly.optimizer.replays or cfg.steps == 0:
-        return log, None
-    header = Header(
-        run_id=directory.name,
-        config=scientific(cfg),
-        base=assembly.base,
-        parameters=assembly.params.numel,
-        noise=assembly.params.engine.backend,
-        losses_per_step=assembly.optimizer.forwards_per_step,
-        written_by={"torch": told["versions"]["torch"], "git": told["git_revision"]},
+
+
+def _no_room(directory: Path, error: OSError) -> str:
+    """Returns the sentence for a disk that has no room, or a quota that is used up."""
+    return (
+        f"{error.filename or directory}: {error.strerror}; make room and repeat the command, "
+        f"which goes on after step {len(read_rows(directory))} at the latest"
     )
-    path = directory / trajectory.NAME
-    return log, TrajectoryWriter(path, header, before.trajectory, before.step)
 
 
 def _attempts(directory: Path, first_step: int, provenance: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ import wandb
 
 from zo.config import TrackingConfig
 from zo.run import atomic
+from zo.run.rows import LOSSES, METRICS, Row, read_rows
 
 FLUSH_SECONDS = 1.0
 """W&B writes its offline file at least this often; its own default of 15 s loses more in a crash."""
 
-METRICS = "metrics.jsonl"
 STATUS = "status.json"
 ERROR = "error.txt"
-OWN = "best/"
-"""Metrics that stay in metrics.jsonl: W&B has them in its summary."""
-
-Row = dict[str, Any]
+ONLY_IN_FILE = ("step", "best/", LOSSES)
+"""Beginnings of keys that W&B's history does not have: its own step, what its summary has, and lists."""
 
 
 class RunLog:
@@ -90,7 +88,7 @@ class RunLog:
         """Ends the run with its summary, which says how it ended. A W&B run that was lost is written once more."""
         self._metrics.close()
         if self._wandb is None:
-            self._start_wandb(list(_rows(self.directory / METRICS)))
+            self._start_wandb(read_rows(self.directory))
         if self._wandb is not None:
             self._call_wandb(lambda: self._wandb.summary.update(dict(summary)) or self._wandb)
         self._end_wandb(0)
@@ -113,7 +111,7 @@ class RunLog:
 
     def _feed_wandb(self, row: Row) -> None:
         if self._wandb is not None:
-            data = {k: v for k, v in row.items() if k != "step" and not k.startswith(OWN)}
+            data = {k: v for k, v in row.items() if not k.startswith(ONLY_IN_FILE)}
             self._call_wandb(lambda: self._wandb.log(data, step=row["step"]) or self._wandb)
 
     def _end_wandb(self, exit_code: int) -> None:
@@ -132,29 +130,6 @@ class RunLog:
                 f"the run goes on, all of its rows are in {where}",
                 file=sys.stderr,
             )
-
-
-def read_rows(directory: Path) -> list[Row]:
-    """Returns the rows of `metrics.jsonl` from the first to the last before something that is not the next one.
-
-    A torn or altered line, or a step out of turn, ends them: what comes after cannot be relied on.
-    """
-    rows: list[Row] = []
-    path = directory / METRICS
-    if path.exists():
-        for row in _rows(path):
-            if rows and row["step"] != rows[-1]["step"] + 1:
-                break
-            rows.append(row)
-    return rows
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    for line in path.read_bytes().splitlines(keepends=True):
-        row = atomic.unseal(line)
-        if row is None or not isinstance(row.get("step"), int):
-            return
-        yield row
 
 
 def read_status(directory: Path) -> dict[str, Any]:

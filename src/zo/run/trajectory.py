@@ -13,13 +13,10 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zo.run.atomic import Appender
-
-NAME = "trajectory.bin"
 MAGIC = b"ZOTRAJ"
 VERSION = 1
 HASH = "xxh3_128:"
@@ -111,88 +108,61 @@ class Frames:
         return frame + _CRC.pack(zlib.crc32(frame, zlib.crc32(_CRC.pack(step))))
 
 
+@dataclass
 class Trajectory:
-    """A trajectory file that has been read.
-
-    Args:
-        path: The file.
+    """What a run measured.
 
     Attributes:
+        path: Of the file, or of the rows that it was made from; begins messages.
         header: See `Header`.
-        losses: Of every step in order, from step 1: those before the first torn or altered byte.
+        losses: Of every step in order, from step 1.
         bests: Step -> evaluation that was the best so far.
-        ends: Length of the file up to each step and what stands behind it; `ends[0]` is the header's.
-        torn: Whether there are bytes that are not whole.
-
-    Raises:
-        TrajectoryError: If there is no such file, or its beginning is not whole.
+        torn: Whether the file has bytes after these steps that are not whole.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    path: Path
+    header: Header
+    losses: list[tuple[float, ...]] = field(default_factory=list)
+    bests: dict[int, Best] = field(default_factory=dict)
+    torn: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> "Trajectory":
+        """Returns the steps of a file that come before its first torn or altered byte.
+
+        Raises:
+            TrajectoryError: If there is no such file, or its beginning is not whole.
+        """
         try:
             data = path.read_bytes()
         except OSError as error:
             raise TrajectoryError(f"{path}: {error.strerror}") from None
-        self.header, at = decode_header(data, path)
-        frames = Frames(self.header.losses_per_step)
-        self.losses: list[tuple[float, ...]] = []
-        self.bests: dict[int, Best] = {}
-        self.ends = [at]
-        while (found := frames.read(data, at, len(self.losses))) is not None:
-            kind, content, at = found
+        header, at = decode_header(data, path)
+        found = cls(path, header)
+        frames = Frames(header.losses_per_step)
+        while (frame := frames.read(data, at, len(found.losses))) is not None:
+            kind, content, at = frame
             if kind == b"S":
-                self.losses.append(content)
-                self.ends.append(at)
+                found.losses.append(content)
             else:
                 val, test, digest = content
-                self.bests[len(self.losses)] = Best(val, test, HASH + digest.hex())
-                self.ends[-1] = at
-        self.torn = at != len(data)
+                found.bests[len(found.losses)] = Best(val, test, HASH + digest.hex())
+        found.torn = at != len(data)
+        return found
+
+    def encode(self) -> bytes:
+        """Returns the file's content."""
+        frames = Frames(self.header.losses_per_step)
+        parts = [self.header.encode()]
+        for step, losses in enumerate(self.losses, start=1):
+            parts.append(frames.step(step, losses))
+            if step in self.bests:
+                parts.append(frames.best(step, self.bests[step]))
+        return b"".join(parts)
 
     def best_until(self, step: int) -> int | None:
         """Returns the step of the best evaluation up to a step, if there was one."""
         return max((s for s in self.bests if s <= step), default=None)
-
-
-class TrajectoryWriter:
-    """Adds steps to a trajectory file.
-
-    Args:
-        path: The file.
-        header: Of a file that is begun.
-        before: The file as it was read, to go on with it and its own header; None begins it anew.
-        step: Steps of it to keep.
-    """
-
-    def __init__(self, path: Path, header: Header, before: Trajectory | None = None, step: int = 0):
-        self._step = step
-        keep = 0 if before is None else before.ends[step]
-        self._frames = Frames(header.losses_per_step)
-        self._file = Appender(path, keep)
-        if before is None:
-            self._file.write(header.encode())
-
-    def append(self, losses: Sequence[float]) -> None:
-        """Adds the next step.
-
-        Raises:
-            OSError: If the disk is full; the torn step is recognised when the file is read.
-        """
-        self._step += 1
-        self._file.write(self._frames.step(self._step, losses))
-
-    def append_best(self, best: Best) -> None:
-        """Adds that the evaluation after the newest step was the best so far."""
-        self._file.write(self._frames.best(self._step, best))
-
-    def sync(self) -> None:
-        """Waits until the disk has all of it."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
 
 
 def decode_header(data: bytes, path: Path) -> tuple[Header, int]:
@@ -210,8 +180,3 @@ def decode_header(data: bytes, path: Path) -> tuple[Header, int]:
     if data[end : end + _CRC.size] != _CRC.pack(zlib.crc32(data[:end])):
         raise TrajectoryError(f"{path}: its header is torn or was altered")
     return Header(**json.loads(data[_START.size : end])), end + _CRC.size
-
-
-def find(path: Path) -> Path:
-    """Returns the trajectory file that a path means: itself, or the one of a run's directory."""
-    return path / NAME if path.is_dir() else path

@@ -1,0 +1,116 @@
+"""Rows of metrics.jsonl, one per step: all that a run measured, and all that resuming it needs."""
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zo.config import RunConfig, scientific
+from zo.run import atomic, provenance
+from zo.run.directory import load
+from zo.run.inputs import Inputs
+from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError
+
+METRICS = "metrics.jsonl"
+LOSSES = "train/losses"
+"""Key of what a step's forward passes measured, in their order."""
+
+OF_EVALUATION = ("eval/", "best/", "time/eval_s", "mem/")
+"""Beginnings of the keys that an evaluation adds to its step's row."""
+
+Row = dict[str, Any]
+
+
+def read_rows(directory: Path) -> list[Row]:
+    """Returns the rows of `metrics.jsonl` from the first to the last before something that is not the next one.
+
+    A torn or altered line, or a step out of turn, ends them: what comes after cannot be relied on.
+    """
+    rows: list[Row] = []
+    for row in _whole_lines(directory / METRICS):
+        if rows and row["step"] != rows[-1]["step"] + 1:
+            break
+        rows.append(row)
+    return rows
+
+
+def write_rows(directory: Path, rows: Sequence[Row]) -> None:
+    """Replaces a run's rows."""
+    atomic.replace(directory / METRICS, b"".join(map(atomic.seal, rows)))
+
+
+def _whole_lines(path: Path) -> Iterator[Row]:
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        row = atomic.unseal(line)
+        if row is None or not isinstance(row.get("step"), int):
+            return
+        yield row
+
+
+def evaluates(cfg: RunConfig, step: int) -> bool:
+    """Returns whether an evaluation follows a step."""
+    return step % cfg.eval_every == 0 or step == cfg.steps
+
+
+def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> list[Row]:
+    """Returns the rows of steps 1, 2, … that need not be made again.
+
+    Args:
+        rows: As read.
+        cfg: The run's configuration.
+        losses_per_step: Losses that a step needs to be replayed; 0 for a method whose steps cannot be replayed.
+    """
+    usable: list[Row] = []
+    for row in rows[: cfg.steps]:
+        step = len(usable) + 1
+        evaluated = "eval/val_accuracy" in row or not evaluates(
+            cfg, step
+        )  # not if it collapsed in it
+        if row["step"] != step or not evaluated or len(row.get(LOSSES, ())) != losses_per_step:
+            break
+        usable.append(row)
+    return usable
+
+
+def without_evaluation(row: Row) -> Row:
+    """Returns a row as it is where no evaluation follows the step."""
+    return {key: value for key, value in row.items() if not key.startswith(OF_EVALUATION)}
+
+
+def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Trajectory:
+    """Returns what a run measured as a trajectory.
+
+    Args:
+        directory: The run's.
+        rows: Its rows; None reads them.
+
+    Raises:
+        DirectoryError: If it is no run's directory.
+        TrajectoryError: If it has no steps that can be replayed.
+    """
+    cfg, inputs = load(directory), Inputs.load(directory)
+    rows = read_rows(directory) if rows is None else rows
+    path = directory / METRICS
+    if inputs is None or "noise" not in inputs.read or not rows or LOSSES not in rows[0]:
+        raise TrajectoryError(f"{path}: no step of {cfg.optimizer.name} that can be replayed")
+    revision = provenance.git_revision()
+    header = Header(
+        run_id=directory.resolve().name,
+        config=scientific(cfg),
+        base=inputs.read["weights"],
+        parameters=int(inputs.read["parameters"]),
+        noise=inputs.read["noise"],
+        losses_per_step=len(rows[0][LOSSES]),
+        written_by={"torch": importlib.metadata.version("torch"), "git": revision},
+    )
+    return Trajectory(path, header, [tuple(row[LOSSES]) for row in rows], _bests(rows))
+
+
+def _bests(rows: Sequence[Mapping[str, Any]]) -> dict[int, Best]:
+    return {
+        row["step"]: Best(row["eval/val_accuracy"], row["eval/test_accuracy"], row["best/weights"])
+        for row in rows
+        if "best/weights" in row
+    }

@@ -1,0 +1,142 @@
+"""Rows of metrics.jsonl: what an interrupted run left behind, as far as it is whole, is all that it needs."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from benchmarks.damage import flip_bit, truncate
+
+from tests.support.victims import what_it_came_to
+from zo.config import TrackingConfig
+from zo.run import checkpoint
+from zo.run.__main__ import main
+from zo.run.directory import freeze
+from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
+from zo.run.runner import run
+from zo.run.tracking import RunLog, read_status
+
+STEPS, EVAL_EVERY = 6, 2
+ROWS = [
+    {"step": step, "train/losses": [1 / step, 2 / step]}
+    | ({} if step % EVAL_EVERY else {"eval/val_accuracy": 0.5})
+    for step in range(1, STEPS + 1)
+]
+
+
+@pytest.fixture
+def cfg(make_run):
+    return make_run("optimizer=mezo", f"steps={STEPS}", f"eval_every={EVAL_EVERY}")
+
+
+@pytest.mark.parametrize("how", [flip_bit, truncate])
+def test_after_any_damage_all_rows_before_it_are_used(tmp_path, cfg, how):
+    write_rows(tmp_path, ROWS)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for seed in range(60):
+        how(path, random.Random(seed))
+        damaged = path.read_bytes()
+        pairs = enumerate(zip(whole, damaged, strict=False))
+        first = next((i for i, (a, b) in pairs if a != b), min(len(whole), len(damaged)))
+        found = usable_rows(read_rows(tmp_path), cfg, 2)
+        assert found == ROWS[: whole[:first].count(b"\n")], seed
+        path.write_bytes(whole)
+    assert usable_rows(read_rows(tmp_path), cfg, 2) == ROWS
+
+
+def test_a_row_that_lacks_its_evaluation_or_losses_is_made_again(cfg):
+    assert usable_rows([*ROWS[:3], {**ROWS[3], "train/losses": [0.5]}], cfg, 2) == ROWS[:3]
+    assert usable_rows(ROWS[1:], cfg, 2) == []
+    cfg.eval_every = 3
+    assert usable_rows(ROWS, cfg, 2) == ROWS[:2]
+
+
+def test_a_log_goes_on_behind_the_rows_that_stay(tmp_path):
+    write_rows(tmp_path, ROWS)
+    tracking = TrackingConfig(mode="disabled")
+    log = RunLog(tmp_path, ROWS[:3], run_id="mezo-0", name="mezo", config={}, tracking=tracking)
+    log.write(4, {"train/loss": 9.0})
+    log.abandon()
+    assert read_rows(tmp_path) == [*ROWS[:3], {"step": 4, "train/loss": 9.0}]
+
+
+@pytest.fixture
+def killed(make_run, tmp_path):
+    """A run with checkpoints of steps 3 and 4 that ended before step 6, and its undisturbed twin, in float32."""
+
+    def directory(out):
+        return freeze(
+            make_run(
+                *("optimizer=bszo", f"out={out}", "steps=6", "eval_every=2", "threads=1"),
+                *("checkpoint.full_every=1", "batch_size=8", "device=cpu"),
+            )
+        )
+
+    twin, disturbed = directory(tmp_path / "twin"), directory(tmp_path / "run")
+    saved = tmp_path / "saved"
+    save = checkpoint.save
+
+    def keeping(place, *rest):
+        save(place, *rest)
+        if rest[1].step_index == 4:
+            shutil.copytree(place, saved)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checkpoint, "save", keeping)
+        assert main([str(twin)]) == 0
+    shutil.rmtree(disturbed)
+    shutil.copytree(saved, disturbed)
+    write_rows(disturbed, read_rows(twin)[:5])
+    return disturbed, twin
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "inputs.json", "status.json"])
+def test_a_flipped_bit_costs_what_comes_after_it_and_no_checkpoint(killed, file, monkeypatch):
+    run, twin = killed
+    path = run / file
+    data = bytearray(path.read_bytes())
+    data[len(data) * 7 // 10] ^= 1  # in the rows: in the fourth
+    path.write_bytes(data)
+    there = []
+    train = "zo.run.runner.train"
+    import zo.run.runner as runner
+
+    real = runner.train
+    monkeypatch.setattr(train, lambda *a: there.append(checkpoint.steps(run)) or real(*a))
+    assert main([str(run)]) == 0
+    assert there == [[3, 4]], "none is deleted before something newer is whole"
+    assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+def came_to(directory: Path) -> dict:
+    found = what_it_came_to(directory)
+    del found["trajectory"]  # its header has the number of steps
+    return found
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, 9), (9, 5), (4, 8)])
+def test_more_or_fewer_steps_go_on_from_a_finished_run(make_run, tmp_path, capsys, first, second):
+    more = ("optimizer=mezo", "eval_every=2")
+    run(make_run(*more, f"steps={first}"))
+    capsys.readouterr()
+    longer = make_run(*more, f"steps={second}")
+    run(longer)
+    kept = min(first, second - (second % 2 if second < first else 0))
+    assert f"goes on after step {kept} of " in capsys.readouterr().out
+    fresh = make_run(*more, f"steps={second}", f"out={tmp_path / 'fresh'}")
+    run(fresh)
+    one, other = freeze(longer), freeze(fresh)
+    assert came_to(one) == came_to(other)
+    assert trajectory_of(one).bests == trajectory_of(other).bests
+    assert len(list(one.parent.iterdir())) == 2
+
+
+def test_another_patience_goes_on_where_this_one_ends(make_run, tmp_path):
+    more = ("optimizer=mezo", "steps=12", "eval_every=1", "lr=1e-12")
+    run(make_run(*more, "patience=6"))
+    summary = run(make_run(*more, "patience=2"))
+    assert (summary["run/stop_reason"], summary["run/steps"]) == ("patience", 3)
+    longer = make_run(*more, "patience=null")
+    assert run(longer)["run/steps"] == 12
+    assert read_status(freeze(longer))["run/status"] == "finished"
