@@ -21,7 +21,7 @@ CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
-GOLDEN = ("bszo-a831234d7bb8", "mezo-79ba09c521bd", "zero_shot-caa9498aee8c")
+GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a")
 
 config.register()
 

@@ -1,6 +1,7 @@
 """Exports: the model of a step as transformers loads it, which answers as the run did."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from zo.run.loop import Session
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
 from zo.run.runner import run
+
+REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"
 
 
 def directory_of(cfg) -> Path:
@@ -128,3 +131,55 @@ def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep
     scorer = CandidateScorer(model, assembly.loaded.tokenizer.pad_token_id)
     found = scorer.evaluate(session.test, cfg.eval_tokens)
     assert "".join(map(str, found.predictions)) == summary["best/test_predictions"]
+
+
+def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, tmp_path):
+    base = shutil.copytree(REVIEWS_TINY, tmp_path / "base")
+    settings = json.loads((base / "config.json").read_text())
+    settings |= {"use_cache": True, "mine": 1}
+    settings.pop("bos_token_id")
+    (base / "config.json").write_text(json.dumps(settings))
+    (base / "generation_config.json").unlink(missing_ok=True)
+    cfg = make_run("optimizer=mezo", "steps=1", f"model.path={base}", "precision=bf16")
+    run(cfg)
+    out = tmp_path / "weights"
+    before = os.umask(0o027)
+    try:
+        model = exported(directory_of(cfg), out, "--step", "1")
+    finally:
+        os.umask(before)
+    dtype = "dtype" if "dtype" in settings else "torch_dtype"
+    assert json.loads((out / "config.json").read_text()) == {**settings, dtype: "bfloat16"}
+    assert model.dtype == torch.bfloat16
+    assert not (out / "generation_config.json").exists()
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o640}
+
+
+def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypatch, capsys):
+    cfg = make_run("optimizer=mezo", "steps=1")
+    run(cfg)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(
+        "transformers.PreTrainedTokenizerBase.save_pretrained",
+        lambda *_, **__: (_ for _ in ()).throw(full),
+    )
+    out = tmp_path / "there" / "weights"
+    out.mkdir(parents=True)
+    capsys.readouterr()
+    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{out}: No space left on device; nothing is left of the export\n"
+    assert [*out.parent.iterdir()] == [out]
+    assert [*out.iterdir()] == []
+
+
+def test_a_finished_run_without_rows_is_refused_in_a_sentence(make_run, tmp_path, capsys):
+    cfg = make_run("optimizer=mezo", "steps=1")
+    run(cfg)
+    (directory_of(cfg) / "metrics.jsonl").unlink()
+    capsys.readouterr()
+    out = str(tmp_path / "weights")
+    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "metrics.jsonl: no step of mezo that can be replayed" in said
+    assert len(said.splitlines()) == 1

@@ -170,7 +170,7 @@ CHAINS = {
         At("zo.run.loop:Session.open", 1, "after"),
         At("zo.run.tracking:RunLog.finish", 1),
         At("zo.run.tracking:set_status", 2),
-        At("zo.run.checkpoint:remove", 2),
+        At("zo.run.checkpoint:remove", 1),
     ],
 }
 

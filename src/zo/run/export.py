@@ -1,6 +1,13 @@
 """A run's model as a directory that transformers loads: weights of a step, configuration, tokenizer."""
 
+import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, from_plain
 from zo.lm.config import ModelError
@@ -105,13 +112,60 @@ def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Asse
 
 
 def _write(assembly: Assembly, out: Path) -> None:
+    """Writes model and tokenizer, all of it or nothing."""
     assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
+    partial = out.resolve().with_name(f".{out.resolve().name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        assembly.loaded.model.save_pretrained(out)
-        assembly.loaded.tokenizer.save_pretrained(out)
-    except OSError as error:
-        raise ExportError(f"{out}: {error.strerror or error}") from None
+        assembly.loaded.model.save_pretrained(partial)
+        assembly.loaded.tokenizer.save_pretrained(partial)
+        _restore_settings(partial, assembly.loaded.model)
+        for file in partial.iterdir():
+            file.chmod(0o666 & ~_umask())
+        partial.rename(out)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExportError(f"{out}: {reason}; nothing is left of the export") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     print(f"{out}: {assembly.params.numel:,} parameters, {assembly.weights_hash()}")
+
+
+def _restore_settings(out: Path, model: Any) -> None:
+    """Gives the exported configuration the base model's keys and values, but for the dtype and the class."""
+    if not model.config.name_or_path:
+        return  # random weights: there is no base model
+    written = json.loads((out / CONFIG_NAME).read_text())
+    source = _base_file(model, CONFIG_NAME)
+    if source is not None:
+        settings = json.loads(source.read_text())
+        own = {"architectures": "architectures", "dtype": "dtype", "torch_dtype": "dtype"}
+        settings |= {key: written[name] for key, name in own.items() if key in settings}
+        (out / CONFIG_NAME).write_text(json.dumps(settings, indent=2) + "\n")
+    (out / GENERATION_CONFIG_NAME).unlink(missing_ok=True)
+    if (generation := _base_file(model, GENERATION_CONFIG_NAME)) is not None:
+        shutil.copyfile(generation, out / GENERATION_CONFIG_NAME)
+
+
+def _base_file(model: Any, name: str) -> Path | None:
+    """Returns a file of the base model, which is on this machine since it was loaded; None if it has none."""
+    config = model.config
+    found = cached_file(
+        config.name_or_path,
+        name,
+        revision=config._commit_hash,
+        local_files_only=True,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)
+
+
+def _umask() -> int:
+    """Returns the process's mask of file modes."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _number(text: str) -> int:

@@ -1,7 +1,10 @@
 """Peak memory of a run: the GPU's where there is one, otherwise the process's resident memory."""
 
+import ctypes
+import gc
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -31,3 +34,11 @@ def peak_gib(device: torch.device) -> float:
                 return int(line.split()[1]) * 1024 / GIB
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+
+
+def release() -> None:
+    """Gives memory of a run that has ended back to the operating system, so that the next run starts without it."""
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)

@@ -96,6 +96,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         except Exception as error:
             note_failure(directory, error)
             raise
+    memory.release()
     _show(outcome(summary, cfg.patience), directory)
     return summary
 
