@@ -153,7 +153,7 @@ def _base_file(model: Any, name: str) -> Path | None:
     found = cached_file(
         config.name_or_path,
         name,
-        revision=config._commit_hash,
+        revision=getattr(config, "_commit_hash", None),
         local_files_only=True,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
