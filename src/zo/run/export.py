@@ -11,6 +11,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, from_plain
 from zo.lm.config import ModelError
+from zo.lm.quiet import quiet
 from zo.run import checkpoint
 from zo.run.assembly import Assembly, DeviceError
 from zo.run.directory import DirectoryError, load
@@ -117,8 +118,9 @@ def _write(assembly: Assembly, out: Path) -> None:
     partial = out.resolve().with_name(f".{out.resolve().name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        assembly.loaded.model.save_pretrained(partial)
-        assembly.loaded.tokenizer.save_pretrained(partial)
+        with quiet():
+            assembly.loaded.model.save_pretrained(partial)
+            assembly.loaded.tokenizer.save_pretrained(partial)
         _restore_settings(partial, assembly.loaded.model)
         for file in partial.iterdir():
             file.chmod(0o666 & ~_umask())
