@@ -69,6 +69,7 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
     directory = directory_of(cfg)
     whole = reviews.read_bytes()
     flip_labels(reviews)
+    capsys.readouterr()
     assert main([str(directory)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"task.data_files.train: the content has changed since {directory}")

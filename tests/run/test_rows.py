@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks.damage import flip_bit, truncate
 
+from tests.support.damage import flip_bit, truncate
 from tests.support.victims import what_it_came_to
 from zo.config import TrackingConfig
 from zo.run import checkpoint
