@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
-from zo.optim.base import Rates, StepInfo, number
+from zo.optim.base import LossFn, Rates, StepInfo, number
 from zo.optim.config import MethodConfig
 from zo.record import Recorder
 from zo.weights.space import ParameterSpace
@@ -131,7 +131,7 @@ class ZerothOrder(torch.optim.Optimizer):
         self.method.rates = rates
         if self._recorder is not None:
             self._recorder.begin()
-        self.info = self.method.step(closure)
+        self.info = self.method.step(cast("LossFn", closure))  # it takes tensors, too
         if self._recorder is not None:
             self._recorder.append(rates, self.info.losses)
         return self.info.loss

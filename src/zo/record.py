@@ -195,5 +195,5 @@ def _fingerprint(space: ParameterSpace) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for p in space.tensors:
         digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
-        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return f"blake2b:{digest.hexdigest()}"
