@@ -81,9 +81,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--out", type=Path, default=ROOT / "results" / "local" / "benchmarks", help="directory"
     )
-    made.add_argument(
-        "--docs", type=Path, metavar="PAGE", help="put the tables into this page, too"
-    )
     made.add_argument("--again", action="store_true", help="measure also what the csv has")
     made.add_argument("--dry-run", action="store_true", help="say what would be measured, and stop")
     return made
@@ -128,8 +125,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = tables.markdown(records.rows)
         atomic.replace(args.out / "steps.md", text)
         figure.draw(records.rows, args.out)
-        if args.docs is not None:
-            tables.insert(args.docs, text)
     return 1 if failed else 0
 
 

@@ -16,7 +16,6 @@ from benchmarks.steps.records import Row
 from benchmarks.steps.shapes import SHAPES
 
 PAPER = Path(__file__).resolve().parents[2] / "results" / "paper" / "table4.csv"
-BEGIN, END = "<!-- measured: make bench BENCH='--docs docs/benchmarks.md' -->", "<!-- end -->"
 TARGETS_MS = {"bszo": 150, "lozo": 80, "mezo": 110, "hizoo": 200, "mezo_adam": 220}
 """Of a step of OPT-13B in bfloat16 on an H200."""
 TARGETS_FASTER = {"sst2": 3, "trec": 6}
@@ -144,19 +143,6 @@ def markdown(rows: Sequence[Row]) -> str:
         members = [row for row in rows if title(row) == heading]
         parts.append(f"**{heading}**\n\n{text}\n\n{_remark(by_title[heading], members)}\n")
     return "\n".join(parts)
-
-
-def insert(page: Path, text: str) -> None:
-    """Puts the tables into a page of the documentation, in the place of those that are there.
-
-    Raises:
-        ValueError: If the page has no place for them.
-    """
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no place for the tables: {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def _remark(row: Row, members: Sequence[Row]) -> str:

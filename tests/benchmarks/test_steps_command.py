@@ -214,27 +214,10 @@ def test_the_paper_s_figures_and_the_targets_stand_beside_its_models():
     assert cells([row(**big, method="lozo")], 0)["target"] == "≤ 80"
 
 
-def test_a_page_gets_the_tables_in_the_place_of_older_ones(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
-    for text in ("first", "second"):
-        tables.insert(page, text)
-        assert page.read_text() == f"before\n{tables.BEGIN}\n\n{text}\n{tables.END}\nafter\n"
-    page.write_text("no place")
-    with pytest.raises(ValueError, match="no place for the tables"):
-        tables.insert(page, "text")
-
-
-def test_the_documentation_has_the_tables_of_the_committed_csv():
-    """And none where nothing was measured."""
-    root = Path(__file__).parents[2]
-    _, _, rest = (root / "docs/benchmarks.md").read_text().partition(tables.BEGIN)
-    shown = rest.partition(tables.END)[0].strip()
-    rows = Records(root / "results/measured/benchmarks/steps.csv").rows
-    assert shown == tables.markdown(rows).strip()
-    page = root / "results/measured/benchmarks/steps.md"
-    assert page.exists() == bool(rows)
-    assert not rows or shown == page.read_text().strip()
+def test_the_committed_page_has_the_tables_of_the_committed_csv():
+    folder = Path(__file__).parents[2] / "results" / "measured" / "benchmarks"
+    shown = (folder / "steps.md").read_text().strip()
+    assert shown == tables.markdown(Records(folder / "steps.csv").rows).strip()
 
 
 def test_the_figure_shows_per_method_the_paper_s_way_and_the_fastest():
