@@ -55,16 +55,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     directory = parser.parse_args(argv).paper
     try:
-        paper = load(directory)
-        outcomes = audit(paper)
+        write(directory)
     except PaperError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def write(directory: Path) -> None:
+    """Write audit.md and audit.csv beside the printed numbers, and print what they say.
+
+    Raises:
+        PaperError: see `analysis.paper.printed_numbers.load`.
+    """
+    paper = load(directory)
+    outcomes = audit(paper)
     (directory / "audit.md").write_text(_markdown(outcomes, paper), encoding="utf-8", newline="\n")
     _frame(outcomes).to_csv(directory / "audit.csv", index=False, lineterminator="\n")
     _show(outcomes, paper)
     print(f"{directory / 'audit.md'}\n{directory / 'audit.csv'}")
-    return 0
 
 
 def findings(outcomes: Sequence[Outcome]) -> list[Outcome]:
