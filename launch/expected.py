@@ -76,7 +76,8 @@ def _value(run: RunConfig, key: str) -> Any:
     value: Any = run
     for part in key.split("."):
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-    return value.name if is_dataclass(value) else value
+    is_choice = is_dataclass(value)
+    return value.name if is_choice else value
 
 
 def _typed(value: Any) -> str:

@@ -4,6 +4,7 @@ Written to DIR/<sweep>/: table.{csv,md,tex}, grid.{csv,md}, the loss figure and 
 the runs logged, unrounded, in the units of docs/design.md. `–` is a run that has not finished, `*` a collapsed one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ def method_table(selection: Selection, frame: pd.DataFrame) -> Table:
         "p",
     ]
     heads += ["ms per step", "passes per step", "passes to best"]
-    rows = [
+    rows: list[Sequence[Cell | str]] = [
         [
             method_label(row["method"]),
             *(_numbers(row, selection) if row["status"] == "finished" else _none(row, selection)),

@@ -100,7 +100,7 @@ class Table:
         cells = [
             [cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows
         ]
-        return pd.DataFrame(cells, columns=pd.Index(self.columns, dtype=object), dtype=object)
+        return pd.DataFrame(cells, columns=pd.Index(list(self.columns), dtype=object), dtype=object)
 
     @cached_property
     def numeric(self) -> list[bool]:
@@ -172,7 +172,9 @@ def plain(value: Any) -> Cell:
 
 def of_frame(frame: pd.DataFrame, title: str, name: str = "") -> Table:
     """A frame as a table, every column as it is."""
-    rows = [[plain(value) for value in row] for row in frame.itertuples(index=False)]
+    rows: list[Sequence[Cell | str]] = [
+        [plain(value) for value in row] for row in frame.itertuples(index=False)
+    ]
     return Table(title, list(map(str, frame.columns)), rows, name=name)
 
 
@@ -196,12 +198,14 @@ def latex(table: Table) -> str:
     shown = table.frame.map(lambda cell: table.shown(cell, r"\textbf{{{}}}".format, latex_text))
     for i in table.breaks:
         if i:
-            shown.iloc[i, 0] = r"\addlinespace " + shown.iloc[i, 0]
+            shown.iloc[i, 0] = r"\addlinespace " + str(shown.iloc[i, 0])
     positions = range(len(table.columns))
+
+    def heading(position: Any) -> str:
+        return latex_text(table.columns[position])
+
     styled = shown.set_axis(positions, axis=1).style.hide(axis="index")
-    styled = styled.format_index(
-        [latex_text(column) for column in table.columns].__getitem__, axis=1
-    )
+    styled = styled.format_index(heading, axis=1)
     layout = "".join("r" if table.right(i) else "l" for i in positions)
     below = [rf"\par\footnotesize {latex_text(line)}" for line in table.below]
     head = f"% {table.title}. Needs \\usepackage{{booktabs}}.\n"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.paper.names import method_order, model_label, task_label
 from analysis.paper.printed_numbers import Paper
-from analysis.report.figures.drawing import Figure, Panel, Series
+from analysis.report.figures.drawing import Ends, Figure, Panel, Series
 from analysis.report.style import look, named
 from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import Trials
@@ -53,10 +53,17 @@ def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None:
     if printed["k"].nunique() > 1:
         ks = {float(k): f"{k:g}" for k in sorted(data["k"].dropna().unique())}
         panels = [
-            Panel(task_label(task), "subspace dimension k", "test accuracy (%)", list(_over(rows, "k")), {"task": task},
-                  xlog=True, xticks=ks)
-            for task, rows in data.groupby("task", sort=False)
-        ]  # fmt: skip
+            Panel(
+                task_label(task),
+                "subspace dimension k",
+                "test accuracy (%)",
+                list(_over(data[data["task"] == task], "k")),
+                {"task": task},
+                xlog=True,
+                xticks=ks,
+            )
+            for task in tasks
+        ]
     else:
         data["x"] = [
             tasks.index(t) + (0.12 if s == "paper" else -0.12)
@@ -195,7 +202,7 @@ def _over(data: pd.DataFrame, x: str, prefix: str = "") -> Iterator[Series]:
         words = (
             f"{prefix}{'the paper' if source == 'paper' else 'measured'}, {noise} adaptive noise"
         )
-        ends = (
+        ends: Ends = (
             {}
             if source == "paper"
             else {"low": groups["min"].to_numpy(), "high": groups["max"].to_numpy()}

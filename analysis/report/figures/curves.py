@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.paper.names import model_label, task_label, variant_name
-from analysis.report.figures.drawing import Figure, Panel, Series, around
+from analysis.report.figures.drawing import Ends, Figure, Panel, Series, around
 from analysis.report.figures.histories import (
     BINS,
     EVALUATED,
@@ -89,10 +90,9 @@ def accuracy(trials: Trials, histories: Histories, name: str) -> Figure | None:
                     runs, [0.0], [float(np.mean(y))] if len(y) else [np.nan], shape="level"
                 )
             elif len(mean) > 1:
-                best = np.flatnonzero(mean["step"] == first["best_step"]) if len(runs) == 1 else ()
-                line = _series(
-                    runs, mean[column].to_numpy(), y, best=int(best[0]) if len(best) else None
-                )
+                matches = np.flatnonzero(mean["step"] == first["best_step"]).tolist()
+                best = matches[0] if matches and len(runs) == 1 else None
+                line = _series(runs, mean[column].to_numpy(), y, best=best)
                 yield replace(line, **_band(mean, 100)) if len(runs) > 1 else line
 
     drawn = trials.table[trials.table["chosen"] | (trials.table["method"] == ZERO_SHOT)]
@@ -207,7 +207,7 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
             yield Series(str(method), [0.0], [float(mean.iloc[0])], words, shape="level")
             continue
         chosen = np.flatnonzero(of_method.groupby("lr")["chosen"].any())
-        ends = {"low": 100 * groups.min().to_numpy(), "high": 100 * groups.max().to_numpy()}
+        ends: Ends = {"low": 100 * groups.min().to_numpy(), "high": 100 * groups.max().to_numpy()}
         best = int(chosen[0]) if len(chosen) else None
         x, y = mean.index.to_numpy(float), mean.to_numpy()
         yield Series(str(method), x, y, words, best=best, runs=" ".join(of_method["run_id"]))
@@ -229,8 +229,8 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
 
 def _loss_lines(runs: pd.DataFrame, histories: Histories) -> Iterator[tuple[pd.DataFrame, Series]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    pieces = [histories.thinned[run_id].get(LOSS) for run_id in runs["run_id"]]
-    pieces = [piece for piece in pieces if piece is not None and len(piece)]
+    found = [histories.thinned[run_id].get(LOSS) for run_id in runs["run_id"]]
+    pieces = [piece for piece in found if piece is not None and len(piece)]
     if not pieces:
         return
     mean = mean_over(pieces, "step", "median")
@@ -267,8 +267,8 @@ def _thinned_panels(trials: Trials, histories: Histories, keys: dict[str, str]) 
 
         def lines(rows: pd.DataFrame, key: str = key) -> Iterator[Series]:
             for runs in same_but_seed(rows):
-                pieces = [histories.thinned[run_id].get(key) for run_id in runs["run_id"]]
-                pieces = [piece for piece in pieces if piece is not None and len(piece)]
+                found = [histories.thinned[run_id].get(key) for run_id in runs["run_id"]]
+                pieces = [piece for piece in found if piece is not None and len(piece)]
                 mean = mean_over(pieces, "step", "median") if pieces else pd.DataFrame()
                 if len(mean):
                     yield _series(
@@ -301,21 +301,21 @@ def _facets(
         yield facet_title(facet, facets), facet, list(lines(rows)) if len(rows) else []
 
 
-def _series(runs: pd.DataFrame, x: object, y: object, **looks: object) -> Series:
+def _series(runs: pd.DataFrame, x: Any, y: Any, **looks: Any) -> Series:
     """A series that says which runs it is made of."""
     first = runs.iloc[0]
     seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"run {first['run_id']}"
     status = ", collapsed" * bool((runs["status"] == "collapsed").any())
     lr = "" if first["method"] == ZERO_SHOT else f", lr {first['lr']:g}"
     words = f"{look(first['method']).label}{lr}{status}, {seeds}"
-    return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)  # type: ignore[arg-type]
+    return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)
 
 
-def _band(mean: pd.DataFrame, factor: float = 1) -> dict[str, object]:
+def _band(mean: pd.DataFrame, factor: float = 1) -> Ends:
     """The ends of a band; nothing where every step is a piece of its own."""
     if "low" not in mean or ("n" in mean and (mean["n"] <= 1).all()):
         return {}
-    return {end: factor * mean[end].to_numpy() for end in ("low", "high")}
+    return {"low": factor * mean["low"].to_numpy(), "high": factor * mean["high"].to_numpy()}
 
 
 def _seed_notes(drawn: pd.DataFrame) -> list[str]:
@@ -339,32 +339,29 @@ def single_run_figure(runs: pd.DataFrame, history: History, most: int = 24) -> l
         history: run id, keys -> its rows.
         most: so many runs are drawn.
     """
-    found: dict[str, list[tuple[dict[str, str], Series, Series]]] = {}
+    found: dict[str, list[tuple[dict[str, str], tuple[Series, Series]]]] = {}
     for row in runs.head(most).to_dict("records"):
         rows = history(row["run_id"], [LOSS, *EVALUATED])
         facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
         loss = thin(rows, LOSS, max(1, -(-int(rows["step"].max()) // BINS)) if len(rows) else 1)
         checked, method = evaluations(rows), str(row.get("optimizer.name", ""))
         words = f"{row['run_id']} ({row['status']})"
-        known = {"words": words, "runs": row["run_id"]}
+        steps, medians = loss["step"].to_numpy(), loss["median"].to_numpy()
+        heights = 100 * checked["accuracy"].to_numpy()
         lines = (
-            Series(
-                method, loss["step"].to_numpy(), loss["median"].to_numpy(), **known, **_band(loss)
-            ),
-            Series(
-                method, checked["step"].to_numpy(), 100 * checked["accuracy"].to_numpy(), **known
-            ),
+            Series(method, steps, medians, words, runs=row["run_id"], **_band(loss)),
+            Series(method, checked["step"].to_numpy(), heights, words, runs=row["run_id"]),
         )
         where = " · ".join(
             part for part in (model_label(facet["model"]), task_label(facet["task"])) if part
         )
-        found.setdefault(where, []).append((facet, *lines))
+        found.setdefault(where, []).append((facet, lines))
     panels = []
     for where, lines_of in found.items():
-        for place, label in ((1, NATS), (2, "validation accuracy (%)")):
-            series = [parts[place] for parts in lines_of if len(parts[place].x)]
+        for place, label in ((0, NATS), (1, "validation accuracy (%)")):
+            series = [lines[place] for _, lines in lines_of if len(lines[place].x)]
             if series:
-                panels.append(Panel(where, STEP, label, series, lines_of[0][0]))  # type: ignore[arg-type]
+                panels.append(Panel(where, STEP, label, series, lines_of[0][0]))
     notes = [
         "Each line is one run; nothing is averaged."
         + f" Drawn: the newest {most} of {len(runs)}." * (len(runs) > most)

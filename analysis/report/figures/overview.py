@@ -99,7 +99,7 @@ def _accuracy(cell: Cell, rows: pd.DataFrame, weight: float) -> list[Series]:
     if checked.empty:
         return []
     forwards = checked["forwards"].where(checked["step"] > 0, 0).astype(float).to_numpy()
-    best = np.flatnonzero(checked["step"] == cell.best_step) if weight == 1.0 else ()
+    best = np.flatnonzero(checked["step"] == cell.best_step).tolist() if weight == 1.0 else []
     words = f"{look(cell.method).label}, lr {cell.lr:g}, run {cell.run_id}"
-    y, mark = 100 * checked["accuracy"].to_numpy(float), int(best[0]) if len(best) else None
+    y, mark = 100 * checked["accuracy"].to_numpy(float), best[0] if best else None
     return [Series(cell.method, forwards, y, words, weight=weight, best=mark, runs=cell.run_id)]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -171,7 +172,7 @@ def _method_entry(figure: Figure, method: str) -> Line2D | Patch:
     mine = [s for panel in figure.panels for s in panel.series if s.method == method]
     if all(s.shape == "bar" for s in mine):
         return Patch(color=style.colour, label=style.label)
-    line = "" if all(s.shape in ("points", "cross") for s in mine) else style.line
+    line: Any = "" if all(s.shape in ("points", "cross") for s in mine) else style.line
     return Line2D(
         [], [], color=style.colour, linestyle=line, marker=style.marker, label=style.label
     )

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis.report.figures.curves import FORWARDS, STEP
-from analysis.report.figures.drawing import Figure, Panel, Series, around
+from analysis.report.figures.drawing import Ends, Figure, Panel, Series, around
 from analysis.report.figures.histories import mean_over
 from analysis.report.style import look, named
 from analysis.select.study_roundings import (
@@ -77,7 +77,9 @@ def curves_figure(study: Study) -> Figure | None:
 
 def _line(method: str, runs: list, curves: list, axis: str, column: str, factor: int) -> Series:
     mean = mean_over(curves, axis, column)
-    ends = {end: factor * mean[end].to_numpy() for end in ("low", "high") if end in mean}
+    ends: Ends = {}
+    if "low" in mean:
+        ends = {"low": factor * mean["low"].to_numpy(), "high": factor * mean["high"].to_numpy()}
     words = f"{look(method).label}, lr {runs[0]['lr']:g}, mean of {len(runs)} seeds"
     ids = " ".join(run["run_id"] for run in runs)
     return Series(

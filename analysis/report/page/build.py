@@ -1,7 +1,7 @@
 """The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,12 @@ from analysis.select.sweep_cells import sweep_names
 from analysis.select.trials import Trials, of_group, of_sweep
 
 HERE = Path(__file__).parent
-FILTERS = {"model": model_label, "task": task_label, "method": method_label, "precision": str}
+FILTERS: dict[str, Callable[[str], str]] = {
+    "model": model_label,
+    "task": task_label,
+    "method": method_label,
+    "precision": str,
+}
 Block = dict[str, Any]
 
 
@@ -222,11 +227,8 @@ def _paper(page: Page) -> Iterator[Block]:
     ]
     beside_printed = beside(material.paper, asked)
     cells = rows.paper_table(beside_printed, asked)
-    known = sum(
-        row[rows.MEASURED].kind == "measured"
-        for row in cells.rows
-        if isinstance(row[rows.MEASURED], Cell)
-    )
+    column = [row[rows.MEASURED] for row in cells.rows]
+    known = sum(cell.kind == "measured" for cell in column if isinstance(cell, Cell))
     small = f"{known} of {len(cells.rows)} printed numbers have been measured here"
     blocks = [folded("Printed and measured", small, [table(cells)], opened=known > 0)]
     results = paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked)

@@ -58,7 +58,7 @@ def headline(runs: pd.DataFrame, sweeps: list[str], filled: pd.DataFrame) -> dic
     devices = sorted(set(_text(runs, "provenance.device")) - {""}) if len(runs) else []
     days = sorted({day[:10] for day in runs["started"]}) if len(runs) else []
     span = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else ABSENT
-    tiles = [
+    tiles: list[dict[str, Any]] = [
         {
             "label": "Runs",
             "figure": f"{len(runs):,}",
@@ -213,7 +213,7 @@ def open_table(runs: pd.DataFrame, title: str) -> Table:
         cells = [
             number(row.get(key), form) for key, form in (("last_step", ",.0f"), ("steps", ",.0f"))
         ]
-        ends = [
+        ends: list[Cell | str] = [
             number(row.get("lr"), "g"),
             number(row.get("seed"), ".0f"),
             str(row["started"]).replace("T", " "),
@@ -438,20 +438,23 @@ def _measured(
     lacking = int(cell["lacking"])
     tip = f"Runs lacking: {lacking}. To run them: {run_command(cell, grid)}" if lacking else ""
     tip = ". ".join(part for part in (str(cell["remark"]), tip) if part)
-    known = {"tip": tip, "runs": str(cell["run_ids"])}
+    runs = str(cell["run_ids"])
     if pd.isna(cell["measured"]):
         dead = cell["here"] == "collapsed"
-        known["tip"] = "No sweep asks for this cell." if cell["here"] == "nowhere" else tip
-        sign = (
-            Cell(COLLAPSED, kind="collapsed", **known)
-            if dead
-            else Cell(ABSENT, kind="missing", **known)
-        )
+        tip = "No sweep asks for this cell." if cell["here"] == "nowhere" else tip
+        text, kind = (COLLAPSED, "collapsed") if dead else (ABSENT, "missing")
+        sign = Cell(text, kind=kind, tip=tip, runs=runs)
         return [sign, Cell(ABSENT), number(0 if dead else cell["n"], ".0f"), Cell(ABSENT)]
     spread = f" ± {std['measured']:.2f}" if std is not None and pd.notna(std["measured"]) else ""
     tail = spread + "†" * bool(lacking)
     measured = number(
-        cell["measured"], ".2f", tail=tail, kind="measured", bold=bool(cell["here_bold"]), **known
+        cell["measured"],
+        ".2f",
+        tail=tail,
+        kind="measured",
+        bold=bool(cell["here_bold"]),
+        tip=tip,
+        runs=runs,
     )
     return [
         measured,

@@ -21,13 +21,14 @@ VARIABLES = {
     MUTED: "var(--muted)",
 }
 DARK_GROUND = "#191d22"
+EXPORTS = "window.vegaEmbed=vegaEmbed;window.vega=vega;window.vegaLite=vegaLite;"
 MARKS = 7  # markers along a line
 
 
 @cache
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, out of the pip package vl-convert-python."""
-    return vl_convert.javascript_bundle()
+    return vl_convert.javascript_bundle(EXPORTS)
 
 
 def panel_data(panel: Panel) -> dict[str, Any]:

@@ -213,8 +213,9 @@ def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
     """Returns Hydra's mode, and the parameters of its sweeper, as the files have them."""
     files = _files(CONFIG_DIR)
     chosen = {parse(o).key_or_group: parse(o).value() for o in overrides}
-    choices = {key: name for key, name in chosen.items() if key in files.groups}
-    if not all(isinstance(name, str) for name in choices.values()):
+    groups = {key: name for key, name in chosen.items() if key in files.groups}
+    choices = {key: name for key, name in groups.items() if isinstance(name, str)}
+    if len(choices) < len(groups):
         raise NotPlainError("a group without an option's name")
     data, _ = files.compose(choices)
     own = data.get("hydra", {})
