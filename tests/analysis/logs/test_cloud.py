@@ -17,6 +17,7 @@ import pytest
 from tests.analysis.logs.fake_wandb import Cloud, CloudRun, serve
 from tests.analysis.make_logs import config, history, summary
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 GOOD = [0.5, 0.6, 0.75, 0.7, 0.75]
 SCRIPT = """

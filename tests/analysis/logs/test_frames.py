@@ -101,6 +101,7 @@ def test_no_runs_make_empty_frames(tmp_path: Path) -> None:
     assert "group" in frames.runs.columns
 
 
+@pytest.mark.process
 def test_analysis_imports_neither_torch_nor_zo() -> None:
     code = (
         "import sys, analysis.report.sweep, analysis.report.page.build\n"

@@ -37,6 +37,7 @@ def metrics(found: list[dict]) -> set[str]:
     return {metric for panel in found for metric in panel["config"].get("metrics", [])}
 
 
+@pytest.mark.process
 def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
     command = [
         *(

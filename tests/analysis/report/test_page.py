@@ -134,6 +134,7 @@ def test_the_papers_tables_are_folded_while_they_are_empty(tree: ElementTree.Ele
     ]
 
 
+@pytest.mark.process
 def test_page_without_a_run_says_so_and_is_the_same_every_time() -> None:
     page = report(empty_material())
     assert report(empty_material()) == page

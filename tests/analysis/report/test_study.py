@@ -112,6 +112,7 @@ def ablation_cells() -> list[dict]:
     return [*cells("_5a", ks, **fp32), *cells("_5b", ks, **fp32), *cells("_5c", noise, **bf16)]
 
 
+@pytest.mark.process
 def test_k_m_and_noise():
     study = made_study([*main_cells(), *ablation_cells()], Made(accuracy=subspace))
     frame = claims_frame(study)
@@ -205,6 +206,7 @@ def roundings() -> Roundings:
     return Roundings(made_study(rows, loss))
 
 
+@pytest.mark.process
 def test_factorial_finds_the_rounding_that_matters(roundings):
     frame = roundings.frame[roundings.frame["rates"] == OWN]
     bszo = {"method": "bszo", "precision": "bf16", "quantity": "test accuracy"}
@@ -277,6 +279,7 @@ def test_figure_1_has_a_column_per_precision_and_a_line_per_rate():
     assert all(len(series.runs.split()) == 3 for series in lines)
 
 
+@pytest.mark.process
 def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):
     names = {path.name for path in write_study(roundings.study, tmp_path)}
     for stem, endings in {
@@ -297,6 +300,7 @@ def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):
     assert {len(s.runs.split()) for panel in figure.panels for s in panel.series} == {3}
 
 
+@pytest.mark.process
 def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
     """Two seeds of two methods of the real study, its thousand other cells missing."""
     wanted = sweep_cells.cells((), CACHE)
