@@ -14,6 +14,8 @@ from zo.noise import PERTURBATION, NoiseKey
 from zo.tasks import encode, load_splits
 from zo.weights.directions import Gaussian
 
+pytestmark = pytest.mark.process
+
 register()
 
 

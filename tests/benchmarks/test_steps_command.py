@@ -17,6 +17,8 @@ from benchmarks.steps.records import Records, Row
 from zo.config import register
 from zo.weights.constraints import RESTORE_POLICIES
 
+pytestmark = pytest.mark.process
+
 LINE = ["--device", "cpu", "--threads", "1", "--shapes", "opt-tiny", "--examples", "sst2"]
 LINE += ["--methods", "bszo", "--restores", "subtract", "snapshot", "--noises", "torch"]
 LINE += ["--rounds", "1", "--batch-size", "2"]

@@ -67,6 +67,7 @@ def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
         assert torch.equal(x, y), f"{int((x != y).sum())} of {len(x)} values differ"
 
 
+@pytest.mark.process
 @needs_numba
 @pytest.mark.parametrize(("dtype", "state"), KINDS, ids=str)
 def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
@@ -193,6 +194,7 @@ def test_what_cannot_be_fused_is_made_in_several_passes():
         p.fill_(1.0)
 
 
+@pytest.mark.process
 def test_the_kernels_compile_for_a_gpu_without_a_fused_multiply_add():
     """For Hopper, whether or not one is here."""
     pytest.importorskip("triton")

@@ -62,6 +62,7 @@ def displacements(name: str, lr: float, steps: int, **settings) -> tuple[np.ndar
     return np.array(moves), gradient
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "settings", "factor"),
     [

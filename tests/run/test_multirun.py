@@ -60,6 +60,7 @@ def test_a_cell_that_repeats_a_run_is_left_out(make_run):
     assert len(Multirun.of(runs).runs) == 1
 
 
+@pytest.mark.process
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, monkeypatch, capsys):
     runs = [make_run(f"seed={seed}") for seed in (0, 1, 2)]
     with monkeypatch.context() as interrupted:

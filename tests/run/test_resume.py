@@ -19,6 +19,8 @@ from zo.run.directory import freeze
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
+pytestmark = pytest.mark.process
+
 KILLED = -signal.SIGKILL
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
 FIRST_ORDER = ("adam", "sgd")

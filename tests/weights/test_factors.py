@@ -286,6 +286,7 @@ def test_the_state_is_a_row_of_float32_per_row_of_a_matrix_and_rank():
     assert Trial(opt(), "snapshot").optimizer.state_bytes() == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_probes_of_half_precision_weights_are_as_near_to_the_exact_ones(dtype):
     """Error of L(θ + ε Z) − L(θ − ε Z), root mean square over 24 directions; its own is thirty times as large."""

@@ -232,6 +232,7 @@ def distance_after(rounding: str, steps: int = 3000) -> float:
     return (loss() / first) ** 0.5
 
 
+@pytest.mark.process
 def test_small_updates_arrive_only_if_rounded_at_random():
     assert distance_after("nearest") > 0.9
     assert distance_after("stochastic") < 0.6

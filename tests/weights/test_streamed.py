@@ -122,6 +122,7 @@ def steps_equal_those_of_snapshot(name, method, dtype, noise):
     assert found[0] == found[1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "method", "dtype", "noise"), ROTATED)
 def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     steps_equal_those_of_snapshot(name, method, dtype, noise)
