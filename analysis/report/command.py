@@ -171,17 +171,15 @@ def _figures(
         )
         for figure in curves.single_run_figure(single, history):
             yield from write(figure, arguments.results / "single_runs", redraw)
-        yield from _ranks(redraw)
 
 
-def _ranks(redraw: bool) -> list[Path]:
-    """The rank plot of the paper's numbers, beside their ranks in results/paper."""
+def _rank_plot(directory: Path) -> list[Path]:
+    """Writes the rank plot of the paper's numbers beside their ranks."""
     from analysis.report.figures import beside_paper
     from analysis.report.figures.drawing import write
 
-    ranks = printed_numbers.DIRECTORY / "ranks.csv"
-    figure = beside_paper.ranks_figure(pd.read_csv(ranks)) if ranks.is_file() else None
-    return write(figure, ranks.parent, redraw) if figure else []
+    figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
+    return write(figure, directory, redraw=False) if figure else []
 
 
 def report(arguments: argparse.Namespace) -> Iterator[Path]:
@@ -221,6 +219,7 @@ def audit(arguments: argparse.Namespace) -> Iterator[Path]:
     # a leaf: no code depends on it, this only starts it
     import_module("analysis.paper.audit.audit").write(arguments.paper)
     yield from statistics_page.of_paper(arguments.paper)
+    yield from _rank_plot(arguments.paper)
 
 
 def compare(arguments: argparse.Namespace) -> Iterator[Path]:
