@@ -1,5 +1,6 @@
 """The launchers behind `hydra/launcher=basic`, `slurm` and `local`; Hydra looks for them in packages of this name."""
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ class _SweepLauncher(Launcher):
         """Submits the runs and waits for them; returns the exit status."""
         from launch.submit import submit_and_watch  # here: Hydra imports this module at every start
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return submit_and_watch(self._overrides)
 
 
