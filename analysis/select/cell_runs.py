@@ -187,7 +187,8 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
             row["at_edge"] = lr in ends and setting["lr"].nunique() > 1
             row["rates"] = setting["lr"].nunique()
             row["n_expected"] = len(seed)
-            row |= {f"n_{status}": int((seed["status"] == status).sum()) for status in STATUSES}
+            found = seed["status"].value_counts()
+            row |= {f"n_{status}": int(found.get(status, 0)) for status in STATUSES}
             rows.append(row)
     counts = [f"n_{status}" for status in STATUSES]
     columns = [*filled.columns, "at_edge", "rates", "n_expected", *counts]
@@ -201,6 +202,8 @@ def chosen_lr(setting: pd.DataFrame) -> float | None:
         setting: rows with `lr`, `seed`, `status` and `val_accuracy`; with several variants, which share a rate,
             `variant`.
     """
+    if not (setting["status"] == "finished").any():
+        return None
     return best_rate(validation_table(setting))
 
 
