@@ -105,10 +105,10 @@ def _select(arguments: argparse.Namespace, sweep: str, frames: Frames | None) ->
         LogError: a source does not exist, or see `sources.load` and `select`.
     """
     try:
-        directories, projects = sources.split(arguments.runs)
+        sources.split([s for s in arguments.runs if not s.endswith(".parquet")])
     except LogError as error:
         raise NoRuns(f"{error}: make the runs with `python train.py -m sweep={sweep}`") from None
-    places = [*directories, *map(Path, projects)]
+    places = list(map(Path, arguments.runs))
     return select(frames or load(arguments), sweep, places, arguments.where)
 
 

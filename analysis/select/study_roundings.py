@@ -120,6 +120,8 @@ class Roundings:
         """
         check_examples(self.study.filled)
         frame = pd.DataFrame(list(_rows(self)))
+        if frame.empty:
+            return frame
         claimed = ~frame["kind"].isin([LEVEL, EXPLAINED])
         frame = verdicts(frame, claimed, ["kind", "quantity", "rates"])
         frame["status"] = frame.pop("status")

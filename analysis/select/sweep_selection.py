@@ -23,7 +23,7 @@ NOTHING = "nothing"  # what a run logs that does not log a key
 # What decides no number, or is decided by the method and lr: may differ between runs of a method.
 FREE = (
     *("lr", "lr_index", "model.lr_grid", "model.install", "task.install", "eval_tokens"),
-    *("provenance", "sweep", "out", "resume", "device", "tracking"),
+    *("provenance", "sweep", "out", "resume", "device", "tracking", "cells"),
 )
 SHARED = ("model", "task", "precision", "seed")  # must agree between methods
 SAME_EXAMPLES = ("best/val_n", "best/test_n", "test/labels")  # of all finished runs

@@ -31,7 +31,7 @@ NO_VARIANT = (
         "precision.name",
     ),
     *("optimizer.name", "seed", "lr", "lr_index", "provenance", "sweep", "out", "resume", "device"),
-    *("threads", "tracking", "eval_tokens"),
+    *("threads", "tracking", "eval_tokens", "cells"),
 )
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies

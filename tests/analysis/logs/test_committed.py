@@ -10,6 +10,7 @@ from analysis.logs import committed
 from analysis.logs.frames import Frames
 from analysis.logs.run_file import LogError
 from analysis.logs.sources import load
+from analysis.report.command import main
 from analysis.select.cell_runs import cell_key, fill
 from analysis.stats.contrasts import verdicts
 
@@ -35,6 +36,17 @@ def test_evaluations_are_kept_and_a_cell_is_filled_under_a_new_id(
     assert (filled["run_id"], filled["status"]) == (run_id, "finished")
     (missing,) = fill(pd.DataFrame([cell | {"lr": 1e-4}]), again.runs).to_dict("records")
     assert (missing["run_id"], missing["status"]) == ("new", "missing")
+
+
+def test_committed_runs_fill_a_table(quickstart: Path, tmp_path: Path) -> None:
+    """Also though each says which cells it filled."""
+    frames = load([quickstart], cache_dir=None)
+    keys = [json.dumps([i]) for i in range(len(frames.runs))]
+    committed.write(Frames(frames.runs.assign(cells=keys), frames.history, ()), tmp_path)
+    path = tmp_path / committed.RUNS
+    asked = ["tables", "quickstart", "--runs", str(path), "--results", str(tmp_path)]
+    assert main(asked) == 0
+    assert "| MeZO | 0.0001 |" in (tmp_path / "quickstart" / "table.md").read_text()
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

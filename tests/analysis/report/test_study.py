@@ -49,6 +49,10 @@ def ahead(cell: dict) -> float:
     return 70 + (lead if cell["optimizer"] == "bszo" else 0)
 
 
+def test_a_study_without_a_roundings_sweep_has_none() -> None:
+    assert Roundings(made_study(main_cells())).frame.empty
+
+
 @pytest.fixture(scope="module")
 def claims() -> pd.DataFrame:
     return claims_frame(made_study(main_cells(), Made(accuracy=ahead)))
