@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.weights.directions import Direction, Gaussian, Terms
-from zo.weights.restore import BranchedLoss, LossFn
+from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
 
@@ -172,8 +172,7 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        kind = _CountedBranches if isinstance(loss_fn, BranchedLoss) else _Counted
-        counted = kind(loss_fn, self._finite, self.params.settle)
+        counted = _counted(loss_fn)(loss_fn, self._finite, self.params.settle)
         try:
             found = self.estimate(counted)
             for value in found.record:
@@ -321,6 +320,23 @@ class _CountedBranches(_Counted):
         found = [number(loss) for loss in self.loss_fn.branches(n)]
         self.losses += [self.finite("loss", loss) for loss in found]
         return found
+
+
+class _CountedShared(_Counted):
+    """The same of a `SharedLoss`: a loss that is not finite is refused by all processes."""
+
+    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
+        assert isinstance(self.loss_fn, SharedLoss)
+        found = self.loss_fn.measure(params, excursions)
+        self.losses += [self.finite("loss", loss) for loss in found]
+        return found
+
+
+def _counted(loss_fn: LossFn) -> type[_Counted]:
+    """Returns what counts a loss and offers what the loss offers."""
+    if isinstance(loss_fn, SharedLoss):
+        return _CountedShared
+    return _CountedBranches if isinstance(loss_fn, BranchedLoss) else _Counted
 
 
 def number(loss: object) -> float:

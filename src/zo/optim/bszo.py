@@ -31,6 +31,7 @@ from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
 from zo.optim.config import BSZOConfig
 from zo.optim.posterior import Posterior, Vector
 from zo.weights.directions import Terms
+from zo.weights.restore import Excursion
 from zo.weights.space import ParameterSpace
 
 NEGLIGIBLE = 1e-10
@@ -60,8 +61,12 @@ class BSZO(ZOOptimizer):
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slopes along the axes and where Σ is widest, and filters them into μ."""
         posterior = Posterior(self.k, self.prior_std)
-        losses: list[float] = [] if self.config.two_sided else [loss_fn()]
-        slopes: list[float] = []
+        ahead = self.k if self.config.adaptive_sampling else self.m  # do not depend on Σ
+        axes = np.eye(self.k)[np.arange(ahead) % self.k]
+        at_theta: list[Excursion] = [] if self.config.two_sided else [[[]]]
+        excursions = [*at_theta, *(self._points(d) for d in axes)]
+        losses = self.params.measure(loss_fn, excursions)
+        slopes = self._slopes(losses, losses[len(at_theta) :])
         residuals: list[float] = []
         noise_var, d, y = self.noise_var, np.zeros(self.k), 0.0
         for tau in range(self.m):
@@ -69,11 +74,14 @@ class BSZO(ZOOptimizer):
             if extra and self.config.noise_update == "extra":
                 noise_var = self._adapted(noise_var, posterior.residual(d, y))  # of the last pair
             d, axis = self._sampling_direction(extra, tau, posterior)
-            if extra and self._cached and axis is not None:
+            if tau < ahead:
+                y = slopes[tau]
+            elif axis is not None:
                 y = slopes[axis]
             else:
-                y = self._slope(d, losses, loss_fn)
-                slopes.append(self._finite("slope", y))
+                measured = self.params.measure(loss_fn, [self._points(d)])
+                losses += measured
+                (y,) = self._slopes(losses, measured)
             residuals.append(posterior.residual(d, y))
             if self.config.noise_update == "every":
                 noise_var = self._adapted(noise_var, residuals[-1])
@@ -113,17 +121,21 @@ class BSZO(ZOOptimizer):
         axis = posterior.widest_axis() if adaptive else tau % self.k
         return np.eye(self.k)[axis], axis
 
-    def _slope(self, d: Vector, losses: list[float], loss_fn: LossFn) -> float:
-        """Measures the slope along B d and appends every measured loss to `losses`."""
+    def _points(self, d: Vector) -> Excursion:
+        """Returns where the slope along B d is measured."""
         eps = self.config.eps
-        with self.params.excursion() as probe:
-            probe.to(self._terms(eps * d))
-            losses.append(loss_fn())
-            if not self.config.two_sided:
-                return (losses[-1] - losses[0]) / eps
-            probe.to(self._terms(-eps * d))
-            losses.append(loss_fn())
-        return (losses[-2] - losses[-1]) / (2 * eps)
+        plus, minus = self._terms(eps * d), self._terms(-eps * d)
+        return [plus, minus] if self.config.two_sided else [plus]
+
+    def _slopes(self, losses: list[float], measured: list[float]) -> list[float]:
+        """Returns the slopes of losses at `_points`; one-sided, `losses` begins with f₀."""
+        eps = self.config.eps
+        if self.config.two_sided:
+            pairs = zip(measured[::2], measured[1::2], strict=True)
+            found = [(plus - minus) / (2 * eps) for plus, minus in pairs]
+        else:
+            found = [(plus - losses[0]) / eps for plus in measured]
+        return [self._finite("slope", y) for y in found]
 
     def _terms(self, coefficients: Vector) -> Terms:
         eps = self.config.eps

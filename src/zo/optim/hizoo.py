@@ -110,13 +110,9 @@ class HiZOO(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slope and curvature along z/√H."""
-        here = loss_fn()
         z = Preconditioned(self.direction(), self.h)
-        with self.params.excursion() as probe:
-            probe.to([(self.eps, z)])
-            plus = loss_fn()
-            probe.to([(-self.eps, z)])
-            minus = loss_fn()
+        pair = [[(self.eps, z)], [(-self.eps, z)]]
+        here, plus, minus = self.params.measure(loss_fn, [[[]], pair])
         slope = (plus - minus) / (2 * self.eps)
         bend = abs(plus + minus - 2 * here)
         scalars = {"slope": slope, "curvature": bend / self.eps**2, "smooth": self.smooth}

@@ -44,8 +44,7 @@ class MeZO(ZOOptimizer):
         z = [self.direction(i) for i in range(self.n)]
         signs = (1.0, -1.0) if self.two_sided else (1.0,)
         places: list[Terms] = [[(sign * self.eps, z_i)] for z_i in z for sign in signs]
-        with self.params.excursion() as probe:
-            losses = probe.losses(loss_fn, places if self.two_sided else [[], *places])
+        losses = self.params.measure(loss_fn, [places if self.two_sided else [[], *places]])
         if self.two_sided:
             pairs = list(zip(losses[::2], losses[1::2], strict=True))
             slopes = [(plus - minus) / (2 * self.eps) for plus, minus in pairs]

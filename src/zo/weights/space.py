@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
-from zo.weights.restore import POLICIES, Probe, Unmoved
+from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
@@ -188,6 +188,26 @@ class ParameterSpace:
             yield self.policy
         finally:
             self.policy.restore()
+
+    def measure(self, loss_fn: LossFn, excursions: Sequence[Excursion]) -> list[float]:
+        """Returns the losses at the points of excursions that do not depend on one another, in their order.
+
+        Under `subtract` and `merged` the rounding of θ depends on which points share an excursion.
+
+        Args:
+            loss_fn: The mini-batch's loss. If it is a `SharedLoss`, the forward passes are divided over processes.
+            excursions: Points of each, see `Probe.losses`. θ alone, `[[]]`, is measured where it is.
+        """
+        if isinstance(loss_fn, SharedLoss):
+            return loss_fn.measure(self, excursions)
+        found: list[float] = []
+        for points in excursions:
+            if not any(points):
+                found += [loss_fn() for _ in points]
+                continue
+            with self.excursion() as probe:
+                found += probe.losses(loss_fn, points)
+        return found
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:

@@ -3,7 +3,15 @@
 To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.weights.constraints`.
 """
 
-from zo.weights.restore.base import BranchedLoss, LossFn, Probe, RestorePolicy, Unmoved
+from zo.weights.restore.base import (
+    BranchedLoss,
+    Excursion,
+    LossFn,
+    Probe,
+    RestorePolicy,
+    SharedLoss,
+    Unmoved,
+)
 from zo.weights.restore.factors import Factors
 from zo.weights.restore.merged import Merged
 from zo.weights.restore.snapshot import Snapshot
@@ -14,4 +22,13 @@ POLICIES: dict[str, type[RestorePolicy]] = {
     policy.name: policy for policy in (Subtract, Merged, Snapshot, Streamed, Factors)
 }
 
-__all__ = ["POLICIES", "BranchedLoss", "LossFn", "Probe", "RestorePolicy", "Unmoved"]
+__all__ = [
+    "POLICIES",
+    "BranchedLoss",
+    "Excursion",
+    "LossFn",
+    "Probe",
+    "RestorePolicy",
+    "SharedLoss",
+    "Unmoved",
+]

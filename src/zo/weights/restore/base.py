@@ -32,6 +32,23 @@ class BranchedLoss(Protocol):
         ...
 
 
+Excursion: TypeAlias = Sequence[Terms]
+"""Points that are visited one after another before θ comes back; a point without terms is θ."""
+
+
+@runtime_checkable
+class SharedLoss(Protocol):
+    """A `LossFn` that several processes measure together, see `zo.distributed`."""
+
+    def __call__(self) -> float:
+        """Returns the loss."""
+        ...
+
+    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
+        """Returns what `ParameterSpace.measure` does; each process makes a part of the forward passes."""
+        ...
+
+
 class Probe(ABC):
     """θ, displaced. `ParameterSpace.excursion` lends it."""
 
