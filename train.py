@@ -27,6 +27,6 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = command_line.expand_home(sys.argv[1:])
+    sys.argv[1:] = command_line.readable(sys.argv[1:])
     command_line.check_command_line(sys.argv[1:])
     main()

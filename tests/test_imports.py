@@ -58,6 +58,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ("arguments", "status", "says"),
     [
         (["optimizer=mezzo"], 2, "must be one of adam, bszo"),
+        (["model.path=/no/such"], 2, "model.path: there is no file or directory /no/such"),
+        (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 2 runs ended, 2 failed"),
         (["--cfg", "job"], 0, "name: bszo"),
         (["--help"], 0, "Groups"),
         (["-sc", "query=bash"], 0, "optimizer=bszo"),

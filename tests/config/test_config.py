@@ -21,6 +21,8 @@ CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
+RATES = "must be a list of numbers greater than 0, as [1e-4,1e-3]"
+
 GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a")
 
 config.register()
@@ -181,6 +183,10 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
                 "must be nearest with restore=factors, which adds updates up in float32"
             ],
         ),
+        (["model.lr_grid.bszo=[abc]"], ["model.lr_grid.bszo=['abc']: " + RATES]),
+        (["model.lr_grid.bszo=3"], ["model.lr_grid.bszo=3: " + RATES]),
+        (["model.lr_grid.bszo=[1e-3,-1]"], ["model.lr_grid.bszo=[0.001, -1]: " + RATES]),
+        (["task.install=[1]"], ["task.install=[1]: must be a text"]),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
         (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),
@@ -241,11 +247,16 @@ def test_a_grid_over_models_gives_each_its_own_values():
     assert [run.steps for run in runs] == [600, 20_000]
 
 
+def test_multirun_may_stand_anywhere():
+    assert command_line.readable(["lr=1e-6", "seed=0,1", "-m"]) == ["-m", "lr=1e-6", "seed=0,1"]
+    assert command_line.readable(["a=1", "--multirun", "b=2"]) == ["--multirun", "a=1", "b=2"]
+
+
 def test_a_home_directory_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     given = ["model.path=~/weights", "out=~", "task.prompt=a~b", "~lr"]
     wanted = ["model.path=/home/me/weights", "out=/home/me", "task.prompt=a~b", "~lr"]
-    assert command_line.expand_home(given) == wanted
+    assert command_line.readable(given) == wanted
 
 
 def refused(capsys, *argv):
@@ -287,6 +298,20 @@ def test_an_option_that_is_a_key_is_explained(capsys):
     assert refused(capsys, "--lr=3") == (
         "  --lr=3: no such option; keys are written without dashes: lr=3"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["lr=1e-6", "lr=1e-7"], "lr=1e-7: given 2 times; give it once, or -m lr=1e-6,1e-7"),
+        (
+            ["optimizer=mezo", "seed=1", "optimizer=bszo"],
+            "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
+        ),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(capsys, given, told):
+    assert refused(capsys, *given) == f"  {told}"
 
 
 def test_multirun_expands_the_product():

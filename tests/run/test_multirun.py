@@ -21,7 +21,7 @@ def test_a_run_that_cannot_be_made_ends_no_other(make_run, capsys):
     assert lines[0].startswith("3 runs, one after the other; they differ in ")
     assert "run 3 of 3: " in shown.out
     assert lines[-2] == "2 of 3 runs ended, 1 failed"
-    assert lines[-1].startswith("failed: run 1 of 3, train=/no/such/file.csv ")
+    assert lines[-1].startswith("failed: run 1 of 3: train=/no/such/file.csv ")
     assert "task.data_files" in lines[-1]
     assert "Traceback" not in shown.err
 
@@ -37,7 +37,7 @@ def test_a_defect_ends_no_other(make_run, monkeypatch, capsys):
     runs = [make_run("seed=0"), make_run("seed=1")]
     assert Multirun.of(runs).run() == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "failed: run 1 of 2, seed=0: ZeroDivisionError: division by zero"
+    assert last == "failed: run 1 of 2: seed=0: ZeroDivisionError: division by zero"
 
 
 def test_the_table_has_a_row_per_run_and_says_where_it_is(make_run, tmp_path, capsys):

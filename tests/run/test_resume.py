@@ -297,11 +297,7 @@ def test_a_run_on_a_full_disk_fails_and_goes_on_when_there_is_room(small_disk, f
     assert end_of(run, At("zo.run.loop:BatchLoss.__call__", 6)) == KILLED
     (run / "ballast").write_bytes(b"0" * 1_000_000)
     small_disk.leave(4)  # a page: for the status or a row, but not for all of them
-    assert end_of(run) in (1, 2)
-    assert (
-        "No space left on device"
-        in (run / "log.txt").read_text() + (run / "status.json").read_text()
-    )
+    assert end_of(run) == 2
     (run / "ballast").unlink()
     assert end_of(run) == here(twin) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)

@@ -57,7 +57,7 @@ def test_a_masked_models_prompt_and_label_words(rte, capsys):
         (["n=x"], "n=x: must be a number of examples"),
         (
             ["task=rte", "task.path=/nowhere"],
-            "task.path: split 'train' of /nowhere (rte) cannot be loaded (there is no",
+            "task.path: there is no file or directory /nowhere; give the path of a copy",
         ),
     ],
 )

@@ -173,15 +173,15 @@ MISTAKES = {
     "split": ({"train_split": "dev"}, r"task\.data_files: split 'dev' of csv cannot be loaded"),
     "file": (
         {"data_files": {"train": "/nowhere/x.csv"}, "install": "make data"},
-        r"task\.data_files: .*; `make data` brings it",
+        r"task\.data_files\.train: there is no file .*/x\.csv; `make data` brings it",
     ),
     "package": (
         {"data_files": {"train": "package:no_such/x.csv"}, "install": "pip install it"},
-        r"task\.data_files: .*'no_such' is not installed\); `pip install it` brings it",
+        r"task\.data_files\.train: .*'no_such' is not installed; `pip install it` brings it",
     ),
     "package file": (
         {"data_files": {"train": "package:zo/x.csv"}},
-        r"task\.data_files: .*'zo' has no 'x\.csv'\); give the path",
+        r"task\.data_files\.train: .*'zo' has no 'x\.csv'; give the path",
     ),
 }
 

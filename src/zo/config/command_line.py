@@ -7,7 +7,7 @@ import re
 import string
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -40,14 +40,16 @@ EXPECTED = {
     "is not in struct": "no such key",
     "is not a ListConfig": "must be a list, as [a,b]",
     "to Dict[": "must be a mapping, as {a:1}",
+    "to string": "must be a text",
     "is not a subclass of": "is a group of keys; give one of them",
 }
 """OmegaConf's words -> what would be right."""
 
 
-def expand_home(argv: Sequence[str]) -> list[str]:
-    """Returns the command line with `key=~/path` as `key=/home/user/path`: the shell leaves it, Hydra refuses it."""
-    return [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in argv]
+def readable(argv: Sequence[str]) -> list[str]:
+    """Returns the command line as Hydra reads it: `-m` first, and `key=~/path` as `key=/home/user/path`."""
+    words = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))
+    return [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
 
 
 def check_command_line(argv: Sequence[str]) -> None:
@@ -68,6 +70,8 @@ def check_command_line(argv: Sequence[str]) -> None:
     try:
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
+        if repeated := list(_repeated(args.overrides)):
+            raise ConfigError(repeated)
         configs = runs(args.overrides, multirun=args.multirun)
         places = [_directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if problems := [problem for problem in places if problem]:
@@ -85,6 +89,18 @@ def _unknown_option(word: str) -> Problem:
     key = word.lstrip("-")
     plainly = f"keys are written without dashes: {key}" if "=" in key else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
+
+
+def _repeated(overrides: Sequence[str]) -> Iterator[Problem]:
+    """Yields the keys that are given more than once: Hydra would take the last value without a word."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        values.setdefault(key.lstrip("+"), []).append(value)
+    for key, given in values.items():
+        if len(given) > 1:
+            both = f"{key}={','.join(given)}"
+            yield Problem(key, given[-1], f"given {len(given)} times; give it once, or -m {both}")
 
 
 def _directory_problem(out: str) -> Problem | None:

@@ -178,7 +178,8 @@ def checked(run: RunConfig) -> RunConfig:
     follow_path(run.model, run.task)
     problems = [*_unknown_problems(run), *_problems(run)]
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
-        problems += _resolve_lr(run)
+        if not any(problem.key.startswith("model.lr_grid") for problem in problems):
+            problems += _resolve_lr(run)
     else:
         run.steps, run.lr = 0, 0.0
     if problems:
@@ -287,7 +288,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         node = getattr(run, group)
         refused = set()
         for key, right in node.problems():
-            yield Problem(f"{group}.{key}", getattr(node, key), right)
+            yield Problem(f"{group}.{key}", _value(node, key), right)
             refused.add(key)
         for key, value in vars(node).items():
             if isinstance(value, float) and not math.isfinite(value) and key not in refused:
@@ -328,6 +329,15 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
         )
+
+
+def _value(node: Any, key: str) -> Any:
+    """Returns what a key leads to, whose later parts are those of a mapping: `lr_grid.bszo`."""
+    name, *inside = key.split(".")
+    value = getattr(node, name)
+    for part in inside:
+        value = value[part]
+    return value
 
 
 def _number_problems(run: RunConfig) -> Iterator[Problem]:

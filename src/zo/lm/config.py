@@ -1,5 +1,6 @@
 """Settings of a model. Needs neither torch nor transformers."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +55,9 @@ class ModelConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
         found = [
-            ("lr_grid", f"must list numbers greater than 0 for {name}")
+            (f"lr_grid.{name}", "must be a list of numbers greater than 0, as [1e-4,1e-3]")
             for name, grid in self.lr_grid.items()
-            if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
+            if not (isinstance(grid, list) and grid and all(map(_is_rate, grid)))
         ]
         for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
             if getattr(self, key) not in options:
@@ -64,3 +65,7 @@ class ModelConfig:
         if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))
         return found
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 < value < math.inf

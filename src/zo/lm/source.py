@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from zo.lm.config import ModelConfig, ModelError
-from zo.lm.gguf import converted
 from zo.tasks import hub, package_files
 
 
@@ -18,17 +17,31 @@ def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
     Raises:
         ModelError: If it is not there.
     """
+    path = present(cfg)
     with explained(cfg):
-        path = package_files.existing(cfg.path)
         if cfg.gguf_file is not None:
             path = _gguf_path(path, cfg)
         if path.endswith(".gguf"):
+            from zo.lm.gguf import converted  # imports torch, which the address alone does not need
+
             path = str(converted(Path(path), cfg))
         if Path(path).is_file():
             raise NotADirectoryError("it is a file")
     if Path(path).is_dir():
         return path, {"local_files_only": True}
     return path, {} if cfg.revision is None else {"revision": cfg.revision}
+
+
+def present(cfg: ModelConfig) -> str:
+    """Returns `model.path` as a path or hub id. Neither asks the hub nor imports torch.
+
+    Raises:
+        ModelError: If it is a path, or of a pip package, and not there.
+    """
+    try:
+        return package_files.existing(cfg.path)
+    except FileNotFoundError as error:
+        raise ModelError(f"model.path: {error}; {_remedy(cfg)}") from None
 
 
 @contextmanager
@@ -56,14 +69,16 @@ def _sentence(cfg: ModelConfig, error: Exception) -> str:
     reason = hub.first_line(error)
     if "support an attention implementation" in reason:
         return f"model.attention: {reason.split()[0]} has no {cfg.attention} attention; use model.attention=eager"
+    return f"model.path: {cfg.path} cannot be loaded ({reason}); {_remedy(cfg)}"
+
+
+def _remedy(cfg: ModelConfig) -> str:
     if cfg.install:
-        remedy = f"`{cfg.install}` brings it"
-    elif package_files.is_path(cfg.path) or Path(cfg.path).exists():
-        remedy = "give the path of a complete model"
-    else:
-        folder = cfg.path.split("/")[-1]
-        remedy = (
-            f"where the hub can be reached, `hf download {cfg.path} --local-dir {folder}` brings a"
-            " copy for model.path=<local copy>"
-        )
-    return f"model.path: {cfg.path} cannot be loaded ({reason}); {remedy}"
+        return f"`{cfg.install}` brings it"
+    if package_files.is_path(cfg.path) or Path(cfg.path).exists():
+        return "give the path of a complete model"
+    folder = cfg.path.split("/")[-1]
+    return (
+        f"where the hub can be reached, `hf download {cfg.path} --local-dir {folder}` brings a"
+        " copy for model.path=<local copy>"
+    )

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zo.config import RunConfig, scientific
+from zo.run.inputs import missing
 from zo.run.progress import Screen
 
 GROUPS = ("model", "task", "optimizer", "precision")
@@ -58,28 +59,37 @@ class Multirun:
         keys = ", ".join(dict.fromkeys(key for names in self.named for key in names))
         differ = f"; they differ in {keys}" if keys else ""
         screen.say(f"{_count(len(self.runs))}, one after the other{differ}")
-        from zo.run import lock, runner, signals  # here: a line is shown before torch is imported
-
-        stopped = None
-        with signals.requests() as requests:
-            for i, cfg in enumerate(self.runs):
-                screen.say(f"run {i + 1} of {len(self.runs)}: {_text(self.named[i])}")
-                try:
-                    requests.heed()
-                    self.summaries[i] = runner.run(cfg)
-                except (signals.Interrupted, KeyboardInterrupt) as request:
-                    stopped = request
-                    break
-                except (*runner.UNUSABLE, lock.LockedError) as error:
-                    self._fail(i, str(error))
-                except Exception as error:
-                    traceback.print_exc()  # a defect; error.txt has it, too
-                    self._fail(i, f"{type(error).__name__}: {error}")
+        for i, cfg in enumerate(self.runs):
+            if (why := missing(cfg)) is not None:
+                screen.say(self._title(i))
+                self._fail(i, why)
+        stopped = self._make(screen) if len(self.errors) < len(self.runs) else None
         self.show(screen)
         if stopped is not None:
             self._say_stopped()
             return int(getattr(stopped, "code", None) or 130)
         return int(bool(self.errors))
+
+    def _make(self, screen: Screen) -> BaseException | None:
+        """Makes the runs that have not failed; returns the request to stop that ended them."""
+        from zo.run import lock, runner, signals  # here: what was said is shown before torch loads
+
+        with signals.requests() as requests:
+            for i, cfg in enumerate(self.runs):
+                if i in self.errors:
+                    continue
+                screen.say(self._title(i))
+                try:
+                    requests.heed()
+                    self.summaries[i] = runner.run(cfg)
+                except (signals.Interrupted, KeyboardInterrupt) as request:
+                    return request
+                except (*runner.UNUSABLE, lock.LockedError) as error:
+                    self._fail(i, str(error))
+                except Exception as error:
+                    traceback.print_exc()  # a defect; error.txt has it, too
+                    self._fail(i, f"{type(error).__name__}: {error}")
+        return None
 
     def show(self, screen: Screen) -> None:
         """Prints the table of results, and below it why runs failed."""
@@ -101,7 +111,12 @@ class Multirun:
         done, count = len(self.summaries), len(self.runs)
         screen.say(f"{done} of {_count(count)} ended, {len(self.errors)} failed")
         for i, why in self.errors.items():
-            screen.say(f"failed: run {i + 1} of {count}, {_text(self.named[i])}: {why}")
+            screen.say(f"failed: {self._title(i)}: {why}")
+
+    def _title(self, i: int) -> str:
+        """Returns the line above a run: its number, and what distinguishes it."""
+        named = _text(self.named[i])
+        return f"run {i + 1} of {len(self.runs)}" + (f": {named}" if named else "")
 
     def _fail(self, i: int, why: str) -> None:
         """Notes why a run failed, and says so."""

@@ -37,7 +37,6 @@ TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
 ENDED = ("finished", "collapsed")
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
@@ -73,7 +72,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
     if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
         _show(f"{status['run/status']} before: {outcome(status, cfg.patience)}{advice}", directory)
         return status
-    with _held(directory), signals.requests() as requests:
+    with _room(directory), _held(directory), signals.requests() as requests:
         try:
             if not cfg.resume:
                 _clear(directory)
@@ -88,13 +87,9 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
             steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
             print(_stop(steps), file=sys.stderr)
             raise
-        except OSError as error:
-            note_failure(directory, error)
-            if error.errno not in NO_ROOM:
-                raise
-            raise DirectoryError(_no_room(directory, error)) from None
         except Exception as error:
-            note_failure(directory, error)
+            if not _is_full(error):
+                note_failure(directory, error)
             raise
     memory.release()
     _show(outcome(summary, cfg.patience), directory)
@@ -234,12 +229,28 @@ def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]
     )
 
 
-def _no_room(directory: Path, error: OSError) -> str:
-    """Returns the sentence for a disk that has no room, or a quota that is used up."""
-    return (
-        f"{error.filename or directory}: {error.strerror}; make room and repeat the command, "
-        f"which goes on after step {len(read_rows(directory))} at the latest"
-    )
+@contextmanager
+def _room(directory: Path) -> Iterator[None]:
+    """Turns an exception for a disk without room, or a quota that is used up, into one sentence; notes it if it can.
+
+    Raises:
+        DirectoryError: In the place of the exception.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not _is_full(error):
+            raise
+        steps = len(read_rows(directory))
+        then = f"goes on after step {steps}" if steps else "starts again"
+        why = f"{error.filename or directory}: {error.strerror}; make room and repeat the command, which {then}"
+        with suppress(OSError):
+            set_status(directory, {"run/status": "failed", "run/error": why})
+        raise DirectoryError(why) from None
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _attempts(directory: Path, first_step: int, provenance: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +28,11 @@ def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarr
     Raises:
         TaskError: If they are out of reach, or a file is not of the format that it is read as.
     """
+    check_addresses(task)
     import datasets  # takes a second, and the configuration alone needs none of it
 
     try:
-        path = package_files.existing(task.path)
+        path = package_files.resolve(task.path)
         if Path(path).is_file():
             use = f"task.path={_format(Path(path))} task.data_files.train={task.path}"
             raise TaskError(f"task.path: {task.path} is a file; use {use}")
@@ -59,6 +61,25 @@ def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarr
         keep &= np.array([entry == value for entry in rows[column][:]], dtype=bool)
     numbers = np.flatnonzero(keep)
     return (rows if keep.all() else rows.select(numbers)), numbers
+
+
+def check_addresses(task: TaskConfig) -> None:
+    """Makes sure that paths, and files of pip packages, are there. Neither asks the hub nor imports datasets.
+
+    Raises:
+        TaskError: If one is not; names its key.
+    """
+    addresses = {"path": task.path}
+    if task.path in FORMATS:
+        addresses |= {f"data_files.{split}": f for split, f in (task.data_files or {}).items()}
+    for key, address in addresses.items():
+        if "://" in address or glob.has_magic(address):
+            continue
+        try:
+            package_files.existing(address)
+        except FileNotFoundError as error:
+            remedy = f"`{task.install}` brings it" if task.install else "give the path of a copy"
+            raise TaskError(f"task.{key}: {error}; {remedy}") from None
 
 
 def require_column(rows: datasets.Dataset, column: str, key: str) -> None:
