@@ -4,6 +4,9 @@
 
 The weights come from a checkpoint where there is one of that step, and from the run's trajectory otherwise: base
 weights, and from there every step made again without its forward passes.
+
+Of a run with adapter=lora, ia3, prefix or prompt it is the adapter, as peft saves it, with the tokenizer. --merge
+writes the whole model instead, with LoRA's or IA3's adapter merged into its weights.
 """
 
 import argparse
@@ -29,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", metavar="PATH", help="where the base model is, if not where it was"
     )
+    parser.add_argument("--merge", action="store_true", help="merge an adapter into the weights")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = vars(parser.parse_args(argv))
     try:

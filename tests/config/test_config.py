@@ -10,12 +10,13 @@ import pytest
 
 from zo import config
 from zo.config import ConfigError, command_line, identity, precision
+from zo.lm.adapter_config import ADAPTERS
 from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     group: sorted(p.stem for p in (ROOT / "conf" / group).glob("*.yaml"))
-    for group in ("model", "run_defaults", "task", "optimizer", "precision", "sweep")
+    for group in ("model", "run_defaults", "task", "optimizer", "precision", "adapter", "sweep")
 }
 CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
@@ -45,6 +46,7 @@ def problems_of(*overrides, multirun=False):
 )
 def test_every_committed_option_composes_and_validates(group, option):
     extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
+    extra += ["adapter.pattern=x"] if option == "layers" else []
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
@@ -63,6 +65,17 @@ def test_the_names_in_precision_are_those_that_are_implemented():
 def test_a_methods_yaml_gives_the_defaults_of_its_dataclass(name):
     run = the_run("model=opt-1.3b", f"optimizer={name}", "lr=1e-6")
     assert run.optimizer == OPTIMIZERS[name].config()
+
+
+@pytest.mark.parametrize("name", GROUPS["adapter"])
+def test_an_adapters_yaml_gives_the_defaults_of_its_dataclass(name):
+    pattern = ["adapter.pattern=x"] if name == "layers" else []
+    found = vars(the_run(f"adapter={name}", "lr=1e-6", *pattern).adapter)
+    expected = vars(ADAPTERS[name](*[name]))
+    free = ("eps", "lr_grid", "pattern")  # an adapter's own, or to be given
+    assert {k: v for k, v in found.items() if k not in free} == {
+        k: v for k, v in expected.items() if k not in free
+    }
 
 
 def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
@@ -98,6 +111,33 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
     ("overrides", "expected"),
     [
         (["optimizer=mezzo"], [NO_MEZZO]),
+        (
+            ["adapter=layers"],
+            [
+                "adapter.pattern=: must be given: a regular expression for names of"
+                " parameters, as layers\\.11\\."
+            ],
+        ),
+        (
+            ["adapter=layers", "adapter.pattern='('"],
+            [
+                "adapter.pattern=(: must be a regular expression"
+                " (missing ), unterminated subpattern at position 0)"
+            ],
+        ),
+        (["adapter=prefix", "adapter.tokens=0"], ["adapter.tokens=0: must be at least 1"]),
+        (["adapter=lora", "adapter.r=0"], ["adapter.r=0: must be at least 1"]),
+        (
+            ["adapter=lora", "adapter.path=/"],
+            ["adapter.path=/: must be a directory with adapter_config.json, or null"],
+        ),
+        (
+            ["adapter=prompt", "lr=1", "model=roberta-large", "task=sst2"],
+            [
+                "adapter=prompt: is for decoders, and"
+                " roberta-large is a masked model; take lora, ia3, layers or bias"
+            ],
+        ),
         (["optimizer.epss=1"], ["optimizer.epss=1: no such key; did you mean eps?"]),
         (["task.pompt=x"], ["task.pompt=x: no such key; did you mean prompt?"]),
         (["lr=abc"], ["lr=abc: must be a number, as 1e-6"]),
@@ -396,6 +436,34 @@ def test_a_new_option_with_a_default_moves_no_id(monkeypatch):
     assert identity.run_id(run) == before
     run.optimizer.later = 4
     assert identity.run_id(run) != before
+
+
+def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():
+    run = the_run("adapter=lora", "optimizer=mezo")
+    assert (run.optimizer.eps, run.lr) == (1e-2, 1e-4), "MeZO's grid"
+    run = the_run("adapter=lora", "optimizer=mezo", "optimizer.eps=1e-3", "lr=3e-5")
+    assert (run.optimizer.eps, run.lr) == (1e-3, 3e-5)
+    assert the_run("adapter=lora", "adapter.eps=null").optimizer.eps == 1e-4
+    assert the_run("adapter=bias").lr == the_run().lr, "the model's rates"
+
+
+def test_id_holds_the_adapter_and_nothing_of_it_without_one(tmp_path):
+    base = ("optimizer=mezo", "lr=1e-4", "optimizer.eps=1e-3")
+    ids = [id_of(*base, *of) for of in ((), ("adapter=lora",), ("adapter=lora", "adapter.r=4"))]
+    assert len(set(ids)) == 3
+    assert id_of(*base, "adapter=none") == ids[0]
+    assert id_of(*base, "adapter=lora", "adapter.eps=null") == ids[1], (
+        "what counts is optimizer.eps"
+    )
+    for weights in ("one", "two"):
+        place = tmp_path / weights
+        place.mkdir()
+        (place / "adapter_config.json").write_text("{}")
+        (place / "adapter_model.safetensors").write_text(weights)
+        ids.append(id_of(*base, "adapter=lora", f"adapter.path={place}"))
+    assert len(set(ids)) == 5
+    place.rename(tmp_path / "moved")
+    assert id_of(*base, "adapter=lora", f"adapter.path={tmp_path / 'moved'}") == ids[-1]
 
 
 def test_id_is_the_same_however_the_learning_rate_was_given():

@@ -52,6 +52,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     plain = _normalised(run)
     for group in ("model", "task", "optimizer", "precision"):
         plain[group] = _changed(getattr(run, group), plain[group])
+    if "adapter" in plain:
+        plain["adapter"] = _changed(run.adapter, plain["adapter"]) | {"name": run.adapter.name}
     decisive = {**_changed(run, plain), "numbers": NUMBERS}
     decisive["optimizer"]["name"] = run.optimizer.name
     for key, address in _addresses(run):
@@ -94,6 +96,8 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
+    if getattr(run.adapter, "path", None):
+        yield "adapter.path", run.adapter.path
     for split, file in (task.data_files or {}).items():
         relative = not (in_format or file.startswith(package_files.PREFIX))
         yield f"task.data_files.{split}", str(Path(task.path, file)) if relative else file

@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.origin import follow_path
 from zo.config.precision import PrecisionConfig
+from zo.lm.adapter_config import ADAPTERS, NoAdapter
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
@@ -75,9 +76,10 @@ class RunConfig:
         task: See `zo.tasks.config.TaskConfig`.
         optimizer: One of the registered methods' configurations.
         precision: See `zo.config.precision.PrecisionConfig`.
+        adapter: One of the settings in `zo.lm.adapter_config`: what is trained of the model.
         seed: Of the directions and the order of mini-batches, ≥ 0.
-        lr: Learning rate > 0; None takes the model's grid, by `lr_index`.
-        lr_index: Position in `model.lr_grid[optimizer.name]`, from 0; None takes the middle.
+        lr: Learning rate > 0; None takes the adapter's or the model's grid, by `lr_index`.
+        lr_index: Position in the grid's list for `optimizer.name`, from 0; None takes the middle.
         steps: Optimizer steps at most; 0 only evaluates.
         batch_size: Training examples per step.
         eval_every: Steps between evaluations.
@@ -95,6 +97,7 @@ class RunConfig:
     task: TaskConfig = MISSING
     optimizer: Any = MISSING
     precision: PrecisionConfig = MISSING
+    adapter: Any = field(default_factory=NoAdapter)
     seed: int = 0
     lr: float | None = None
     lr_index: int | None = None
@@ -149,6 +152,8 @@ def register() -> None:
     store.store(group="schema/precision", name="precision", node=PrecisionConfig)
     for name, method in OPTIMIZERS.items():
         store.store(group="schema/optimizer", name=name, node=method.config)
+    for name, adapter in ADAPTERS.items():
+        store.store(group="schema/adapter", name=name, node=adapter)
 
 
 def to_run_config(cfg: DictConfig) -> RunConfig:
@@ -176,6 +181,7 @@ def checked(run: RunConfig) -> RunConfig:
         ConfigError: Naming every key that is out of range or does not fit another one.
     """
     follow_path(run.model, run.task)
+    _take_eps(run)
     problems = [*_unknown_problems(run), *_problems(run)]
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in problems):
@@ -205,6 +211,10 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         del plain[group][key]
     if run.model.weights == "pretrained":
         del plain["model"]["architecture"]
+    if run.adapter.name == "none":
+        del plain["adapter"]
+    else:
+        del plain["adapter"]["eps"], plain["adapter"]["lr_grid"]
     if run.steps == 0:
         for key in ("lr", "batch_size", "eval_every", "patience"):
             del plain[key]
@@ -214,15 +224,21 @@ def scientific(run: RunConfig) -> dict[str, Any]:
 def describe(run: RunConfig) -> str:
     """Returns the run's choices in one line, for people."""
     lr = "" if run.steps == 0 else f" lr={run.lr:g}"
-    parts = (run.optimizer.name, run.model.name, run.task.name, run.precision.name)
+    adapter = () if run.adapter.name == "none" else (run.adapter.name,)
+    parts = (run.optimizer.name, *adapter, run.model.name, run.task.name, run.precision.name)
     return f"{' '.join(parts)}{lr} seed={run.seed}"
 
 
 def notes(run: RunConfig) -> list[str]:
     """Returns what a person should know of the choices, one sentence each."""
     found = run.optimizer.notes()
+    if run.adapter.eps is not None and getattr(run.optimizer, "eps", None) == run.adapter.eps:
+        found.append(
+            f"optimizer.eps={run.adapter.eps:g} is that of adapter={run.adapter.name}; "
+            "adapter.eps=null leaves the method's own"
+        )
     grid = run.model.lr_grid.get(run.optimizer.name, ())
-    if run.model.lr_grid_of and run.lr in grid:
+    if run.model.lr_grid_of and run.lr in grid and not run.adapter.own_rates:
         rates = ", ".join(f"{lr:g}" for lr in grid)
         found.append(
             f"lr={run.lr:g} is one of the learning rates of {run.model.lr_grid_of} ({rates}); "
@@ -258,25 +274,37 @@ def from_plain(given: Any) -> RunConfig:
     try:
         typed = OmegaConf.structured(RunConfig)
         typed.optimizer = OPTIMIZERS[given["optimizer"]["name"]].config
+        typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
         return to_run_config(OmegaConf.merge(typed, given))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
         raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None
     except (TypeError, KeyError) as error:
-        raise ConfigError([Problem("optimizer.name", error, "must name a method")]) from None
+        raise ConfigError(
+            [Problem("optimizer.name", error, "must name a method, and adapter.name an adapter")]
+        ) from None
+
+
+def _take_eps(run: RunConfig) -> None:
+    """Gives a method whose ε is at its default the adapter's ε."""
+    default = getattr(type(run.optimizer), "eps", None)
+    if run.adapter.eps is not None and default is not None and run.optimizer.eps == default:
+        run.optimizer.eps = float(run.adapter.eps)
 
 
 def _resolve_lr(run: RunConfig) -> list[Problem]:
-    """Sets `run.lr` from the model's grid unless it was given; returns what is wrong."""
+    """Sets `run.lr` from the adapter's or the model's grid unless it was given; returns what is wrong."""
     if run.lr is not None:
         ok = math.isfinite(run.lr) and run.lr > 0
         return [] if ok else [Problem("lr", run.lr, "must be finite and greater than 0")]
-    grid = run.model.lr_grid.get(run.optimizer.name)
+    own = run.adapter if run.adapter.own_rates else run.model
+    group = "adapter" if run.adapter.own_rates else "model"
+    grid = own.lr_grid.get(run.optimizer.name)
     if not grid:
-        where = f"conf/model/{run.model.name}.yaml has no lr_grid for {run.optimizer.name}"
+        where = f"conf/{group}/{own.name}.yaml has no lr_grid for {run.optimizer.name}"
         return [Problem("lr", None, f"must be given, since {where}")]
     index = len(grid) // 2 if run.lr_index is None else run.lr_index
     if not 0 <= index < len(grid):
-        right = f"must be 0 to {len(grid) - 1}: {run.optimizer.name} on {run.model.name} has {len(grid)} learning rates"
+        right = f"must be 0 to {len(grid) - 1}: {run.optimizer.name} on {own.name} has {len(grid)} learning rates"
         return [Problem("lr_index", index, right)]
     run.lr = float(grid[index])
     return []
@@ -284,7 +312,7 @@ def _resolve_lr(run: RunConfig) -> list[Problem]:
 
 def _problems(run: RunConfig) -> Iterator[Problem]:
     """Yields every value that is out of range or does not fit another one."""
-    for group in ("model", "task", "optimizer", "precision"):
+    for group in ("model", "task", "optimizer", "precision", "adapter"):
         node = getattr(run, group)
         refused = set()
         for key, right in node.problems():
@@ -298,6 +326,9 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
         yield Problem("task.objective", "lm", "must be classification for a masked model")
+    if run.model.kind not in run.adapter.kinds:
+        right = f"is for decoders, and {run.model.name} is a {run.model.kind} model; take lora, ia3, layers or bias"
+        yield Problem("adapter", run.adapter.name, right)
     lozo, decay = run.optimizer.name == "lozo", getattr(run.optimizer, "weight_decay", 0.0)
     if run.precision.restore in RESTORE_POLICIES:
         for key, right in conflicts(run.precision.restore, low_rank=lozo, decay=decay):

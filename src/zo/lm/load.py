@@ -6,7 +6,7 @@ transformers is imported where it is used, since the configuration needs this ro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,11 +30,15 @@ class Loaded:
         model: As transformers returns it.
         tokenizer: Of the model.
         notes: What a person should know of the weights, one sentence each.
+        kind: `decoder` or `masked`.
+        adapter: The model as peft holds it, if it has an adapter of peft's.
     """
 
     model: Any
     tokenizer: Any
     notes: tuple[str, ...] = ()
+    kind: str = "decoder"
+    adapter: Any = None
 
 
 def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device) -> Loaded:
@@ -53,7 +57,7 @@ def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device)
     model = loaded.model
     for parameter in model.parameters():  # some architectures keep a few in float32
         parameter.data = parameter.data.to(dtype)
-    loaded = Loaded(model.to(device).eval(), loaded.tokenizer, loaded.notes)
+    loaded = replace(loaded, model=model.to(device).eval(), kind=model_cfg.kind)
     if dtype == torch.float16 and torch.device(device).type == "cpu":
         widen(model)
     model.config.use_cache = False

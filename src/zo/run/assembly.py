@@ -5,8 +5,11 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from zo.config import RunConfig
+from zo.lm.adapt import adapt
+from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
@@ -27,7 +30,7 @@ class Assembly:
         loaded: Model and tokenizer.
         params: θ, the model's trainable tensors.
         optimizer: At step 0.
-        base: Hash of θ at step 0.
+        base: Hash of θ at step 0, and of what is not trained.
     """
 
     device: torch.device
@@ -51,16 +54,27 @@ class Assembly:
         torch.backends.cuda.matmul.allow_tf32 = how.tf32
         torch.backends.cudnn.allow_tf32 = how.tf32
         loaded = load(cfg.model, getattr(torch, how.dtype), device)
-        params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
+        loaded = adapt(loaded, cfg.adapter, cfg.seed)
+        try:
+            params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
+        except ValueError as error:
+            raise ModelError(f"precision.{error}") from None
         assert cfg.lr is not None
         optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
             params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed
         )
-        return cls(device, loaded, params, optimizer, weights_hash(*params.parts()))
+        return cls(device, loaded, params, optimizer, _base_hash(params, loaded.model))
 
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
         return weights_hash(*self.params.parts())
+
+
+def _base_hash(params: ParameterSpace, model: nn.Module) -> str:
+    """Returns the hash of θ and of the model's other parameters, if there are any."""
+    names, tensors = params.parts()
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    return weights_hash([*names, *frozen], [*tensors, *frozen.values()])
 
 
 def find_device(name: str) -> torch.device:

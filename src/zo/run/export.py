@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, from_plain
+from zo.lm.adapt import merged
 from zo.lm.config import ModelError
 from zo.lm.quiet import quiet
 from zo.run import checkpoint
@@ -30,8 +31,15 @@ UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError, DeviceErro
 """What is wrong with what the user asked for, in one sentence."""
 
 
-def export(run: Path, step: str, out: Path, model: str | None = None, device: str = "auto") -> None:
-    """Writes the model of a run after a step.
+def export(
+    run: Path,
+    step: str,
+    out: Path,
+    model: str | None = None,
+    device: str = "auto",
+    merge: bool = False,
+) -> None:
+    """Writes the model of a run after a step: of a run with an adapter of peft's, the adapter.
 
     Args:
         run: The run's directory.
@@ -39,13 +47,14 @@ def export(run: Path, step: str, out: Path, model: str | None = None, device: st
         out: Directory to make; one that exists must be empty.
         model: Path of the base model, if it is not where it was.
         device: auto, cpu, cuda or cuda:N.
+        merge: Write the whole model, the adapter merged into its weights.
 
     Raises:
         ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
     """
     cfg = load(run)
     if cfg.optimizer.replays and cfg.steps:
-        replay(trajectory_of(run), run, step, out, model=model, device=device)
+        replay(trajectory_of(run), run, step, out, model=model, device=device, merge=merge)
         return
     steps = checkpoint.steps(run)
     wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
@@ -62,7 +71,7 @@ def export(run: Path, step: str, out: Path, model: str | None = None, device: st
         and checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, number) != number
     ):
         raise ExportError(f"{run}: the checkpoint of step {number} cannot be used")
-    _write(assembly, out)
+    _write(assembly, out, merge)
 
 
 def replay(
@@ -72,6 +81,7 @@ def replay(
     out: Path,
     model: str | None = None,
     device: str = "auto",
+    merge: bool = False,
 ) -> None:
     """Writes the model that a trajectory leads to.
 
@@ -82,6 +92,7 @@ def replay(
         out: Directory to make; one that exists must be empty.
         model: Path of the base model, if it is not where it was.
         device: auto, cpu, cuda or cuda:N.
+        merge: As in `export`.
 
     Raises:
         ExportError, TrajectoryError, ModelError: If that cannot be had.
@@ -101,7 +112,7 @@ def replay(
         progress.replaying(step) as made,
     ):
         replay_to(assembly, found, step, run, made)
-    _write(assembly, out)
+    _write(assembly, out, merge)
 
 
 def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Assembly:
@@ -112,16 +123,20 @@ def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Asse
     return Assembly.of(cfg)
 
 
-def _write(assembly: Assembly, out: Path) -> None:
+def _write(assembly: Assembly, out: Path, merge: bool) -> None:
     """Writes model and tokenizer, all of it or nothing."""
     assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
+    written, loaded = assembly.weights_hash(), assembly.loaded
+    whole = merge or loaded.adapter is None
+    model = merged(loaded) if whole else loaded.adapter
     partial = out.resolve().with_name(f".{out.resolve().name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with quiet():
-            assembly.loaded.model.save_pretrained(partial)
-            assembly.loaded.tokenizer.save_pretrained(partial)
-        _restore_settings(partial, assembly.loaded.model)
+            model.save_pretrained(partial)
+            loaded.tokenizer.save_pretrained(partial)
+        if whole:
+            _restore_settings(partial, model)
         for file in partial.iterdir():
             file.chmod(0o666 & ~_umask())
         partial.rename(out)
@@ -130,7 +145,7 @@ def _write(assembly: Assembly, out: Path) -> None:
         raise ExportError(f"{out}: {reason}; nothing is left of the export") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f"{out}: {assembly.params.numel:,} parameters, {assembly.weights_hash()}")
+    print(f"{out}: {assembly.params.numel:,} parameters, {written}")
 
 
 def _restore_settings(out: Path, model: Any) -> None:

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from zo.weights.space import ParameterSpace
 
 Forward: TypeAlias = Callable[..., Any]
-Holders: TypeAlias = dict[nn.Module, list[tuple[str, int]]]
-"""Modules and the tensors that they hold themselves: (name in the module, index of the tensor)."""
+Holders: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
+"""Modules and the tensors that they compute with: (itself or its dictionary of parameters, name in it, index)."""
+
+CONTAINERS = (nn.ParameterDict, nn.ParameterList)
+"""Hold tensors for the module that they are in, and are not called themselves."""
 
 ALIGNMENT = 64
 """Bytes: tensors in the buffer begin at multiples of it, as torch's own do."""
@@ -91,7 +94,7 @@ class Streamed(RestorePolicy):
         self._displaced: dict[int, Tensor] = {}  # by tensor index, while a module computes with it
         self._terms: Terms = ()
         self._parameters = {
-            m._parameters[n]: space.names[i] for m, held in self._holders.items() for n, i in held
+            m._parameters[n]: space.names[i] for of in self._holders.values() for m, n, i in of
         }
         self._forwards: dict[nn.Module, Forward | None] = {}  # what `restore` puts back
 
@@ -133,11 +136,11 @@ class Streamed(RestorePolicy):
         """Returns what the module's `forward` returns with displaced tensors in place of its own."""
         if not self._terms:
             return forward(*args, **kwargs)
-        own, held = cast(dict[str, Any], module._parameters), self._holders[module]
-        before, written = [own[name] for name, _ in held], []
+        held = [(cast(dict[str, Any], m._parameters), n, i) for m, n, i in self._holders[module]]
+        before, written = [own[name] for own, name, _ in held], []
         marks = {buffer: (buffer.used, buffer.views()) for buffer in self._buffers.values()}
         try:
-            for name, i in held:
+            for own, name, i in held:
                 if i not in self._displaced:  # else a caller of this module has displaced it
                     tensor = self.space.tensors[i]
                     self._displaced[i] = self._buffers[tensor.device].take(tensor, self._sizes[i])
@@ -146,7 +149,7 @@ class Streamed(RestorePolicy):
                 own[name] = self._displaced[i]
             output = forward(*args, **kwargs)
         finally:
-            for (name, _), parameter in zip(held, before, strict=True):
+            for (own, name, _), parameter in zip(held, before, strict=True):
                 own[name] = parameter
             for i in written:
                 del self._displaced[i]
@@ -233,7 +236,7 @@ def _nested_bytes(
     module: nn.Module, holders: Holders, sizes: Sequence[int], outer: frozenset[int] = frozenset()
 ) -> int:
     """Returns the bytes that `module` and its modules use at most, inside modules that hold `outer`."""
-    own = {i for _, i in holders.get(module, [])} - outer
+    own = {i for *_, i in holders.get(module, [])} - outer
     inner = (_nested_bytes(child, holders, sizes, outer | own) for child in module.children())
     return sum(sizes[i] for i in own) + max(inner, default=0)
 
@@ -250,15 +253,16 @@ def _holders(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) 
     """
     index = {storage_key(t): i for i, t in enumerate(tensors)}
     held: Holders = {}
+    callers = {c: m for m in model.modules() for c in m.children() if isinstance(c, CONTAINERS)}
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(recurse=False, remove_duplicate=False):
             if (i := index.get(storage_key(p))) is None:
                 continue
-            held.setdefault(module, []).append((name, i))
+            held.setdefault(callers.get(module, module), []).append((module, name, i))
             like = tensors[i]
             if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
                 raise ValueError(f"restore=streamed: {prefix}.{name} is a view of another weight")
-    if missing := set(range(len(tensors))) - {i for of in held.values() for _, i in of}:
+    if missing := set(range(len(tensors))) - {i for of in held.values() for *_, i in of}:
         raise ValueError(f"restore=streamed: no module of the model holds {names[min(missing)]}")
     return held
 

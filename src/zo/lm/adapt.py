@@ -1,0 +1,181 @@
+"""Adapters: what is trained of a loaded model. LoRA, IA3, prefix and prompt tuning come from the library peft."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from zo.lm.adapter_config import (
+    AdapterConfig,
+    IA3Adapter,
+    LayersAdapter,
+    LoraAdapter,
+    PeftAdapter,
+    PrefixAdapter,
+    PromptAdapter,
+)
+from zo.lm.config import ModelError
+from zo.lm.float16 import widen
+from zo.lm.load import Loaded
+from zo.lm.quiet import quiet
+from zo.lm.virtual_tokens import VirtualTokens
+
+PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}
+"""Adapter -> peft's name for it, in adapter_config.json."""
+
+SHOWN = 5
+"""Names in a sentence."""
+
+
+def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
+    """Freezes what is not trained and adds the adapter; notes how many parameters are trained.
+
+    Args:
+        loaded: The model as `zo.lm.load.load` returns it.
+        cfg: The adapter.
+        seed: Of the adapter's first values, which are drawn without touching the global random state.
+
+    Raises:
+        ModelError: If the adapter does not fit the model.
+    """
+    if cfg.name == "none":
+        return loaded
+    total = sum(p.numel() for p in loaded.model.parameters())
+    if isinstance(cfg, PeftAdapter):
+        devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(seed)
+            loaded = _with_peft(loaded, cfg)
+    else:
+        _train_only(loaded.model, cfg)
+    trained = sum(p.numel() for p in loaded.model.parameters() if p.requires_grad)
+    note = (
+        f"adapter={cfg.name}: {trained:,} parameters are trained, "
+        f"{trained / total:.2%} of the model's {total:,}"
+    )
+    return replace(loaded, notes=(*loaded.notes, note))
+
+
+def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
+    """Leaves gradients to the parameters that the adapter names.
+
+    Raises:
+        ModelError: If there are none.
+    """
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if isinstance(cfg, LayersAdapter):
+        chosen = {name for name in own if re.search(cfg.pattern, name)}
+        wrong = f"adapter.pattern={cfg.pattern}: is found in no name of a parameter"
+    else:
+        chosen = {name for name in own if name.split(".")[-1] == "bias"}
+        wrong = f"adapter=bias: {type(model).__name__} has no biases"
+    if not chosen:
+        raise ModelError(f"{wrong}; there are {', '.join(list(own)[:SHOWN])}, ...")
+    for name, p in own.items():
+        p.requires_grad_(name in chosen)
+
+
+def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
+    """Returns the model with an adapter in the model's dtype.
+
+    Raises:
+        ModelError: If peft is missing or refuses, or the adapter's directory holds another one.
+    """
+    try:
+        import peft
+    except ImportError:
+        raise ModelError(f"adapter={cfg.name}: needs `pip install peft`") from None
+    model, options = loaded.model, {"autocast_adapter_dtype": False}
+    with _refusals(model, cfg):
+        if cfg.path is None:
+            made = peft.get_peft_model(model, _peft_config(cfg, loaded), **options)
+        else:
+            _check_kind(cfg.path, cfg.name)
+            made = peft.PeftModel.from_pretrained(model, cfg.path, is_trainable=True, **options)
+    for p in made.parameters():
+        if p.requires_grad:
+            p.data = p.data.to(model.device, model.dtype)
+    if model.dtype == torch.float16 and model.device.type == "cpu":
+        widen(made)
+    made.eval()
+    if not isinstance(cfg, PromptAdapter):
+        return replace(loaded, adapter=made)
+    wrapped = VirtualTokens(made)
+    if cfg.path is None:
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        tokens = torch.randint(vocabulary, (cfg.tokens,)).to(model.device)
+        wrapped.begin_from(tokens)
+        if isinstance(cfg, PrefixAdapter) and not cfg.real_activations:
+            weight = wrapped.base_model.encoder.embedding.weight
+            weight.data.copy_(torch.randn(weight.shape))
+    return replace(loaded, model=wrapped, adapter=made)
+
+
+def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
+    """Returns peft's settings of a new adapter."""
+    import peft
+
+    task = "CAUSAL_LM" if loaded.kind == "decoder" else None
+    if isinstance(cfg, LoraAdapter):
+        return peft.LoraConfig(
+            r=cfg.r, lora_alpha=cfg.alpha, target_modules=cfg.targets or None, task_type=task
+        )
+    if isinstance(cfg, IA3Adapter):
+        own = cfg.feedforward if cfg.targets else None
+        return peft.IA3Config(
+            target_modules=cfg.targets or None, feedforward_modules=own, task_type=task
+        )
+    assert isinstance(cfg, PromptAdapter)
+    kind = peft.PrefixTuningConfig if isinstance(cfg, PrefixAdapter) else peft.PromptTuningConfig
+    return kind(num_virtual_tokens=cfg.tokens, task_type=task)
+
+
+def _check_kind(path: str, name: str) -> None:
+    """Makes sure that a directory holds an adapter of the configured kind.
+
+    Raises:
+        ModelError: If it does not.
+    """
+    found = json.loads(Path(path, "adapter_config.json").read_text()).get("peft_type")
+    if found != PEFT_TYPES[name]:
+        names = {kind: name for name, kind in PEFT_TYPES.items()}
+        raise ModelError(f"adapter.path={path}: is a {found} adapter; adapter={names.get(found)}")
+
+
+@contextmanager
+def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
+    """Turns peft's exceptions into one sentence."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except (ValueError, KeyError, TypeError, RuntimeError, OSError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "arget" not in reason:
+            raise ModelError(f"adapter={cfg.name}: {reason}") from error
+        linear = (n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear))
+        layers = ", ".join(list(dict.fromkeys(linear)))
+        raise ModelError(
+            f"adapter.targets: {reason.rstrip('.')}; {type(model).__name__} has the linear layers {layers}"
+        ) from error
+
+
+def merged(loaded: Loaded) -> Any:
+    """Returns the model with its adapter merged into the weights, as transformers made it.
+
+    Raises:
+        ModelError: If the adapter has no weights to merge into.
+    """
+    if isinstance(loaded.model, VirtualTokens):
+        raise ModelError("--merge: virtual tokens are no weights of the model; export without it")
+    return loaded.adapter.merge_and_unload() if loaded.adapter is not None else loaded.model

@@ -1,0 +1,195 @@
+"""Settings of adapters, one dataclass each: what is trained of a model. Needs neither torch nor peft."""
+
+import re
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+Problems = list[tuple[str, str]]
+"""(key, what would be right), one pair for each value out of range."""
+
+
+@dataclass
+class AdapterConfig:
+    """What the settings of every adapter have.
+
+    Attributes:
+        name: The adapter's name in `ADAPTERS`.
+        eps: The ε of a method whose own ε is at its default; None leaves it there.
+        lr_grid: Optimizer name -> learning rates to choose from, in place of the model's.
+    """
+
+    name: str = "none"
+    eps: float | None = None
+    lr_grid: dict[str, Any] = field(default_factory=dict)
+
+    kinds: ClassVar[tuple[str, ...]] = ("decoder", "masked")
+    """Kinds of models that it fits."""
+
+    own_rates: ClassVar[bool] = False
+    """Whether learning rates come from `lr_grid` here; False: from the model's."""
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        found = [
+            ("lr_grid", f"must list numbers greater than 0 for {name}")
+            for name, grid in self.lr_grid.items()
+            if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
+        ]
+        if self.eps is not None and not self.eps > 0:
+            found.append(("eps", "must be greater than 0, or null"))
+        return found
+
+
+COMMON = ("name", "eps", "lr_grid", "path")
+"""Settings that an adapter's files do not decide."""
+
+
+def _default(field: Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is MISSING else factory()
+
+
+@dataclass
+class NoAdapter(AdapterConfig):
+    """Every parameter of the model is trained; of a quantised model, all that is not quantised."""
+
+
+@dataclass
+class PeftAdapter(AdapterConfig):
+    """What the adapters of the library peft have.
+
+    Attributes:
+        path: Directory with an exported adapter to go on from; None begins a new one.
+    """
+
+    path: str | None = None
+
+    own_rates: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        found = super().problems()
+        if self.path is not None and not Path(self.path, "adapter_config.json").is_file():
+            found.append(("path", "must be a directory with adapter_config.json, or null"))
+        elif self.path is not None:
+            given = [f.name for f in fields(self) if getattr(self, f.name) != _default(f)]
+            right = "must be left out with adapter.path, whose files decide it"
+            found += [(key, right) for key in given if key not in COMMON]
+        return found
+
+
+@dataclass
+class LoraAdapter(PeftAdapter):
+    """Matrices of low rank beside linear layers: W x + α/r · B A x.
+
+    Attributes:
+        r: Rank, ≥ 1.
+        alpha: α > 0.
+        targets: Ends of the names of the layers; empty takes peft's for the architecture.
+    """
+
+    name: str = "lora"
+    r: int = 8
+    alpha: float = 16
+    targets: list[str] = field(default_factory=list)
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        checks = (("r", self.r >= 1, "be at least 1"), ("alpha", self.alpha > 0, "be above 0"))
+        return super().problems() + [(key, f"must {right}") for key, ok, right in checks if not ok]
+
+
+@dataclass
+class IA3Adapter(PeftAdapter):
+    """Scales of the outputs of attention's layers and of the inputs of a feed-forward layer.
+
+    Attributes:
+        targets: Ends of the names of the layers; empty takes peft's for the architecture.
+        feedforward: Which of the targets have their inputs scaled; empty takes peft's.
+    """
+
+    name: str = "ia3"
+    targets: list[str] = field(default_factory=list)
+    feedforward: list[str] = field(default_factory=list)
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        found = super().problems()
+        if not set(self.feedforward) <= set(self.targets):
+            found.append(("feedforward", "must be among adapter.targets"))
+        return found
+
+
+@dataclass
+class PromptAdapter(PeftAdapter):
+    """Embeddings of virtual tokens in front of every text, at first those of random tokens.
+
+    Attributes:
+        tokens: Virtual tokens, ≥ 1.
+    """
+
+    name: str = "prompt"
+    tokens: int = 10
+
+    kinds: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        found = super().problems()
+        return found if self.tokens >= 1 else [*found, ("tokens", "must be at least 1")]
+
+
+@dataclass
+class PrefixAdapter(PromptAdapter):
+    """Keys and values of virtual tokens in front of every text, in every layer.
+
+    Attributes:
+        real_activations: Begin with the keys and values of random tokens, as MeZO; False begins with normals.
+    """
+
+    name: str = "prefix"
+    tokens: int = 5
+    real_activations: bool = True
+
+
+@dataclass
+class LayersAdapter(AdapterConfig):
+    """The parameters whose names a pattern is found in.
+
+    Attributes:
+        pattern: Regular expression, searched in the full names.
+    """
+
+    name: str = "layers"
+    pattern: str = ""
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            return [*super().problems(), ("pattern", f"must be a regular expression ({error})")]
+        if self.pattern:
+            return super().problems()
+        right = "must be given: a regular expression for names of parameters, as layers\\.11\\."
+        return [*super().problems(), ("pattern", right)]
+
+
+@dataclass
+class BiasAdapter(AdapterConfig):
+    """The parameters that their modules call `bias`."""
+
+    name: str = "bias"
+
+
+ADAPTERS: dict[str, type[AdapterConfig]] = {
+    "none": NoAdapter,
+    "lora": LoraAdapter,
+    "prefix": PrefixAdapter,
+    "prompt": PromptAdapter,
+    "ia3": IA3Adapter,
+    "layers": LayersAdapter,
+    "bias": BiasAdapter,
+}
+"""Registry: name -> settings. It drives the schema; `zo.lm.adapt` makes the adapters."""

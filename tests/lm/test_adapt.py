@@ -1,0 +1,167 @@
+"""Adapters: what they compute at first, what moves, and that every exact restore policy measures the same."""
+
+import pytest
+import torch
+
+from tests.lm.test_scoring import SHAPES, make_examples
+from tests.support.plain_scoring import plain_scores
+from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, gpt2, llama, opt, tokenizer
+from zo.lm.adapt import adapt, merged
+from zo.lm.adapter_config import ADAPTERS
+from zo.lm.config import ModelError
+from zo.lm.load import Loaded
+from zo.lm.scoring import CandidateScorer
+from zo.optim import OPTIMIZERS
+from zo.tasks import Encoded
+from zo.weights.space import ParameterSpace
+
+SETTINGS = {
+    "lora": {"r": 2},
+    "prefix": {"tokens": 3},
+    "prompt": {"tokens": 3},
+    "ia3": {},
+    "layers": {"pattern": r"layers?\.1\."},
+    "bias": {},
+}
+PEFT = ("lora", "prefix", "prompt", "ia3")
+
+
+def adapted(model, name, kind="decoder", seed=0, **settings):
+    cfg = ADAPTERS[name](**{**SETTINGS[name], **settings})
+    return adapt(Loaded(model, tokenizer(), kind=kind), cfg, seed)
+
+
+def moved(loaded, restore, method="mezo", noise="philox", steps=3):
+    """Returns θ and the losses after a few steps on one mini-batch."""
+    params = ParameterSpace.of(loaded.model, restore, noise)
+    cfg = OPTIMIZERS[method].config(eps=1e-2)
+    optimizer = OPTIMIZERS[method].optimizer(params, cfg, lr=1e-2, seed=1)
+    scorer = CandidateScorer(loaded.model, pad_id=1)
+    batch = scorer.collate(make_examples(SHAPES["several tokens"]))
+    losses = [optimizer.step(lambda: scorer.loss(batch)).losses for _ in range(steps)]
+    params.settle()
+    return [t.clone() for t in params.tensors], losses
+
+
+@pytest.mark.parametrize("method", ["mezo", "bszo"])
+@pytest.mark.parametrize("architecture", ["llama", "opt"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method):
+    if (name, architecture) == ("bias", "llama"):
+        pytest.skip("Llama has no biases")
+    (snapshot, losses), (streamed, same) = (
+        moved(adapted(DECODERS[architecture](), name), restore, method)
+        for restore in ("snapshot", "streamed")
+    )
+    assert losses == same
+    assert all(torch.equal(a, b) for a, b in zip(snapshot, streamed, strict=True))
+    model = adapted(DECODERS[architecture](), name).model
+    start = [p for p in model.parameters() if p.requires_grad]
+    assert any(not torch.equal(a, b) for a, b in zip(snapshot, start, strict=True))
+
+
+@pytest.mark.parametrize("shape", ["one token", "several tokens"])
+@pytest.mark.parametrize("architecture", DECODERS)
+@pytest.mark.parametrize("name", ["prefix", "prompt"])
+def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architecture, shape):
+    """Also where texts share rows, and although an evaluation sorts them."""
+    model, examples = DECODERS[architecture](), make_examples(SHAPES[shape])
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        adapted(model, name)  # draws what it needs from its own seed
+        expected_next = torch.rand(())
+        torch.manual_seed(5)
+        assert torch.rand(()) == expected_next, "the global random state is left alone"
+        torch.manual_seed(0)
+        tokens = torch.randint(VOCABULARY, (3,)).tolist()
+    longer = [Encoded(tokens + e.prompt_ids, e.candidate_ids, e.label) for e in examples]
+    expected = torch.tensor(plain_scores(DECODERS[architecture](), longer))
+    scorer = CandidateScorer(adapted(DECODERS[architecture](), name).model, pad_id=1)
+    torch.testing.assert_close(scorer.scores(scorer.collate(examples)), expected, rtol=0, atol=1e-4)
+    found = scorer.evaluate(examples, 60)
+    assert found.predictions == expected.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "opt", "gpt2"])
+@pytest.mark.parametrize("name", ["lora", "ia3"])
+def test_a_merged_model_scores_as_the_adapter_did(name, architecture):
+    examples = make_examples(SHAPES["several tokens"])
+    before = torch.tensor(plain_scores(DECODERS[architecture](), examples))
+    loaded = adapted(DECODERS[architecture](), name)
+    for p in loaded.model.parameters():
+        if p.requires_grad:
+            p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3))
+    scorer = CandidateScorer(loaded.model, pad_id=1)
+    scores = scorer.scores(scorer.collate(examples))
+    assert (scores - before).abs().max() > 0.01
+    model = merged(loaded)
+    assert [n for n, _ in model.named_parameters()] == [
+        n for n, _ in DECODERS[architecture]().named_parameters()
+    ]
+    torch.testing.assert_close(
+        torch.tensor(plain_scores(model, examples)), scores, rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["prefix", "prompt"])
+def test_virtual_tokens_cannot_be_merged(name):
+    with pytest.raises(ModelError, match="export without it"):
+        merged(adapted(llama(), name))
+
+
+@pytest.mark.parametrize("architecture", MASKED)
+@pytest.mark.parametrize("name", ["lora", "ia3", "bias", "layers"])
+def test_masked_models_take_adapters_that_add_no_tokens(name, architecture):
+    model = MASKED[architecture]()
+    examples = [Encoded([5, 4, 7, 9], [[3], [8]], 1, mask_at=1)]
+    scorer = CandidateScorer(model, pad_id=1, kind="masked")
+    before = scorer.scores(scorer.collate(examples))
+    settings = {"pattern": r"layer\.1\."} if name == "layers" else {}
+    loaded = adapted(model, name, "masked", **settings)
+    scorer = CandidateScorer(loaded.model, pad_id=1, kind="masked")
+    assert torch.equal(scorer.scores(scorer.collate(examples)), before), "as before the first step"
+
+
+def test_only_what_is_named_is_trained_and_the_note_says_how_much():
+    loaded = adapted(llama(), "layers", pattern=r"layers\.1\.mlp")
+    trained = {n: p.numel() for n, p in loaded.model.named_parameters() if p.requires_grad}
+    assert set(trained) == {f"model.layers.1.mlp.{n}_proj.weight" for n in ("gate", "up", "down")}
+    total = sum(p.numel() for p in loaded.model.parameters())
+    (note,) = loaded.notes
+    count = sum(trained.values())
+    assert note == (
+        f"adapter=layers: {count:,} parameters are trained, {count / total:.2%} of the model's {total:,}"
+    )
+
+
+def test_first_values_follow_the_seed_alone():
+    def first(seed):
+        torch.manual_seed(seed + 7)  # is not what decides
+        params = adapted(opt(), "lora", seed=seed).model.named_parameters()
+        return torch.cat([p.flatten() for n, p in params if "lora_A" in n])
+
+    assert torch.equal(first(0), first(0))
+    assert not torch.equal(first(0), first(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "settings", "said"),
+    [
+        (llama, "bias", {}, "adapter=bias: LlamaForCausalLM has no biases; there are model."),
+        (llama, "layers", {"pattern": "layer9"}, "adapter.pattern=layer9: is found in no name"),
+        (llama, "lora", {"targets": ["query"]}, "has the linear layers q_proj, k_proj, v_proj"),
+        (opt, "ia3", {"targets": ["query"]}, "adapter.targets: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(model, name, settings, said):
+    with pytest.raises(ModelError) as error:
+        adapted(model(), name, **settings)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", PEFT)
+def test_an_adapter_of_half_precision_keeps_the_models_dtype(name):
+    loaded = adapted(gpt2().to(torch.bfloat16), name)
+    trained = [p for p in loaded.model.parameters() if p.requires_grad]
+    assert {p.dtype for p in trained} == {torch.bfloat16}
