@@ -329,6 +329,11 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     if run.model.kind not in run.adapter.kinds:
         right = f"is for decoders, and {run.model.name} is a {run.model.kind} model; take lora, ia3, layers or bias"
         yield Problem("adapter", run.adapter.name, right)
+    if run.adapter.name == "scales" and run.model.quantization is None:
+        right = (
+            "must be int8 or int4 with adapter=scales, which trains the scales of quantised weights"
+        )
+        yield Problem("model.quantization", None, right)
     lozo, decay = run.optimizer.name == "lozo", getattr(run.optimizer, "weight_decay", 0.0)
     if run.precision.restore in RESTORE_POLICIES:
         for key, right in conflicts(run.precision.restore, low_rank=lozo, decay=decay):

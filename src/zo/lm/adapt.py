@@ -22,10 +22,12 @@ from zo.lm.adapter_config import (
     PeftAdapter,
     PrefixAdapter,
     PromptAdapter,
+    ScalesAdapter,
 )
 from zo.lm.config import ModelError
 from zo.lm.float16 import widen
 from zo.lm.load import Loaded
+from zo.lm.quantise import QuantisedLinear, count, dequantise
 from zo.lm.quiet import quiet
 from zo.lm.virtual_tokens import VirtualTokens
 
@@ -49,7 +51,7 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
     """
     if cfg.name == "none":
         return loaded
-    total = sum(p.numel() for p in loaded.model.parameters())
+    total = count(loaded.model)
     if isinstance(cfg, PeftAdapter):
         devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), quiet(), warnings.catch_warnings():
@@ -73,7 +75,12 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
         ModelError: If there are none.
     """
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if isinstance(cfg, LayersAdapter):
+    if isinstance(cfg, ScalesAdapter):
+        layers = [m for m in model.named_modules() if isinstance(m[1], QuantisedLinear)]
+        own |= {f"{name}.scale": layer.scale for name, layer in layers}
+        chosen = {f"{name}.scale" for name, _ in layers}
+        wrong = "adapter=scales: no weight is quantised"
+    elif isinstance(cfg, LayersAdapter):
         chosen = {name for name in own if re.search(cfg.pattern, name)}
         wrong = f"adapter.pattern={cfg.pattern}: is found in no name of a parameter"
     else:
@@ -96,12 +103,20 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
     except ImportError:
         raise ModelError(f"adapter={cfg.name}: needs `pip install peft`") from None
     model, options = loaded.model, {"autocast_adapter_dtype": False}
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(model.device)
     with _refusals(model, cfg):
         if cfg.path is None:
             made = peft.get_peft_model(model, _peft_config(cfg, loaded), **options)
         else:
             _check_kind(cfg.path, cfg.name)
-            made = peft.PeftModel.from_pretrained(model, cfg.path, is_trainable=True, **options)
+            virtual = isinstance(cfg, PromptAdapter)  # peft loads these for inference alone
+            made = peft.PeftModel.from_pretrained(
+                model, cfg.path, is_trainable=not virtual, **options
+            )
+            if virtual:
+                made.active_peft_config.inference_mode = False
+                made.prompt_encoder.requires_grad_(True)
     for p in made.parameters():
         if p.requires_grad:
             p.data = p.data.to(model.device, model.dtype)
@@ -112,8 +127,6 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
         return replace(loaded, adapter=made)
     wrapped = VirtualTokens(made)
     if cfg.path is None:
-        vocabulary = model.get_input_embeddings().weight.shape[0]
-        tokens = torch.randint(vocabulary, (cfg.tokens,)).to(model.device)
         wrapped.begin_from(tokens)
         if isinstance(cfg, PrefixAdapter) and not cfg.real_activations:
             weight = wrapped.base_model.encoder.embedding.weight
@@ -171,11 +184,12 @@ def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
 
 
 def merged(loaded: Loaded) -> Any:
-    """Returns the model with its adapter merged into the weights, as transformers made it.
+    """Returns the model with its adapter merged into the weights, none of them quantised, as transformers made it.
 
     Raises:
         ModelError: If the adapter has no weights to merge into.
     """
     if isinstance(loaded.model, VirtualTokens):
         raise ModelError("--merge: virtual tokens are no weights of the model; export without it")
+    dequantise(loaded.model)
     return loaded.adapter.merge_and_unload() if loaded.adapter is not None else loaded.model

@@ -183,6 +183,15 @@ class BiasAdapter(AdapterConfig):
     name: str = "bias"
 
 
+@dataclass
+class ScalesAdapter(AdapterConfig):
+    """The scales of quantised weights; their integers stay as they are."""
+
+    name: str = "scales"
+
+    own_rates: ClassVar[bool] = True
+
+
 ADAPTERS: dict[str, type[AdapterConfig]] = {
     "none": NoAdapter,
     "lora": LoraAdapter,
@@ -191,5 +200,6 @@ ADAPTERS: dict[str, type[AdapterConfig]] = {
     "ia3": IA3Adapter,
     "layers": LayersAdapter,
     "bias": BiasAdapter,
+    "scales": ScalesAdapter,
 }
 """Registry: name -> settings. It drives the schema; `zo.lm.adapt` makes the adapters."""

@@ -9,6 +9,7 @@ MISSING: Any = "???"
 
 KINDS = ("decoder", "masked")
 WEIGHTS = ("pretrained", "random")
+QUANTIZATIONS = (None, "int8", "int4")
 STAND_IN = "package:zo/assets/reviews-tiny"
 """Its tokenizer stands in for the one of a model with random weights."""
 
@@ -32,6 +33,7 @@ class ModelConfig:
         gguf_file: name of the GGUF file at a `path` that is a hub id or a directory.
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
+        quantization: ``int8`` or ``int4``: of the linear layers' weights, see `zo.lm.quantise`.
         lr_grid: optimizer name -> learning rates of its sweep.
         lr_grid_of: name of the model that `lr_grid` was made for, if `path` leads to another one.
         paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
@@ -47,6 +49,7 @@ class ModelConfig:
     gguf_file: str | None = None
     sha256: str | None = None
     attention: str = "sdpa"
+    quantization: str | None = None
     lr_grid: dict[str, Any] = field(default_factory=dict)
     lr_grid_of: str = ""
     paper: dict[str, str] = field(default_factory=dict)
@@ -62,6 +65,11 @@ class ModelConfig:
         for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
             if getattr(self, key) not in options:
                 found.append((key, f"must be {' or '.join(options)}"))
+        if self.quantization not in QUANTIZATIONS:
+            right = (
+                "must be int8, int4 or null; bitsandbytes' formats need CUDA and are not offered"
+            )
+            found.append(("quantization", right))
         if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))
         return found

@@ -14,6 +14,7 @@ import torch
 from zo.lm.config import ModelConfig, ModelError
 from zo.lm.float16 import widen
 from zo.lm.heads import check_head
+from zo.lm.quantise import quantise
 from zo.lm.quiet import quiet
 from zo.lm.source import explained, source_of
 from zo.lm.tokenizer import of_source, stand_in
@@ -60,6 +61,9 @@ def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device)
     loaded = replace(loaded, model=model.to(device).eval(), kind=model_cfg.kind)
     if dtype == torch.float16 and torch.device(device).type == "cpu":
         widen(model)
+    if model_cfg.quantization is not None:
+        note = quantise(model, model_cfg.quantization)
+        loaded = replace(loaded, notes=(*loaded.notes, note))
     model.config.use_cache = False
     check_head(model, model_cfg.kind)
     return loaded

@@ -1,0 +1,131 @@
+"""Quantised weights: linear layers that hold integers and scales, quantised by the library torchao.
+
+    W[i, j] = scale[i, g(j)] · q[i, j]        q: int8, one scale per row; or int4, one scale per group of a row
+
+A layer computes with W in the scales' dtype, made at every call. int4 stands two to a byte: torchao itself keeps it in
+eight bits on a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zo.lm.config import ModelError
+from zo.lm.quiet import quiet
+
+GROUP = 32
+"""Weights per scale of int4; a row whose length is no multiple of it has one scale."""
+
+
+class QuantisedLinear(nn.Linear):
+    """A linear layer with integer weights.
+
+    Attributes:
+        weight: q, int8, (out, in); or two int4, each with 8 added, columns j and j + in/2, in a byte, (out, in/2).
+        scale: Of the groups of each row.  # (out, groups)
+        bias: As of the layer before.
+    """
+
+    def __init__(self, layer: nn.Linear, q: Tensor, scale: Tensor, four_bits: bool):
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        if four_bits:
+            low, high = (q + 8).to(torch.uint8).chunk(2, dim=1)
+            q = (low | high << 4).view(torch.int8)
+        self.weight = nn.Parameter(q.contiguous(), requires_grad=False)
+        self.scale = nn.Parameter(scale.to(layer.weight.dtype).contiguous(), requires_grad=False)
+        self.bias = layer.bias
+
+    def dequantised(self) -> Tensor:
+        """Returns W in the scales' dtype.  # (out, in)."""
+        if self.weight.shape[1] == self.in_features:
+            q = self.weight.to(self.scale.dtype)
+        else:
+            packed = self.weight.view(torch.uint8)
+            halves = torch.stack([packed & 15, packed >> 4], 1)  # (out, 2, in/2)
+            q = halves.flatten(1).to(self.scale.dtype).sub_(8)
+        groups, scale = q.unflatten(1, (self.scale.shape[1], -1)), self.scale[..., None]
+        product = groups * scale if torch.is_grad_enabled() else groups.mul_(scale)
+        return product.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns x Wᵀ + b."""
+        weight, bias = self.dequantised(), self.bias
+        if x.dtype != torch.float16 or x.device.type != "cpu":
+            return F.linear(x, weight, bias)
+        wide = None if bias is None else bias.float()  # as `zo.lm.float16`
+        return F.linear(x.float(), weight.float(), wide).to(x.dtype)
+
+
+def quantise(model: Any, bits: str) -> str:
+    """Replaces the linear layers below a model's head, one by one; returns a sentence about their memory.
+
+    Args:
+        model: As transformers returns it.
+        bits: `int8` or `int4`.
+
+    Raises:
+        ModelError: If torchao is missing, or no layer can be quantised.
+    """
+    before, total, head = weight_bytes(model), count(model), model.get_output_embeddings()
+    quantised = 0
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            plain = type(layer) is nn.Linear and layer is not head
+            if plain and (bits == "int8" or layer.in_features % 2 == 0):
+                setattr(parent, name, _quantised(layer, bits))
+                quantised += layer.weight.numel()
+    if not quantised:
+        raise ModelError(f"model.quantization: {type(model).__name__} has no linear layers")
+    return (
+        f"model.quantization={bits}: {quantised:,} of {total:,} parameters; the weights take "
+        f"{weight_bytes(model) / 2**20:.1f} MiB, {before / 2**20:.1f} MiB without"
+    )
+
+
+def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
+    """Returns a layer with the integers and scales that torchao gives it."""
+    try:
+        with quiet():
+            from torchao import quantization as torchao
+    except ImportError:
+        raise ModelError("model.quantization: needs `pip install torchao`") from None
+    group = GROUP if layer.in_features % GROUP == 0 else layer.in_features
+    how: Any = torchao.Int8WeightOnlyConfig()
+    if bits == "int4":
+        how = torchao.IntxWeightOnlyConfig(
+            weight_dtype=torch.int4, granularity=torchao.PerGroup(group)
+        )
+    copy = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    copy.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
+    holder = nn.Sequential(copy)
+    torchao.quantize_(holder, how)
+    weight: Any = holder[0].weight
+    return QuantisedLinear(layer, weight.qdata, weight.scale, bits == "int4")
+
+
+def dequantise(model: nn.Module) -> None:
+    """Puts ordinary linear layers, with the weights that are computed with, in the place of quantised ones."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, QuantisedLinear):
+                plain = nn.Linear(layer.in_features, layer.out_features, False, device="meta")
+                plain.weight = nn.Parameter(layer.dequantised().detach(), requires_grad=False)
+                plain.bias = layer.bias
+                setattr(parent, name, plain)
+
+
+def count(model: nn.Module) -> int:
+    """Returns the number of a model's parameters, those that are quantised included."""
+    layers = [m for m in model.modules() if isinstance(m, QuantisedLinear)]
+    stored = sum(m.weight.numel() + m.scale.numel() for m in layers)
+    held = sum(m.in_features * m.out_features for m in layers)
+    return sum(p.numel() for p in model.parameters()) - stored + held
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Returns the bytes of a model's parameters."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())

@@ -1,0 +1,97 @@
+"""Quantised weights: close to the model, smaller, and trained around or by their scales alone."""
+
+import pytest
+import torch
+
+from tests.lm.test_adapt import adapted, moved
+from tests.lm.test_scoring import SHAPES, make_examples
+from tests.support.tiny_models import llama, opt, roberta
+from zo.lm.adapt import merged
+from zo.lm.quantise import QuantisedLinear, count, dequantise, quantise, weight_bytes
+from zo.lm.scoring import CandidateScorer
+from zo.weights.space import ParameterSpace
+
+BITS = ("int8", "int4")
+
+
+def quantised(bits, make=llama, dtype=torch.float32):
+    model = make().to(dtype)
+    quantise(model, bits)
+    return model
+
+
+@pytest.mark.parametrize("make", [llama, opt, roberta])
+@pytest.mark.parametrize(("bits", "levels"), [("int8", 127), ("int4", 7.5)])
+def test_each_weight_is_within_half_a_step_of_what_it_was(bits, levels, make):
+    before, model = make(), quantised(bits, make)
+    dense = dict(before.named_modules())
+    found = {n: m for n, m in model.named_modules() if isinstance(m, QuantisedLinear)}
+    assert found
+    for name, layer in found.items():
+        weight = dense[name].weight
+        step = layer.scale.repeat_interleave(weight.shape[1] // layer.scale.shape[1], 1)
+        assert ((layer.dequantised() - weight).abs() <= 0.51 * step).all()
+        assert layer.scale.max() <= 1.01 * weight.abs().max() / levels
+    assert not isinstance(model.get_output_embeddings(), QuantisedLinear)
+    assert count(model) == count(before)
+
+
+@pytest.mark.parametrize(("bits", "share"), [("int8", 0.3), ("int4", 0.19)])
+def test_the_sentence_tells_the_memory_with_and_without(bits, share):
+    model = llama(hidden_size=64, intermediate_size=256)
+    before = weight_bytes(model)
+    linear = sum(m.weight.numel() for m in model.model.modules() if type(m) is torch.nn.Linear)
+    said = quantise(model, bits)
+    after = weight_bytes(model)
+    assert before - after > (1 - share) * 4 * linear
+    assert said == (
+        f"model.quantization={bits}: {linear:,} of {count(model):,} parameters; the weights take "
+        f"{after / 2**20:.1f} MiB, {before / 2**20:.1f} MiB without"
+    )
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("name", ["lora", "ia3", "prefix", "none", "scales"])
+def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, bits):
+    runs = []
+    for restore in ("snapshot", "streamed"):
+        loaded = adapted(quantised(bits), name)
+        layers = [m for m in loaded.model.modules() if isinstance(m, QuantisedLinear)]
+        integers = [m.weight.clone() for m in layers]
+        runs.append(moved(loaded, restore))
+        assert all(torch.equal(m.weight, q) for m, q in zip(layers, integers, strict=True))
+    (snapshot, losses), (streamed, same) = runs
+    assert losses == same
+    assert all(torch.equal(a, b) for a, b in zip(snapshot, streamed, strict=True))
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_scales_alone_are_trained_and_reached_by_backpropagation(bits):
+    loaded = adapted(quantised(bits), "scales")
+    names = ParameterSpace.of(loaded.model).names
+    assert len(names) == 2 * 7
+    assert all(name.endswith("_proj.scale") for name in names)
+    scorer = CandidateScorer(loaded.model, pad_id=1)
+    scorer.differentiable_loss(scorer.collate(make_examples(SHAPES["one token"]))).backward()
+    assert all(p.grad.abs().max() > 0 for p in loaded.model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bits", BITS)
+def test_what_is_exported_has_ordinary_weights_and_scores_as_the_quantised_model(bits, dtype):
+    loaded = adapted(quantised(bits, opt, dtype), "lora")
+    scorer = CandidateScorer(loaded.model, pad_id=1)
+    batch = scorer.collate(make_examples(SHAPES["several tokens"]))
+    expected = scorer.scores(batch)
+    model = merged(loaded)
+    assert not any(isinstance(m, QuantisedLinear) for m in model.modules())
+    assert list(model.state_dict()) == list(opt().state_dict())
+    found = CandidateScorer(model, pad_id=1).scores(batch)
+    torch.testing.assert_close(found, expected, rtol=0, atol=30 * torch.finfo(dtype).eps)
+
+
+def test_dequantising_leaves_a_plain_model_as_it_is():
+    model = opt()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    dequantise(model)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
