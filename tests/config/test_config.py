@@ -20,6 +20,8 @@ GROUPS = {
 }
 CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
+ADAPTERS_NEED = {"layers": ["adapter.pattern=x"], "scales": ["model.quantization=int4"]}
+
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
 RATES = "must be a list of numbers greater than 0, as [1e-4,1e-3]"
@@ -46,7 +48,7 @@ def problems_of(*overrides, multirun=False):
 )
 def test_every_committed_option_composes_and_validates(group, option):
     extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
-    extra += ["adapter.pattern=x"] if option == "layers" else []
+    extra += ADAPTERS_NEED.get(option, [])
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
@@ -69,8 +71,7 @@ def test_a_methods_yaml_gives_the_defaults_of_its_dataclass(name):
 
 @pytest.mark.parametrize("name", GROUPS["adapter"])
 def test_an_adapters_yaml_gives_the_defaults_of_its_dataclass(name):
-    pattern = ["adapter.pattern=x"] if name == "layers" else []
-    found = vars(the_run(f"adapter={name}", "lr=1e-6", *pattern).adapter)
+    found = vars(the_run(f"adapter={name}", "lr=1e-6", *ADAPTERS_NEED.get(name, [])).adapter)
     expected = vars(ADAPTERS[name](*[name]))
     free = ("eps", "lr_grid", "pattern")  # an adapter's own, or to be given
     assert {k: v for k, v in found.items() if k not in free} == {
