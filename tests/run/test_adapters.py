@@ -17,7 +17,11 @@ from zo.run.rows import read_rows, trajectory_of
 from zo.run.runner import run
 
 EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed", "lr=1e-3")
-ADAPTERS = ("lora", "prefix", "ia3")
+ADAPTERS = [
+    "lora",
+    pytest.param("prefix", marks=pytest.mark.process),
+    pytest.param("ia3", marks=pytest.mark.process),
+]
 
 
 def directory_of(cfg) -> Path:
@@ -100,7 +104,7 @@ def test_an_exported_adapter_loads_in_peft_and_predicts_as_the_run(make_run, tmp
         assert predictions(plain, session, cfg) == summary["best/test_predictions"]
 
 
-@pytest.mark.parametrize("adapter", ["lora", "ia3"])
+@pytest.mark.parametrize("adapter", [ADAPTERS[0], ADAPTERS[2]])
 def test_a_merged_export_loads_in_transformers_and_predicts_as_the_run(make_run, tmp_path, adapter):
     cfg = make_run(f"adapter={adapter}", *EXACT, "lr=1e-2", "eval_every=1")
     summary = run(cfg)
@@ -125,7 +129,7 @@ def test_virtual_tokens_are_not_merged_and_nothing_is_written(make_run, tmp_path
     assert not out.exists()
 
 
-@pytest.mark.parametrize("adapter", ["lora", "prefix"])
+@pytest.mark.parametrize("adapter", ADAPTERS[:2])
 def test_one_goes_on_from_an_exported_adapter(make_run, tmp_path, adapter):
     cfg = make_run(f"adapter={adapter}", *EXACT)
     run(cfg)
