@@ -14,7 +14,7 @@ from torch import Tensor
 import zo.noise.registry
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
-from zo.weights.directions import Gaussian, LowRank, Preconditioned, fused
+from zo.weights.directions import Gaussian, LowRank, Preconditioned, Rademacher, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
 
@@ -275,20 +275,22 @@ def test_preconditioned_passes_agree():
         torch.testing.assert_close(a, b, rtol=2.0**-23, atol=2.0**-30)
 
 
-def test_what_is_fused_is_gaussian_of_one_engine_and_one_h():
+def test_what_is_fused_is_of_one_distribution_one_engine_and_one_h():
     drawer = engine("philox")
-    z = [Gaussian(key, drawer) for key in KEYS]
+    z, sign = [Gaussian(key, drawer) for key in KEYS], Rademacher(KEY, drawer)
     h, g = [torch.ones(3)], [torch.ones(3)]
     found = fused([(0.5, z[0]), (0.25, z[1])], h[0])
     assert (found.engine, found.h) == (drawer, None)
     assert found.terms == [(0.5, KEYS[0]), (0.25, KEYS[1])]
     assert fused([(1.0, Preconditioned(z[0], h)), (1.0, Preconditioned(z[1], h))], h[0]).h is h
+    assert [fused([(1.0, part)], h[0]).signs for part in (z[0], sign)] == [False, True]
     low_rank = LowRank(KEY, KEY._replace(stream=1), rank=1, engine=drawer)
     for terms in (
         [],
         [Gaussian(KEY)],  # torch's generator
         [z[0], Gaussian(KEY)],
         [z[0], low_rank],
+        [z[0], sign],
         [z[0], Preconditioned(z[1], h)],
         [Preconditioned(z[0], g), Preconditioned(z[1], h)],
         [Preconditioned(low_rank, h)],
@@ -398,10 +400,11 @@ import collections, re, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from zo.noise import cuda
-for dtype, extra in (("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"rows": None})):
+kinds = ("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"rows": None}), ("bf16", {"SIGNS": True})
+for dtype, extra in kinds:
     types = dict.fromkeys(("out", "theta", "scale"), "*" + dtype) | {"rows": "*i64", "table": "*i64"}
     types |= dict.fromkeys(("count", "pending", "tensor", "start", "width", "parts"), "i32") | {"keep": "fp32"}
-    fixed = {"AT_RANDOM": False, "BLOCK": cuda.BLOCK, **extra}
+    fixed = {"AT_RANDOM": False, "SIGNS": False, "BLOCK": cuda.BLOCK, **extra}
     types |= dict.fromkeys(fixed, "constexpr")
     kernel = triton.compile(
         ASTSource(cuda._pass, types, fixed), target=GPUTarget("cuda", 90, 32),
@@ -417,7 +420,7 @@ for dtype, extra in (("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"row
         timeout=300,
         env=without_interpreter(),
     )
-    expected = "bf16 False True True\nfp16 False True False\nfp32 False True False\n"
+    expected = "bf16 False True True\nfp16 False True False\nfp32 False True False\nbf16 False False True\n"
     assert done.stdout == expected, done.stderr
 
 

@@ -54,11 +54,14 @@ def hizoo_by(passes, dtype, state, in_float32, back, decay, at_random, on="cpu")
     return [at.p.cpu(), h.cpu()]
 
 
-def adam_by(passes, dtype, state, directions, back, decay, at_random, on="cpu") -> list[Tensor]:
+def adam_by(
+    passes, dtype, state, directions, back, decay, at_random, on="cpu", signs=False
+) -> list[Tensor]:
     at, m = place(dtype, decay, at_random, on), values(3, state).to(on)
     v = values(4, state, positive=True).to(on)
     gradient = [(0.7 - j, key) for j, key in enumerate(KEYS[:directions])]
-    passes.adam(at, m, v, gradient, AdamScalars(back, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02))
+    scalars = AdamScalars(back, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02)
+    passes.adam(at, m, v, gradient, scalars, signs)
     return [at.p.cpu(), m.cpu(), v.cpu()]
 
 
@@ -77,8 +80,8 @@ def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
     for move in MOVES:
         given = (dtype, kept, state == "float32", *move)
         assert_equal(hizoo_by(cpu, *given), hizoo_by(reference, *given))
-        for directions in (1, 3):
-            given = (dtype, kept, directions, *move)
+        for directions, signs in ((1, False), (3, False), (3, True)):
+            given = (dtype, kept, directions, *move, "cpu", signs)
             assert_equal(adam_by(cpu, *given), adam_by(reference, *given))
 
 
@@ -93,9 +96,10 @@ def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
     for move in [(0.03, 0.25, True), (None, 0.0, False), (0.03, 0.0, False)]:
         given = (dtype, kept, state == "float32", *move)
         assert_equal(hizoo_by(cuda, *given, on), hizoo_by(reference, *given))
-        for directions in (1, 3):
+        for directions, signs in ((1, False), (3, False), (3, True)):
             given = (dtype, kept, directions, *move)
-            assert_equal(adam_by(cuda, *given, on), adam_by(reference, *given))
+            expected = adam_by(reference, *given, signs=signs)
+            assert_equal(adam_by(cuda, *given, on, signs), expected)
 
 
 def small_step(name: str, dtype: torch.dtype, state_dtype: str, **settings):
@@ -143,6 +147,7 @@ def test_hizoo_in_one_pass_is_hizoo_in_several_bit_for_bit(dtype):
         ("hizoo", {"hessian_smooth": 0.1}, (0.7, 2e-4)),
         ("mezo_adam", {"adam_eps": 1e-3}, (0.7,)),
         ("mezo_adam", {"n": 3, "weight_decay": 0.1}, (0.7, -0.4, 0.2)),
+        ("mezo_adam", {"n": 2, "directions": "rademacher"}, (0.7, -0.4)),
     ],
 )
 @pytest.mark.parametrize("state_dtype", ["param", "float32"])
@@ -208,7 +213,7 @@ for kernel in (cuda._hizoo, cuda._adam):
         names = kernel.arg_names
         types = dict.fromkeys(names, "fp32") | dict.fromkeys(("p", "h", "m", "v"), "*" + dtype)
         types |= {"table": "*i64"} | dict.fromkeys(("count", "directions", "tensor"), "i32")
-        fixed = {"PENDING": True, "IN_FLOAT32": switch, "AT_RANDOM": switch, "BLOCK": cuda.BLOCK}
+        fixed = {"PENDING": True, "SIGNS": switch, "IN_FLOAT32": switch, "AT_RANDOM": switch, "BLOCK": cuda.BLOCK}
         fixed = {name: value for name, value in fixed.items() if name in names}
         types = {name: types[name] for name in names} | dict.fromkeys(fixed, "constexpr")
         ptx = triton.compile(

@@ -126,6 +126,7 @@ def plain_runner(opt, config, lr: float, problem: Problem):
     """A function () -> record that makes on the twin the step that `opt` is about to make."""
     settings = asdict(config)
     name = settings.pop("name")
+    settings.pop("directions", None)  # the suite's are drawn by `suite_draw`
     return RUNNERS[name](opt, settings, lr, problem, problem.twin, problem.twin_loss)
 
 

@@ -22,7 +22,10 @@ from zo.noise.engines import KeyedTerms, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 CHUNK = 1024
-"""Values that are drawn, added and written at a time; a multiple of 4."""
+"""Values that are drawn, added and written at a time; a multiple of 128."""
+
+NORMALS, SIGNS = 4, 128
+"""Values that one block of four words gives."""
 
 ALONE = 2**16
 """Values that are not worth a second thread."""
@@ -184,6 +187,12 @@ def _box_muller(w0: Any, w1: Any) -> Any:
     return float_of(U(bits_of(r * a) ^ minus_a)), float_of(U(bits_of(r * b) ^ minus_b))
 
 
+@njit(inline="always", error_model="numpy")
+def _with_sign(bits: Any, word: Any, b: Any) -> Any:
+    """The bits of a float32 with its sign changed where bit b of the word is set."""
+    return U(bits ^ U(U(word << U(31 - b)) & TOP))
+
+
 @compiled
 def draw_words(out: Any, block: Any, blocks: Any, key: Any) -> None:
     """Fills out[: 4 · blocks], uint32, with the words from position 4 · block on."""
@@ -205,6 +214,29 @@ def draw_normals(out: Any, block: Any, blocks: Any, key: Any) -> None:
 
 
 @compiled
+def draw(out: Any, position: Any, count: Any, key: Any, signs: Any) -> None:
+    """Fills out[:count] with normals, or with signs unless `signs` is None, from a block's first position on."""
+    if signs is None:
+        draw_normals(out, position // NORMALS, (count + NORMALS - 1) // NORMALS, key)
+    else:
+        words = np.empty(CHUNK // 32, U)
+        draw_words(words, position // SIGNS, (count + SIGNS - 1) // SIGNS, key)
+        for w in range((count + 31) // 32):
+            for b in range(32):
+                out[32 * w + b] = float_of(_with_sign(bits_of(ONE), words[w], b))
+
+
+@compiled
+def _add_signs(total: Any, position: Any, count: Any, key: Any, c: Any) -> None:
+    """Adds c times the signs from a position on, the first of a block, to total[:count]."""
+    words = np.empty(CHUNK // 32, U)
+    draw_words(words, position // SIGNS, (count + SIGNS - 1) // SIGNS, key)
+    for w in range((count + 31) // 32):
+        for b in range(32):
+            total[32 * w + b] += float_of(_with_sign(bits_of(c), words[w], b))
+
+
+@compiled
 def _write(out: Any, total: Any, low: Any, block: Any, rounding: Any) -> None:
     """Rounds total into out: values from position 4 · block + low on."""
     if rounding is None:
@@ -219,12 +251,17 @@ def _write(out: Any, total: Any, low: Any, block: Any, rounding: Any) -> None:
 
 
 @compiled
-def _normal(out: Any, start: Any, key: Any) -> None:
-    """Fills out, float32, with the normals from position `start` on."""
+def _block_size(signs: Any) -> Any:
+    return NORMALS if signs is None else SIGNS
+
+
+@compiled
+def _draw(out: Any, start: Any, key: Any, signs: Any) -> None:
+    """Fills out, float32, with the values from position `start` on."""
     drawn = np.empty(CHUNK, F)
-    for i in range(-(start % 4), len(out), CHUNK):
+    for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high = max(0, -i), min(CHUNK, len(out) - i)
-        draw_normals(drawn, (start + i) // 4, (high + 3) // 4, key)
+        draw(drawn, start + i, high, key, signs)
         z, part = drawn[low:high], out[i + low : i + high]
         for k in range(len(part)):
             part[k] = z[k]
@@ -248,6 +285,7 @@ def _add(
     keys: Any,
     keep: Any,
     rounding: Any,
+    signs: Any,
 ) -> None:
     """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out.
 
@@ -255,8 +293,8 @@ def _add(
     twice in a row is drawn once.
     """
     drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
-    for i in range(-(start % 4), len(out), CHUNK):
-        low, high, block = max(0, -i), min(CHUNK, len(out) - i), (start + i) // 4
+    for i in range(-(start % _block_size(signs)), len(out), CHUNK):
+        low, high, at = max(0, -i), min(CHUNK, len(out) - i), start + i
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
         share = keep if pending == 0 else ONE
         for k in range(len(total)):
@@ -265,25 +303,30 @@ def _add(
             c = coefficients[j]
             if j == pending > 0:
                 _keep(total, keep, out)
-            if j == 0 or (keys[j] != keys[j - 1]).any():
-                draw_normals(drawn, block, (high + 3) // 4, keys[j])
             if scale is None:
-                for k in range(len(total)):
-                    total[k] += c * z[k]
+                if signs is None:
+                    if j == 0 or (keys[j] != keys[j - 1]).any():
+                        draw(drawn, at, high, keys[j], None)
+                    for k in range(len(total)):
+                        total[k] += c * z[k]
+                else:  # what lies below `low` is not used
+                    _add_signs(sums, at, high, keys[j], c)
             else:
+                if j == 0 or (keys[j] != keys[j - 1]).any():
+                    draw(drawn, at, high, keys[j], signs)
                 h = scale[i + low : i + high]
                 for k in range(len(total)):
                     total[k] += c * (z[k] / np.sqrt(load(h[k])))
         if pending == len(coefficients) > 0:
             _keep(total, keep, out)
-        _write(out[i + low : i + high], total, low, block, rounding)
+        _write(out[i + low : i + high], total, low, at // 4, rounding)
 
 
 @compiled
-def _normal_rows(out: Any, rows: Any, width: Any, key: Any) -> None:
-    """`_normal` of rows of a matrix."""
+def _draw_rows(out: Any, rows: Any, width: Any, key: Any, signs: Any) -> None:
+    """`_draw` of rows of a matrix."""
     for j in range(len(rows)):
-        _normal(out[j * width : (j + 1) * width], rows[j] * width, key)
+        _draw(out[j * width : (j + 1) * width], rows[j] * width, key, signs)
 
 
 @compiled
@@ -298,15 +341,14 @@ def _add_rows(
     keys: Any,
     keep: Any,
     rounding: Any,
+    signs: Any,
 ) -> None:
     """`_add` of rows of a matrix."""
     for j in range(len(rows)):
         at = rows[j] * width
         part, of = out[j * width : (j + 1) * width], theta[at : at + width]
-        if scale is None:
-            _add(part, of, None, at, pending, coefficients, keys, keep, rounding)
-        else:
-            _add(part, of, scale[at : at + width], at, pending, coefficients, keys, keep, rounding)
+        h = None if scale is None else scale[at : at + width]
+        _add(part, of, h, at, pending, coefficients, keys, keep, rounding, signs)
 
 
 class NumbaEngine(PhiloxEngine):
@@ -315,17 +357,23 @@ class NumbaEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "cpu"
 
-    def _normal(
-        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    def _draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
     ) -> None:
-        flat, words = flat_array(out), key_words(key, tensor)
+        flat, more = flat_array(out), (key_words(key, tensor), signs or None)
         if rows is None:
-            in_parts(len(flat), lambda a, b: _normal(flat[a:b], start + a, words))
+            in_parts(len(flat), lambda a, b: _draw(flat[a:b], start + a, *more))
             return
         index, w = rows.numpy(), out.shape[1]
         in_parts(
             len(index),
-            lambda a, b: _normal_rows(flat[a * w : b * w], index[a:b], w, words),
+            lambda a, b: _draw_rows(flat[a * w : b * w], index[a:b], w, *more),
             each=w,
         )
 
@@ -341,13 +389,15 @@ class NumbaEngine(PhiloxEngine):
         rounding: NoiseKey | None,
         rows: Tensor | None,
         pending: KeyedTerms = (),
+        signs: bool = False,
     ) -> None:
         to, of = flat_array(out), flat_array(theta)
         h = None if scale is None else flat_array(scale)
         both = [*pending, *terms]
         keys = np.array([philox.counter(key, tensor) for _, key in both], U).reshape(-1, 5)
         coefficients = np.array([c for c, _ in both], F)
-        more = len(pending), coefficients, keys, F(keep), key_words(rounding, tensor)
+        bits = key_words(rounding, tensor)
+        more = len(pending), coefficients, keys, F(keep), bits, signs or None
         if rows is None:
 
             def span(a: int, b: int) -> None:

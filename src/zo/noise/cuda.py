@@ -90,6 +90,23 @@ def _normals(counter, term, tensor):
 
 
 @triton.jit
+def _signs(first, term, tensor, BLOCK: tl.constexpr):
+    blocks = first // 32 + tl.arange(0, BLOCK // 32)
+    w0, w1, w2, w3 = _words(blocks, term, tensor)
+    words = tl.expand_dims(_in_order(w0, w1, w2, w3), 1)
+    bits = (words >> tl.expand_dims(tl.arange(0, 32), 0)) & 1
+    return tl.reshape(1.0 - 2.0 * bits.to(tl.float32), (4 * BLOCK,))
+
+
+@triton.jit
+def _values(first, term, tensor, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+    """The normals, or the signs, from position 4 · first on, (4 · BLOCK,); of signs, `first` is a multiple of 32."""
+    if SIGNS:
+        return _signs(first, term, tensor, BLOCK)
+    return _normals(first + tl.arange(0, BLOCK), term, tensor)
+
+
+@triton.jit
 def _random_bfloat16(x, w):
     bits = x.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
@@ -128,9 +145,10 @@ def _pass(
     parts,
     keep,
     AT_RANDOM: tl.constexpr,
+    SIGNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes keep · theta + Σ c_j z_j / √scale; without theta, the first normals alone.
+    """Writes keep · theta + Σ c_j z_j / √scale; without theta, the first z alone.
 
     The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
     twice in a row is drawn once.
@@ -140,13 +158,13 @@ def _pass(
     """
     row = tl.program_id(0) // parts
     at = tl.cast(start, tl.int64) if rows is None else tl.load(rows + row) * width
-    first = at // 4 + (tl.program_id(0) % parts) * BLOCK
+    first = (at // 128 * 32 if SIGNS else at // 4) + (tl.program_id(0) % parts) * BLOCK
     counter = first + tl.arange(0, BLOCK)
     position = 4 * first + tl.arange(0, 4 * BLOCK)
     inside = (position >= at) & (position < at + width)
     of = position - at if rows is None else position
     if theta is None:
-        total = _normals(counter, table, tensor)
+        total = _values(first, table, tensor, SIGNS, BLOCK)
     else:
         total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
         z = total
@@ -158,7 +176,7 @@ def _pass(
             if j == pending and pending > 0:
                 total = keep * total.to(out.dtype.element_ty).to(tl.float32)
             if tl.load(table + TERM * j + 5) != 0:
-                z = _normals(counter, table + TERM * j, tensor)
+                z = _values(first, table + TERM * j, tensor, SIGNS, BLOCK)
                 if scale is not None:
                     z = tl.div_rn(z, root)
             c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
@@ -183,10 +201,16 @@ class TritonEngine(PhiloxEngine):
     backend = "philox-cuda"
     kernels = "cuda"
 
-    def _normal(
-        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    def _draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
     ) -> None:
-        _launch(out, None, None, tensor, ((1.0, key),), 1.0, start, None, rows)
+        _launch(out, None, None, tensor, ((1.0, key),), 1.0, start, None, rows, signs=signs)
 
     def _add(
         self,
@@ -200,9 +224,10 @@ class TritonEngine(PhiloxEngine):
         rounding: NoiseKey | None,
         rows: Tensor | None,
         pending: KeyedTerms = (),
+        signs: bool = False,
     ) -> None:
         both = (*pending, *terms)
-        _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(pending))
+        _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(pending), signs)
 
 
 def _launch(
@@ -216,10 +241,12 @@ def _launch(
     rounding: NoiseKey | None,
     rows: Tensor | None,
     pending: int = 0,
+    signs: bool = False,
 ) -> None:
     """Runs the kernel over all of `out`, on its device."""
     width = out.numel() if rows is None else out.shape[1]
-    parts = triton.cdiv(width + 3, 4 * BLOCK)  # + 3: a row may begin within a block of four
+    # A row may begin within a block of four normals, or of 128 signs.
+    parts = triton.cdiv(width + (127 if signs else 3), 4 * BLOCK)
     keys = terms if rounding is None else (*terms, (0.0, rounding))
     table = _table(keys, out.device)
     philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), tensor)
@@ -240,6 +267,7 @@ def _launch(
                 keep,
             ),
             AT_RANDOM=rounding is not None,
+            SIGNS=signs,
             BLOCK=BLOCK,
             enable_fp_fusion=False,
         )

@@ -12,7 +12,7 @@ from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
 
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
-"""A sum of coefficient times standard normals."""
+"""A sum of coefficient times standard normals, or times signs."""
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -20,7 +20,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Engine(ABC):
-    """Draws standard normals.
+    """Draws standard normals, and random signs.
 
     Attributes:
         backend: Its name and all that its numbers depend on beside the key; equal names mean equal numbers.
@@ -41,6 +41,10 @@ class Engine(ABC):
             `out`.
         """
 
+    @abstractmethod
+    def rademacher_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
+        """Fills `out` with independent signs, +1 or −1 with probability ½ each; else as `normal_`."""
+
 
 class TorchEngine(Engine):
     """Noise of torch's generator, see `zo.noise.torch_generator`; only whole tensors.
@@ -58,6 +62,10 @@ class TorchEngine(Engine):
     def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
         """As `Engine.normal_`."""
         return torch_generator.normal_(out, key, tensor)
+
+    def rademacher_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
+        """As `Engine.rademacher_`."""
+        return torch_generator.rademacher_(out, key, tensor)
 
 
 class PhiloxEngine(Engine):
@@ -91,12 +99,29 @@ class PhiloxEngine(Engine):
         Raises:
             ValueError: If `out` is not contiguous float32, a position is not in [0, 2³⁴), or `rows` does not fit.
         """
+        return self._checked_draw(out, key, tensor, start, rows, signs=False)
+
+    def rademacher_(
+        self, out: Tensor, key: NoiseKey, tensor: int, start: int = 0, rows: Tensor | None = None
+    ) -> Tensor:
+        """As `Engine.rademacher_`, from a position on, or some rows; arguments and errors as of `normal_`."""
+        return self._checked_draw(out, key, tensor, start, rows, signs=True)
+
+    def _checked_draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
+    ) -> Tensor:
         _require(
             out.dtype == torch.float32 and out.is_contiguous(), "out: must be contiguous float32"
         )
         _check_positions(out, start, rows)
         if out.numel():
-            self._normal(out, key, tensor, start, rows)
+            self._draw(out, key, tensor, start, rows, signs)
         return out
 
     def add_(
@@ -111,6 +136,7 @@ class PhiloxEngine(Engine):
         rounding: NoiseKey | None = None,
         rows: Tensor | None = None,
         pending: KeyedTerms = (),
+        signs: bool = False,
     ) -> Tensor:
         """Writes (1 − decay) θ + Σ c_j z_j into `out` in one pass.
 
@@ -126,6 +152,7 @@ class PhiloxEngine(Engine):
             rows: (r,), int64, on theta's device: `out`, (r, w), gets these rows of `theta`, (R, w), moved; on a GPU
                 it is not checked that they are in [0, R).
             pending: (c_j, key of z_j) of a move that comes first: θ above is theta + Σ c_j z_j, rounded to nearest.
+            signs: Whether all z_j are signs, +1 or −1, and not standard normals.
 
         Returns:
             `out`.
@@ -143,7 +170,8 @@ class PhiloxEngine(Engine):
         whole = out if out.is_contiguous() else out.contiguous()
         theta = theta.contiguous()
         scale = None if scale is None else scale.contiguous()
-        self._add(whole, theta, tensor, terms, 1.0 - decay, start, scale, rounding, rows, pending)
+        keep = 1.0 - decay
+        self._add(whole, theta, tensor, terms, keep, start, scale, rounding, rows, pending, signs)
         return out if whole is out else out.copy_(whole)
 
     def round_(
@@ -177,10 +205,16 @@ class PhiloxEngine(Engine):
         return out if whole is out else out.copy_(whole)
 
     @abstractmethod
-    def _normal(
-        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    def _draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
     ) -> None:
-        """`normal_` of a tensor that is not empty."""
+        """`normal_`, or `rademacher_` if `signs`, of a tensor that is not empty."""
 
     @abstractmethod
     def _add(
@@ -195,6 +229,7 @@ class PhiloxEngine(Engine):
         rounding: NoiseKey | None,
         rows: Tensor | None,
         pending: KeyedTerms = (),
+        signs: bool = False,
     ) -> None:
         """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
 

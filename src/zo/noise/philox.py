@@ -15,6 +15,9 @@ whatever order. Words (w₀, w₁) and (w₂, w₃) make two normals each by Box
 The arithmetic is float32 products and sums, each rounded once (no fused multiply-add), so that it is the same
 everywhere. The largest |z| is 6.8, since u ≥ 2⁻³³; logarithm, sine and cosine are Cephes' polynomials, good to about
 one unit in the last place.
+
+A sign takes one bit: that of position p is bit p mod 32 of the word at position p // 32, where 0 stands for +1 and 1
+for −1. A block of four words is 128 signs.
 """
 
 from typing import Any, TypeAlias
@@ -29,7 +32,7 @@ Array: TypeAlias = NDArray[Any]
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
-WORD = 0xFFFFFFFF
+WORD, WORD_BITS = 0xFFFFFFFF, 32
 TENSORS = 2**24
 """Tensors per stream."""
 
@@ -123,6 +126,25 @@ def normals(key: NoiseKey, tensor: int, start: int, count: int) -> Array:
     w = words(key, tensor, 4 * blocks.start, 4 * len(blocks)).reshape(-1, 2)
     skip = start % 4
     return np.stack(box_muller(w[:, 0], w[:, 1]), axis=1).reshape(-1)[skip : skip + count]
+
+
+def signs(key: NoiseKey, tensor: int, start: int, count: int) -> Array:
+    """Returns the signs of flat positions `start` to `start + count`, +1 or −1, (count,), float32.
+
+    Raises:
+        ValueError: As `words`.
+    """
+    _blocks(start, count)
+    skip = start % WORD_BITS
+    w = words(key, tensor, start // WORD_BITS, -(-(skip + count) // WORD_BITS))
+    bits = (w[:, None] >> np.arange(WORD_BITS, dtype=np.uint32)) & np.uint32(1)
+    drawn: Array = 1 - 2 * bits.reshape(-1)[skip : skip + count].astype(np.float32)
+    return drawn
+
+
+def values(key: NoiseKey, tensor: int, start: int, count: int, as_signs: bool) -> Array:
+    """Returns `signs` or `normals`."""
+    return (signs if as_signs else normals)(key, tensor, start, count)
 
 
 def box_muller(w0: Array, w1: Array) -> tuple[Array, Array]:

@@ -20,11 +20,17 @@ class NumpyEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "reference"
 
-    def _normal(
-        self, out: Tensor, key: NoiseKey, tensor: int, start: int, rows: Tensor | None
+    def _draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
     ) -> None:
         for part, at, _ in _parts(out, start, rows):
-            part.copy_(torch.from_numpy(philox.normals(key, tensor, at, len(part))))
+            part.copy_(torch.from_numpy(philox.values(key, tensor, at, len(part), signs)))
 
     def _add(
         self,
@@ -38,6 +44,7 @@ class NumpyEngine(PhiloxEngine):
         rounding: NoiseKey | None,
         rows: Tensor | None,
         pending: KeyedTerms = (),
+        signs: bool = False,
     ) -> None:
         for part, at, of in _parts(out, start, rows):
             total = theta.view(-1)[of].float().numpy()
@@ -45,7 +52,7 @@ class NumpyEngine(PhiloxEngine):
             for move, factor in ((pending, 1.0), (terms, keep)):
                 total = total * np.float32(factor)
                 for c, key in move:
-                    z = philox.normals(key, tensor, at, len(part))
+                    z = philox.values(key, tensor, at, len(part), signs)
                     total += np.float32(c) * (z if root is None else z / root)
                 if move is pending and pending:
                     total = torch.from_numpy(total).to(out.dtype).float().numpy()

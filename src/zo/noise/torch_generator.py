@@ -8,7 +8,9 @@ and biases nothing.
 import hashlib
 import struct
 import threading
+from functools import lru_cache
 
+import torch
 from torch import Generator, Tensor
 
 from zo.noise.keys import NoiseKey
@@ -35,9 +37,32 @@ def normal_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
     Returns:
         `out`.
     """
+    return out.normal_(generator=_seeded(out.device, key, tensor_index))
+
+
+def rademacher_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
+    """Fills `out` in place with the signs, +1 or −1, of tensor `tensor_index` under `key`; else as `normal_`.
+
+    Each 32-bit number of the generator gives 32 signs, lowest bit first, where a set bit is −1.
+    """
+    generator = _seeded(out.device, key, tensor_index)
+    words = torch.empty(-(-out.numel() // 32), dtype=torch.int32, device=out.device)
+    octets = words.random_(-(2**31), 2**31, generator=generator).view(torch.uint8)
+    signs = _signs_of_octets(out.device).index_select(0, octets.int())
+    return out.view(-1).copy_(signs.view(-1)[: out.numel()]).view(out.shape)
+
+
+@lru_cache
+def _signs_of_octets(device: torch.device) -> Tensor:
+    """Returns the eight signs of each octet, (256, 8), float32."""
+    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+    return (1.0 - 2.0 * bits).to(device)
+
+
+def _seeded(device: torch.device, key: NoiseKey, tensor_index: int) -> Generator:
+    """Returns this thread's generator of a device, seeded by a key and a tensor's position."""
     digest = hashlib.blake2b(struct.pack("<5q", *key, tensor_index), digest_size=8).digest()
-    device = str(out.device)
-    if device not in _generators.of:
-        _generators.of[device] = Generator(device=out.device)
-    generator = _generators.of[device].manual_seed(int.from_bytes(digest, "little", signed=True))
-    return out.normal_(generator=generator)
+    name = str(device)
+    if name not in _generators.of:
+        _generators.of[name] = Generator(device=device)
+    return _generators.of[name].manual_seed(int.from_bytes(digest, "little", signed=True))

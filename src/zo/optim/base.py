@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.weights.directions import Direction, Gaussian, Terms
+from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
@@ -246,7 +246,7 @@ class ZOOptimizer(ABC):
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
         key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
-        return Gaussian(key, self.params.engine)
+        return FULL_SIZE[self.config.directions](key, self.params.engine)
 
     def live_state(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are not copied."""

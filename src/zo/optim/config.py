@@ -9,6 +9,7 @@ from typing import ClassVar
 
 STATE_DTYPES = ("param", "float32")
 SMOOTH_SCHEDULES = ("constant", "cosine")
+DIRECTIONS = ("gaussian", "rademacher")
 
 Problems = list[tuple[str, str]]
 """(key, what would be right), one pair for each value out of range."""
@@ -56,6 +57,7 @@ class MeZOConfig(MethodConfig):
         two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
         n: Directions per step, ≥ 1, whose estimates are averaged.
         weight_decay: λ ≥ 0.
+        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
     """
 
     name: str = "mezo"
@@ -63,6 +65,7 @@ class MeZOConfig(MethodConfig):
     two_sided: bool = True
     n: int = 1
     weight_decay: float = 0.0
+    directions: str = "gaussian"
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -71,6 +74,7 @@ class MeZOConfig(MethodConfig):
                 ("eps", self.eps > 0, "must be greater than 0"),
                 ("n", self.n >= 1, "must be at least 1"),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+                _one_of("directions", self.directions, DIRECTIONS),
             ]
         )
 
@@ -115,6 +119,7 @@ class HiZOOConfig(MethodConfig):
         smooth_steps: Steps, ≥ 1, over which it falls; `constant` does not read it.
         state_dtype: Of H and the arithmetic on it: `param`, as the released code, or `float32`.
         weight_decay: λ ≥ 0.
+        directions: `gaussian` alone.
     """
 
     name: str = "hizoo"
@@ -124,11 +129,14 @@ class HiZOOConfig(MethodConfig):
     smooth_steps: int = 20_000
     state_dtype: str = "param"
     weight_decay: float = 0.0
+    directions: str = "gaussian"
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
+        why = "must be gaussian: H moves by z², which is 1 for every sign, so H would be one number"
         return _failed(
             [
+                ("directions", self.directions == "gaussian", why),
                 ("eps", self.eps > 0, "must be greater than 0"),
                 ("hessian_smooth", 0 <= self.hessian_smooth < 1, "must be in [0, 1)"),
                 _one_of("smooth_schedule", self.smooth_schedule, SMOOTH_SCHEDULES),
@@ -156,6 +164,7 @@ class LOZOConfig(MeZOConfig):
         rank: r ≥ 1.
         interval: Steps, ≥ 1, for which V is kept.
         divide_by_rank: The paper's factor 1/r of the update of matrices.
+        directions: `gaussian` alone.
     """
 
     name: str = "lozo"
@@ -165,8 +174,13 @@ class LOZOConfig(MeZOConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
+        why = "must be gaussian: U and V are; they are small, and signs would save no time"
         return super().problems() + _failed(
-            (key, getattr(self, key) >= 1, "must be at least 1") for key in ("rank", "interval")
+            [
+                ("rank", self.rank >= 1, "must be at least 1"),
+                ("interval", self.interval >= 1, "must be at least 1"),
+                ("directions", self.directions != "rademacher", why),
+            ]
         )
 
 
@@ -190,6 +204,7 @@ class BSZOConfig(MethodConfig):
         noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
         adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
         weight_decay: λ ≥ 0.
+        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
     """
 
     name: str = "bszo"
@@ -206,6 +221,7 @@ class BSZOConfig(MethodConfig):
     noise_floor: float = 0.1
     adaptive_sampling: bool = True
     weight_decay: float = 0.0
+    directions: str = "gaussian"
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -220,6 +236,7 @@ class BSZOConfig(MethodConfig):
                 ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
                 ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+                _one_of("directions", self.directions, DIRECTIONS),
             ]
         )
 

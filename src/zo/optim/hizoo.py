@@ -74,7 +74,7 @@ class HiZOOChange(ParameterUpdate):
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if what is pending is along z/√H."""
         move = fused([*pending, (self.step, Preconditioned(self.z, self.h))], at.p)
-        if move is None or len({key for _, key in move.terms}) > 1:
+        if move is None or move.signs or len({key for _, key in move.terms}) > 1:
             return None
         scalars = HiZOOScalars(
             sum(c for c, _ in pending) if pending else None,

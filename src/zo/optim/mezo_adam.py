@@ -104,7 +104,7 @@ class AdamChange(ParameterUpdate):
         )
         gradient = move.terms[: len(self.gradient)]
         state = self.step.m[at.i], self.step.v[at.i]
-        return partial(kernels(move.engine).adam, at, *state, gradient, scalars)
+        return partial(kernels(move.engine).adam, at, *state, gradient, scalars, move.signs)
 
 
 class MeZOAdam(MeZO):

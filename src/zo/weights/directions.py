@@ -51,6 +51,34 @@ class Gaussian:
         return self.engine.normal_(out, self.key, i)
 
 
+@dataclass(frozen=True)
+class Rademacher:
+    """Random signs: every entry +1 or −1, independent, with probability ½ each.
+
+    Mean and covariance are those of `Gaussian`. A pass that draws one bit per entry costs little more than reading
+    and writing the tensor.
+
+    Attributes:
+        key: See `NoiseKey`.
+        engine: What draws.
+    """
+
+    key: NoiseKey
+    engine: Engine = TORCH
+
+    def sample(self, i: int, p: Tensor) -> Tensor:
+        """Returns the signs of tensor `i`, float32."""
+        out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
+        return self.engine.rademacher_(out, self.key, i)
+
+
+FULL_SIZE: dict[str, type[Gaussian] | type[Rademacher]] = {
+    "gaussian": Gaussian,
+    "rademacher": Rademacher,
+}
+"""Directions with an independent value per weight, by the name in a method's setting `directions`."""
+
+
 @dataclass(frozen=True, eq=False)
 class Preconditioned:
     """z / √H, entry by entry.
@@ -121,11 +149,13 @@ class Fused(NamedTuple):
         engine: The engine.
         terms: Coefficients and keys.
         h: H of z / √H, one tensor per trainable one; None without.
+        signs: Whether the z_j are `Rademacher`, not `Gaussian`.
     """
 
     engine: PhiloxEngine
     terms: KeyedTerms
     h: Sequence[Tensor] | None
+    signs: bool
 
     def h_of(self, i: int) -> Tensor | None:
         """Returns H of tensor `i`."""
@@ -135,19 +165,21 @@ class Fused(NamedTuple):
 def fused(terms: Terms, p: Tensor) -> Fused | None:
     """Returns Σ c_j z_j of a tensor as one pass, if there is one.
 
-    There is one if all directions are Gaussian, or all Preconditioned by one H, of one Philox engine that can move `p`.
+    There is one if all directions are Gaussian, or all Rademacher, or all one of these Preconditioned by one H, of one
+    Philox engine that can move `p`.
     """
-    keyed, engines, scales = [], set[Engine](), dict[int, Sequence[Tensor] | None]()
+    keyed, kinds = [], set[tuple[Engine, type]]()
+    scales = dict[int, Sequence[Tensor] | None]()
     for c, z in terms:
         h, z = (z.h, z.z) if isinstance(z, Preconditioned) else (None, z)
-        if not isinstance(z, Gaussian):
+        if not isinstance(z, (Gaussian, Rademacher)):
             return None
         keyed.append((c, z.key))
-        engines.add(z.engine)
+        kinds.add((z.engine, type(z)))
         scales[id(h)] = h
-    if len(engines) != 1 or len(scales) != 1:
+    if len(kinds) != 1 or len(scales) != 1:
         return None
-    (engine,), (h,) = engines, scales.values()
+    ((engine, kind),), (h,) = kinds, scales.values()
     if not isinstance(engine, PhiloxEngine) or p.dtype not in DTYPES:
         return None
-    return Fused(engine, keyed, h)
+    return Fused(engine, keyed, h, signs=kind is Rademacher)

@@ -103,15 +103,16 @@ class LinearUpdate(ParameterUpdate):
         return self.of
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
-        """Returns a pass where all terms are Gaussian, of one Philox engine."""
+        """Returns a pass where all terms are Gaussian, or all Rademacher, of one Philox engine."""
         first, then = fused(pending, at.p), fused(self.of, at.p)
         if first is None or then is None or first.engine is not then.engine:
             return None
-        if first.h is not None or then.h is not None:
+        if first.h is not None or then.h is not None or first.signs != then.signs:
             return None
-        add, to, pending_terms = then.engine.add_, at.p, first.terms
+        add, p, of = then.engine.add_, at.p, first.terms
+        signs = then.signs
         return lambda: add(
-            to, to, at.i, then.terms, at.decay, rounding=at.bits, pending=pending_terms
+            p, p, at.i, then.terms, at.decay, rounding=at.bits, pending=of, signs=signs
         )
 
 
@@ -126,7 +127,8 @@ def add_(
     """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
     if (one := fused(terms, theta)) is not None:
         key = None if rounding is None else rounding.key
-        one.engine.add_(out, theta, i, one.terms, decay, scale=one.h_of(i), rounding=key)
+        h, signs = one.h_of(i), one.signs
+        one.engine.add_(out, theta, i, one.terms, decay, scale=h, rounding=key, signs=signs)
         return
     if out.dtype in (torch.float32, torch.float64):
         total = out if out is theta else out.copy_(theta)
@@ -146,7 +148,8 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
     """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
     if (one := fused(terms, theta)) is not None:
         some = theta.new_empty(len(rows), theta.shape[1])
-        one.engine.add_(some, theta, i, one.terms, scale=one.h_of(i), rows=rows)
+        h, signs = one.h_of(i), one.signs
+        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows, signs=signs)
     else:
         total = at_least_float32(theta[rows])
         for c, z in terms:

@@ -62,9 +62,18 @@ class FusedKernels(Protocol):
         """Adds the pending displacement, moves H, then θ by step · z/√H."""
 
     def adam(
-        self, at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+        self,
+        at: UpdateTarget,
+        m: Tensor,
+        v: Tensor,
+        gradient: KeyedTerms,
+        scalars: AdamScalars,
+        signs: bool = False,
     ) -> None:
-        """Adds the pending displacement, moves the moments by the gradient Σ c_j z_j, then θ by step · m̂ / (√v̂ + δ)."""
+        """Adds the pending displacement, moves the moments by the gradient Σ c_j z_j, then θ by step · m̂ / (√v̂ + δ).
+
+        With `signs` all z_j are signs, else standard normals.
+        """
 
 
 def kernels(engine: PhiloxEngine) -> FusedKernels:

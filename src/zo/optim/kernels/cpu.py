@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zo.noise import KeyedTerms, NoiseKey
 from zo.noise import cpu as noise
-from zo.noise.cpu import CHUNK, F, U, compiled, draw_normals, load, nearest
+from zo.noise.cpu import CHUNK, F, U, compiled, draw, draw_normals, load, nearest
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
@@ -72,17 +72,18 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
         pending: Any,
         scalars: Any,
         rounding: Any,
+        signs: Any,
     ) -> None:
         built_on  # noqa: B018
         beta1, beta2, complement1, complement2, root1, root2, eps, step, keep = scalars
         drawn, slopes, sums = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
         for i in range(0, len(p), CHUNK):
             x, a, b = p[i : i + CHUNK], m[i : i + CHUNK], v[i : i + CHUNK]
-            z, g, total, block = drawn[: len(x)], slopes[: len(x)], sums[: len(x)], (at + i) // 4
+            z, g, total = drawn[: len(x)], slopes[: len(x)], sums[: len(x)]
             g[:] = F(0.0)
             for j in range(len(keys)):
                 c = gradient[j]
-                draw_normals(drawn, block, (len(x) + 3) // 4, keys[j])
+                draw(drawn, at + i, len(x), keys[j], signs)
                 for k in range(len(x)):
                     g[k] += c * z[k]
             for k in range(len(x)):
@@ -93,7 +94,7 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
                 v_k = second_moment(load(b[k]), g[k], v[0], beta2, complement2)
                 a[k], b[k] = nearest(m_k, m[0]), nearest(v_k, v[0])
                 total[k] = keep * total[k] + step * adam_step(m_k, v_k, m[0], root1, root2, eps)
-            _store(x, total, 0, block, rounding)
+            _store(x, total, 0, (at + i) // 4, rounding)
 
     return hizoo, adam
 
@@ -113,7 +114,12 @@ def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> 
 
 
 def adam(
-    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+    at: UpdateTarget,
+    m: Tensor,
+    v: Tensor,
+    gradient: KeyedTerms,
+    scalars: AdamScalars,
+    signs: bool = False,
 ) -> None:
     """As `zo.optim.kernels.FusedKernels` says."""
     p, m_, v_ = (noise.flat_array(t) for t in (at.p, m, v))
@@ -121,7 +127,14 @@ def adam(
     coefficients = np.array([c for c, _ in gradient], F)
     pending, beta1, beta2, *others = scalars
     numbers = _float32((beta1, beta2, *complements(scalars, m), *others, 1.0 - at.decay))
-    more = keys, coefficients, *_float32([pending]), numbers, noise.key_words(at.bits, at.i)
+    more = (
+        keys,
+        coefficients,
+        *_float32([pending]),
+        numbers,
+        noise.key_words(at.bits, at.i),
+        signs or None,
+    )
     noise.in_parts(len(p), lambda a, b: _adam(p[a:b], m_[a:b], v_[a:b], a, *more))
 
 

@@ -17,6 +17,7 @@ from zo.noise.cuda import (
     _random_bfloat16,
     _random_float16,
     _table,
+    _values,
     _words,
 )
 from zo.optim.kernels import AdamScalars, HiZOOScalars
@@ -117,6 +118,7 @@ def _adam(
     step,
     keep,
     PENDING: tl.constexpr,
+    SIGNS: tl.constexpr,
     AT_RANDOM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -125,7 +127,7 @@ def _adam(
     g = tl.zeros_like(x)
     z = g
     for j in range(directions):
-        z = _normals(counter, table + TERM * j, tensor)
+        z = _values(tl.program_id(0).to(tl.int64) * BLOCK, table + TERM * j, tensor, SIGNS, BLOCK)
         c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
         g = g + c * z
     if PENDING:
@@ -168,7 +170,12 @@ def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> 
 
 
 def adam(
-    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+    at: UpdateTarget,
+    m: Tensor,
+    v: Tensor,
+    gradient: KeyedTerms,
+    scalars: AdamScalars,
+    signs: bool = False,
 ) -> None:
     """As `zo.optim.kernels.FusedKernels` says."""
     pending, beta1, beta2, *others = scalars
@@ -176,6 +183,7 @@ def adam(
     _launch(
         *(_adam, at, (at.p, m, v), tuple(gradient), (len(gradient),), numbers),
         PENDING=pending is not None,
+        SIGNS=signs,
     )
 
 

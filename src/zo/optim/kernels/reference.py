@@ -31,14 +31,19 @@ def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> 
 
 
 def adam(
-    at: UpdateTarget, m: Tensor, v: Tensor, gradient: KeyedTerms, scalars: AdamScalars
+    at: UpdateTarget,
+    m: Tensor,
+    v: Tensor,
+    gradient: KeyedTerms,
+    scalars: AdamScalars,
+    signs: bool = False,
 ) -> None:
     """As `zo.optim.kernels.FusedKernels` says."""
     with np.errstate(all="ignore"):
         x, like = _values(at.p), _stored(m)
         g: Any = np.zeros(at.p.numel(), F)
         for c, key in gradient:
-            z = philox.normals(key, at.i, 0, at.p.numel())
+            z = philox.values(key, at.i, 0, at.p.numel(), signs)
             g = g + F(c) * z
         if scalars.pending is not None:
             x = rules.rounded(x + F(scalars.pending) * z, _stored(at.p))
