@@ -2,6 +2,8 @@
 
 METHODS = {
     "zero_shot": "zero-shot",
+    "icl": "ICL",
+    "linear_probe": "linear probing",
     "mezo": "MeZO",
     "mezo_adam": "MeZO-Adam",
     "hizoo": "HiZOO",
@@ -11,6 +13,8 @@ METHODS = {
     "adam": "Adam",
     "sgd": "SGD",
 }
+UNTRAINED = ("zero_shot", "icl", "linear_probe")
+"""Baselines without steps, and so without a learning rate."""
 PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 TASKS = {
     "sst2": "SST-2",

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.logs.run_file import LogError
-from analysis.paper.names import PAPER_METHODS
+from analysis.paper.names import PAPER_METHODS, UNTRAINED
 from analysis.report.style import LOOKS, look
-from analysis.select.sweep_selection import ZERO_SHOT
 
 ws: Any = None
 wr: Any = None
@@ -146,7 +145,7 @@ def report(entity: str, project: str, with_runs: bool) -> Any:
     """
     place = {"entity": entity, "project": project} if with_runs else {}
     blocks = [wr.H1("Loss and accuracy, per method by learning rate")]
-    for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, ZERO_SHOT))):
+    for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, *UNTRAINED))):
         runs = wr.Runset(
             name=look(method).label,
             filters=ws.And(ws.Config(METHOD) == method),

@@ -21,6 +21,8 @@ class Look(NamedTuple):
 
 _LINES: dict[str, tuple[str, str, Any]] = {
     "zero_shot": ("#000000", "", (0, (1, 2))),
+    "icl": ("#2B2B2B", "1", (0, (4, 2))),
+    "linear_probe": ("#404040", "2", (0, (4, 2, 1, 2))),
     "mezo": ("#00326B", "o", "-"),
     "mezo_adam": ("#4FA3DC", "s", (0, (5, 1.5))),
     "hizoo": ("#1B7F3B", "^", (0, (7, 2, 1.5, 2))),

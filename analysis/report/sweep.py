@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs.run_file import LogError
-from analysis.paper.names import method_label
+from analysis.paper.names import UNTRAINED, method_label
 from analysis.report.figures.drawing import write
 from analysis.report.figures.overview import overview
 from analysis.report.table import (
@@ -127,7 +127,7 @@ def method_frame(selection: Selection, results: dict[str, Result]) -> pd.DataFra
         row: dict[str, Any] = {"method": method, "status": _status(method, selection)}
         if cell and result:
             row |= {
-                "lr": None if method == ZERO_SHOT else cell.lr,
+                "lr": None if method in UNTRAINED else cell.lr,
                 "best_step": cell.best_step,
                 "val_accuracy": cell.val_accuracy,
                 "val_n": cell.val_n,
@@ -152,7 +152,7 @@ def grid_frame(selection: Selection) -> pd.DataFrame:
     rows = [
         {
             "method": cell.method,
-            "lr": None if cell.method == ZERO_SHOT else cell.lr,
+            "lr": None if cell.method in UNTRAINED else cell.lr,
             "status": cell.status,
             "chosen": cell.run_id in chosen,
             "best_step": cell.best_step,
@@ -199,7 +199,7 @@ def method_table(selection: Selection, frame: pd.DataFrame) -> Table:
 
 def _numbers(row: dict[Any, Any], selection: Selection) -> list[Cell]:
     """The cells of a finished method's row behind its name."""
-    method, zero = row["method"], row["method"] == ZERO_SHOT
+    method, zero = row["method"], row["method"] in UNTRAINED
     mine = [cell for cell in selection.cells if cell.method == method]
     left_out = [
         f"{_lr(other.lr)} ({_stopped(other)})" for other in mine if other.status == "unfinished"
@@ -259,7 +259,7 @@ def grid_table(selection: Selection, frame: pd.DataFrame) -> Table:
         "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
     ]
     for row, cell in zip(frame.to_dict("records"), selection.cells, strict=True):
-        zero = row["method"] == ZERO_SHOT
+        zero = row["method"] in UNTRAINED
         status = {
             "finished": "finished",
             "collapsed": f"{COLLAPSED} collapsed at step {cell.collapse_step}",

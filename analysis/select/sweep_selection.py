@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError
+from analysis.paper.names import UNTRAINED
 from analysis.select.cell_runs import chosen_lr
 
 ZERO_SHOT = "zero_shot"
@@ -240,9 +241,13 @@ def _ordered(cells: list[Cell]) -> list[Cell]:
     for cell in cells:
         if cell.forwards_per_step is not None:
             known[cell.method] = cell.forwards_per_step
+
+    def place(method: str) -> int:
+        return UNTRAINED.index(method) if method in UNTRAINED else len(UNTRAINED)
+
     return sorted(
         cells,
-        key=lambda c: (c.method != ZERO_SHOT, known.get(c.method, 1e9), c.method, c.lr or 0.0),
+        key=lambda c: (place(c.method), known.get(c.method, 1e9), c.method, c.lr or 0.0),
     )
 
 

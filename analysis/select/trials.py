@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import FILE_COLUMNS
-from analysis.paper.names import method_order, model_label, task_label, variant_name
+from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
 from analysis.select.cell_runs import chosen_lr, fill, shortfall
-from analysis.select.sweep_selection import ZERO_SHOT
 
 History = Callable[[str, Sequence[str]], pd.DataFrame]
 FACET = ("model", "task", "precision", "variant")
@@ -86,7 +85,7 @@ def of_sweep(
     notes = [f"{sentence}." for sentence in shortfall(filled)]
     if there.empty and others.empty:
         return None
-    if (there["optimizer"] == ZERO_SHOT).all() and len(others):
+    if there["optimizer"].isin(UNTRAINED).all() and len(others):
         named = runs[runs["group"] == sweep]
         notes = [
             f"None of the sweep's {len(filled)} cells that train has been run. Drawn are the {len(named)} runs that "
@@ -172,7 +171,7 @@ def _split_variants(table: pd.DataFrame) -> None:
     """Write variants in words; those of a method that is alone become what shares a panel."""
     varied = [json.loads(text) for text in table["variant"]]
     series: list[str] = []
-    trained = set(table["method"]) - {ZERO_SHOT}
+    trained = set(table["method"]) - {*UNTRAINED}
     keys = [key for key in ORDER if len({_shown(v[key]) for v in varied if key in v}) > 1]
     if len(trained) == 1 and keys:
         key = keys[0]

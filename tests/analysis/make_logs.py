@@ -8,6 +8,7 @@ import numpy as np
 import wandb
 
 from analysis.logs.run_file import read_run_file
+from analysis.paper.names import UNTRAINED
 
 STEPS, EVAL_EVERY, VAL_N, TEST_N = 40, 10, 20, 20
 LABELS = "01" * (TEST_N // 2)
@@ -21,7 +22,7 @@ def predictions(correct: int) -> str:
 
 
 def config(method: str, lr: float, **changes: Any) -> dict[str, Any]:
-    trains = method != "zero_shot"
+    trains = method not in UNTRAINED
     return {
         "model": {"name": "reviews-tiny", "lr_grid": {"mezo": [1e-4, 1e-3]}},
         "task": {"name": "rotten_tomatoes", "label_words": ["terrible", "great"]},

@@ -7,9 +7,11 @@ import torch
 
 from tests.support import hub_copies
 from zo import config
-from zo.config import ConfigError, command_line
+from zo.config import ConfigError, command_line, identity
 from zo.lm.load import load
 from zo.run import loop, runner
+from zo.run.directory import directory_of
+from zo.run.rows import read_rows
 from zo.tasks import TaskError
 
 TINY_ROBERTA = [
@@ -137,3 +139,24 @@ def test_architecture_is_part_of_a_runs_identity_only_where_it_decides_the_numbe
     assert model() == model("model.architecture.hidden_size=64")
     random = "model.weights=random"
     assert model(random) != model(random, "model.architecture.hidden_size=64")
+
+
+@pytest.mark.parametrize("method", ["icl", "linear_probe"])
+def test_a_baseline_without_steps_reads_training_examples_and_is_a_run_of_its_own(make_run, method):
+    cfg = make_run(f"optimizer={method}", *["optimizer.k=2"] * (method == "icl"))
+    assert cfg.steps == 0
+    assert identity.run_id(cfg) != identity.run_id(make_run(f"optimizer={method}", "seed=1"))
+    summary = runner.run(cfg)
+    assert (summary["run/status"], summary["run/steps"], summary["best/step"]) == ("finished", 0, 0)
+    assert summary["best/test_accuracy"] > 0.7, "a few words tell the made-up labels"
+    zero_shot = make_run("optimizer=zero_shot")
+    runner.run(zero_shot)
+    (mine,), (plain,) = (read_rows(directory_of(each)) for each in (cfg, zero_shot))
+    assert mine["eval/val_loss"] != plain["eval/val_loss"]
+
+
+def test_baselines_that_do_not_fit_the_task_are_refused(copa):
+    for method, right in (("icl", "masked"), ("linear_probe", "each example's own")):
+        extra = ["model=roberta-large", "task=sst2"] if method == "icl" else ["task=copa"]
+        with pytest.raises(ConfigError, match=right):
+            command_line.runs([f"optimizer={method}", *extra])

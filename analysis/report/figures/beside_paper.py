@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.paper.names import method_order, model_label, task_label
+from analysis.paper.names import UNTRAINED, method_order, model_label, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.figures.drawing import Ends, Figure, Panel, Series
 from analysis.report.style import look, named
-from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import Trials
 
 # sweep -> table and part where the paper prints its cells
@@ -224,7 +223,7 @@ def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
     """Median memory and time of each model and method that trains."""
     if trials is None:
         return pd.DataFrame()
-    table = trials.table[trials.table["method"] != ZERO_SHOT]
+    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
     several = table.groupby("model")["precision"].transform("nunique") > 1
     model = table["model"].where(~several, table["model"] + " " + table["precision"])
     table = table.assign(memory_gb=table["peak_gib"] * GB, model=model)

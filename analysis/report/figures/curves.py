@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.paper.names import model_label, task_label, variant_name
+from analysis.paper.names import UNTRAINED, model_label, task_label, variant_name
 from analysis.report.figures.drawing import Ends, Figure, Panel, Series, around
 from analysis.report.figures.histories import (
     BINS,
@@ -22,7 +22,6 @@ from analysis.report.figures.histories import (
     thin,
 )
 from analysis.report.style import RAMP, look
-from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import FACET, History, Trials, facet_title
 
 NATS = "training loss (nats)"
@@ -85,7 +84,7 @@ def accuracy(trials: Trials, histories: Histories, name: str) -> Figure | None:
             pieces = [histories.evaluations[run_id] for run_id in runs["run_id"]]
             mean = mean_over([p for p in pieces if len(p)] or pieces[:1], column, "accuracy")
             first, y = runs.iloc[0], 100 * mean["accuracy"].to_numpy()
-            if first["method"] == ZERO_SHOT:
+            if first["method"] in UNTRAINED:
                 yield _series(
                     runs, [0.0], [float(np.mean(y))] if len(y) else [np.nan], shape="level"
                 )
@@ -95,7 +94,7 @@ def accuracy(trials: Trials, histories: Histories, name: str) -> Figure | None:
                 line = _series(runs, mean[column].to_numpy(), y, best=best)
                 yield replace(line, **_band(mean, 100)) if len(runs) > 1 else line
 
-    drawn = trials.table[trials.table["chosen"] | (trials.table["method"] == ZERO_SHOT)]
+    drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
     panels = [
         Panel(title, xlabel, "validation accuracy (%)", series, facet)
         for title, facet, series in _facets(trials, drawn, lines)
@@ -118,8 +117,8 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
 
     With several precisions a column each. None where the facets differ in something else, or nothing is trained.
     """
-    table = trials.table[trials.table["method"] != ZERO_SHOT]
-    facets = [facet for facet, rows in trials.facets() if (rows["method"] != ZERO_SHOT).any()]
+    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
+    facets = [facet for facet, rows in trials.facets() if (~rows["method"].isin(UNTRAINED)).any()]
     if not facets or len({tuple(f[k] for k in FACET if k != "precision") for f in facets}) > 1:
         return None
     lines = [line for runs in same_but_seed(table) for line in _loss_lines(runs, histories)]
@@ -130,7 +129,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     view = around(np.concatenate([*(chosen or shown), *(y[:1] for y in shown)]), share=0.35)
     panels = []
     for method in (
-        *[m for m in trials.methods if m != ZERO_SHOT],
+        *[m for m in trials.methods if m not in UNTRAINED],
         None,
     ):  # None: each at its chosen rate
         for facet in facets:
@@ -168,7 +167,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
 
 def rates(trials: Trials) -> Figure | None:
     """Test accuracy over the learning rate; None where no method has two rates."""
-    table = trials.table[trials.table["method"] != ZERO_SHOT]
+    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
     ended = table[table["status"] != "unfinished"]
     if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
         return None
@@ -203,7 +202,7 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
         groups = of_method.groupby("lr")["test_accuracy"]
         mean = 100 * groups.mean()
         words = look(str(method)).label
-        if method == ZERO_SHOT:
+        if method in UNTRAINED:
             yield Series(str(method), [0.0], [float(mean.iloc[0])], words, shape="level")
             continue
         chosen = np.flatnonzero(of_method.groupby("lr")["chosen"].any())
@@ -306,7 +305,7 @@ def _series(runs: pd.DataFrame, x: Any, y: Any, **looks: Any) -> Series:
     first = runs.iloc[0]
     seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"run {first['run_id']}"
     status = ", collapsed" * bool((runs["status"] == "collapsed").any())
-    lr = "" if first["method"] == ZERO_SHOT else f", lr {first['lr']:g}"
+    lr = "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
     words = f"{look(first['method']).label}{lr}{status}, {seeds}"
     return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)
 

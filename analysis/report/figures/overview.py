@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from analysis.paper.names import UNTRAINED
 from analysis.report.figures.curves import FORWARDS, NATS, STEP
 from analysis.report.figures.drawing import Figure, Panel, Series, around
 from analysis.report.style import look
@@ -17,7 +18,7 @@ def overview(selection: Selection) -> Figure:
     """Each method at its chosen learning rate, its other rates faint; a collapsed run ends in an x."""
     window = max(1, max(cell.last_step or 0 for cell in selection.cells) // WINDOWS)
     chosen = {cell.run_id for cell in selection.chosen.values()}
-    trained = [cell for cell in selection.cells if cell.method != ZERO_SHOT]
+    trained = [cell for cell in selection.cells if cell.method not in UNTRAINED]
     losses, accuracies, shown = [], [], []
     for cell in sorted(trained, key=lambda cell: cell.run_id in chosen):  # the chosen ones on top
         weight = 1.0 if cell.run_id in chosen else FAINT
@@ -45,7 +46,7 @@ def overview(selection: Selection) -> Figure:
     rates = ", ".join(
         f"{look(m).label} {c.lr:g}"
         for m, c in selection.chosen.items()
-        if m != ZERO_SHOT and c.lr is not None
+        if m not in UNTRAINED and c.lr is not None
     )
     notes = [f"Chosen learning rates: {rates or 'none yet'}; the other rates are faint."]
     if window > 1:

@@ -5,12 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import method_label, model_label, task_label
+from analysis.paper.names import UNTRAINED, method_label, model_label, task_label
 from analysis.paper.printed_numbers import AVERAGE
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
 from analysis.select.cell_runs import EDGE, choose, command, over_seeds, variant
 from analysis.select.study_sweeps import PREFIX
-from analysis.select.sweep_selection import ZERO_SHOT
 from analysis.select.trials import Trials
 
 LABELS = {
@@ -161,7 +160,7 @@ def summary_table(trials: Trials, name: str) -> Table:
         name=name,
     )
     for row in means.to_dict("records"):
-        zero = row["optimizer"] == ZERO_SHOT
+        zero = row["optimizer"] in UNTRAINED
         notes = (EDGE,) if row["at_edge"] else ()
         lr = Cell(ABSENT) if zero else number(row["lr"], "g", notes=notes)
         dead = row["status"] == "collapsed"

@@ -14,6 +14,7 @@ from analysis.report.style import LOOKS, MUTED, RAMP, look
 MARKERS = {
     "o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "P": "cross",
     "X": "cross", "*": "triangle-right", "<": "triangle-left", ">": "triangle-right", "h": "circle", "p": "square",
+    "1": "triangle-down", "2": "triangle-up",
 }  # fmt: skip
 VARIABLES = {
     **{colour: f"var(--ramp-{i})" for i, colour in enumerate(RAMP)},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import method_label, model_label, task_label
+from analysis.paper.names import UNTRAINED, method_label, model_label, task_label
 from analysis.report.study.accuracy import AVERAGE
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
 from analysis.select.cell_runs import EDGE
@@ -55,7 +55,7 @@ def grid_table(study: Study, frame: pd.DataFrame) -> Table:
             content.breaks.append(len(content.rows))
         before = setting
         lr = Cell(ABSENT)
-        if row["method"] != ZERO_SHOT:
+        if row["method"] not in UNTRAINED:
             lr = Cell(f"{'→ ' * row['chosen']}{row['lr']:g}", float(row["lr"]))
         means = [number(row[key], ".2f") for key in ("val_mean", "test_mean")]
         counts = [number(row[key], ".0f") for key in ("n", "collapsed", "lacking")]
@@ -145,7 +145,7 @@ def _mean_cell(row: dict[Any, Any]) -> Cell:
         else []
     )
     notes += [f"chosen among the runs that there are: {lack}"] if lacking else []
-    notes += [EDGE] if row.get("at_edge") is True and row.get("method") != ZERO_SHOT else []
+    notes += [EDGE] if row.get("at_edge") is True and row.get("method") not in UNTRAINED else []
     notes += [str(row["remark"])] if row.get("remark") else []
     return _mean(row, tuple(notes))
 

@@ -117,9 +117,10 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     if precision["restore"] in ("merged", "subtract"):  # the same bits in another number of passes
         del precision["restore"]
     if run.steps == 0:
-        plain = {key: value for key, value in plain.items() if key not in ONLY_STEPS}
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
-        plain["optimizer"] = {}
+        if not run.optimizer.reads_train:
+            plain = {key: value for key, value in plain.items() if key not in ONLY_STEPS}
+            plain["optimizer"] = {}
     if run.model.weights == "random" and run.model.architecture:
         del plain["model"]["path"]
     return plain

@@ -326,9 +326,16 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
         yield Problem("task.objective", "lm", "must be classification for a masked model")
-    if run.model.kind not in run.adapter.kinds:
+    if run.model.kind == "masked" and "masked" not in run.adapter.kinds:
         right = f"is for decoders, and {run.model.name} is a {run.model.kind} model; take lora, ia3, layers or bias"
         yield Problem("adapter", run.adapter.name, right)
+    if run.optimizer.name == "icl" and run.model.kind == "masked":
+        yield Problem(
+            "optimizer", "icl", f"is for decoders, and {run.model.name} is a masked model"
+        )
+    if run.optimizer.name == "linear_probe" and any("{" in c for c in run.task.candidates):
+        right = f"is for classes, and the candidates of {run.task.name} are each example's own"
+        yield Problem("optimizer", "linear_probe", right)
     if run.adapter.name == "scales" and run.model.quantization is None:
         right = (
             "must be int8 or int4 with adapter=scales, which trains the scales of quantised weights"

@@ -202,6 +202,17 @@ class CandidateScorer:
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         return Evaluation(loss, right / len(examples), predictions)
 
+    @torch.inference_mode()
+    def features(self, examples: Sequence[Encoded], max_tokens: int) -> Tensor:
+        """Returns the last hidden state where each example's answer is predicted, float32.  # (n, D)."""
+        found: list[Tensor] = [torch.empty(0)] * len(examples)
+        for indices, rows in self._plan(examples, max_tokens):
+            batch = self._collator([examples[i] for i in indices], rows)
+            hidden = self._hidden(batch)[batch.token_reads[:, 0, 0]].float()
+            for i, state in zip(indices, hidden.cpu(), strict=True):
+                found[i] = state
+        return torch.stack(found)
+
     def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
         """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""
         for known, budget, plan in self._plans:

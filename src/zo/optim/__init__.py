@@ -13,6 +13,8 @@ from zo.optim.config import (
     BSZOBConfig,
     BSZOConfig,
     HiZOOConfig,
+    ICLConfig,
+    LinearProbeConfig,
     LOZOConfig,
     MethodConfig,
     MeZOAdamConfig,
@@ -55,6 +57,8 @@ OPTIMIZERS: dict[str, Method] = {
     "adam": Method(AdamConfig, "adam", "Adam"),
     "sgd": Method(SGDConfig, "sgd", "SGD"),
     "zero_shot": Method(ZeroShotConfig, "zero_shot", "ZeroShot"),
+    "icl": Method(ICLConfig, "zero_shot", "ZeroShot"),
+    "linear_probe": Method(LinearProbeConfig, "zero_shot", "ZeroShot"),
 }
 """Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
 

@@ -28,6 +28,9 @@ class MethodConfig:
     trains: ClassVar[bool] = True
     """False for a baseline that makes no step at all."""
 
+    reads_train: ClassVar[bool] = False
+    """Whether seed and settings count without a step: a baseline that reads training examples."""
+
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
@@ -312,3 +315,43 @@ class ZeroShotConfig(MethodConfig):
     name: str = "zero_shot"
 
     trains: ClassVar[bool] = False
+
+
+@dataclass
+class ICLConfig(MethodConfig):
+    """Settings of in-context learning.
+
+    Attributes:
+        k: Demonstrations in front of every text, ≥ 1, drawn from the training examples by the run's seed.
+        separator: Text between them.
+    """
+
+    name: str = "icl"
+    k: int = 32
+    separator: str = "\n\n"
+
+    trains: ClassVar[bool] = False
+    reads_train: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed([("k", self.k >= 1, "must be at least 1")])
+
+
+@dataclass
+class LinearProbeConfig(MethodConfig):
+    """Settings of linear probing.
+
+    Attributes:
+        c: C > 0 of scikit-learn's LogisticRegression, the inverse strength of its L2 penalty.
+    """
+
+    name: str = "linear_probe"
+    c: float = 1.0
+
+    trains: ClassVar[bool] = False
+    reads_train: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return _failed([("c", self.c > 0, "must be greater than 0")])

@@ -1,4 +1,4 @@
-"""Zero-shot: the pretrained model as it is, the row that every method is compared with.
+"""Baselines without steps: the pretrained model as it is, with demonstrations, or under a linear probe.
 
 Cost: no forward pass beside the evaluation; no state. **Source**: none needed. **Deviations**: none.
 """
@@ -16,7 +16,7 @@ class ZeroShot(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Refuses: a run of this method has no steps."""
-        raise RuntimeError("zero_shot makes no steps")
+        raise RuntimeError(f"{self.config.name} makes no steps")
 
     def apply(self, record: Record) -> None:
         """Changes nothing."""

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from zo.config import RunConfig
+from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scoring import Batch, CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
+from zo.optim.config import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples
@@ -24,6 +26,7 @@ from zo.tasks.checks import check_tokens
 from zo.weights.space import ParameterSpace
 
 Summary = dict[str, Any]
+Evaluator: TypeAlias = CandidateScorer | LinearProbe
 
 
 @dataclass
@@ -34,7 +37,8 @@ class Session:
         train: Examples of the mini-batches.
         validation: Examples that choose the best step.
         test: Examples that the best step is reported on.
-        scorer: Computes losses and predictions.
+        scorer: Computes losses.
+        evaluator: Computes predictions: the scorer, or a baseline.
         assembly: Model, θ and optimizer.
         read: See `zo.run.inputs.Inputs.read`.
         notes: What a person should know of data and model, one sentence each.
@@ -44,6 +48,7 @@ class Session:
     validation: list[Encoded]
     test: list[Encoded]
     scorer: CandidateScorer
+    evaluator: Evaluator
     assembly: Assembly
     read: dict[str, str]
     notes: list[str] = field(default_factory=list)
@@ -73,6 +78,12 @@ class Session:
         }
         train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
+        evaluator: Evaluator = scorer
+        if isinstance(how := cfg.optimizer, ICLConfig):
+            shown = Demonstrations(train, how.k, cfg.seed, how.separator, loaded.tokenizer)
+            validation, test = shown.before(validation, scorer), shown.before(test, scorer)
+        elif isinstance(how, LinearProbeConfig):
+            evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
         notes = [*loaded.notes, *check_tokens(cfg.task, vars(splits), encoded)]
         if cfg.task.objective == "lm":
             train = [example.true_candidate_alone() for example in train]
@@ -81,7 +92,7 @@ class Session:
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
-        return cls(train, validation, test, scorer, assembly, read, notes)
+        return cls(train, validation, test, scorer, evaluator, assembly, read, notes)
 
 
 @dataclass
@@ -381,7 +392,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     def score(examples: list[Encoded], split: str) -> Evaluation:
         with journal.progress.evaluating(len(examples)) as done:
             told = _both(done, lambda _: journal.requests.heed()) if stops else done
-            found = session.scorer.evaluate(examples, cfg.eval_tokens, told)
+            found = session.evaluator.evaluate(examples, cfg.eval_tokens, told)
         if not math.isfinite(found.loss):
             raise NonFiniteError(step, f"{split} loss", found.loss)
         return found

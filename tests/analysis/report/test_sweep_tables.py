@@ -167,6 +167,21 @@ def test_without_zero_shot(logs: Path) -> None:
     )
 
 
+def test_baselines_without_steps_stand_behind_zero_shot_without_a_rate(logs: Path) -> None:
+    nothing = {"run/forwards_per_step": 0}
+    for method in ("icl", "linear_probe"):
+        found = summary(0, [0.6], 12, **nothing)
+        write_run(logs, method, config(method, 0.0), history(0, [0.6]), found)
+    rows = [cells(line) for line in page_of(logs).splitlines() if line.startswith("| ")]
+    baselines = [row for row in rows if row[0] in ("zero-shot", "ICL", "linear probing")]
+    assert [row[:5] for row in baselines] == [
+        ["zero-shot", "–", "–", "50.0", "50.0"],
+        ["ICL", "–", "–", "60.0", "60.0"],
+        ["linear probing", "–", "–", "60.0", "60.0"],
+    ]
+    assert [row[0] for row in rows][-2:] == ["MeZO", "BSZO"]
+
+
 def test_lost_files_are_mentioned(logs: Path) -> None:
     lost = logs / "x" / "wandb" / "offline-run-20260101_000000-lost" / "run-lost.wandb"
     lost.parent.mkdir(parents=True)
