@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
@@ -155,10 +156,21 @@ def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, t
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o640}
 
 
-def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypatch, capsys):
+FULL = "No space left on device"
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(28, FULL),
+        SafetensorError(f"Error while serializing: I/O error: {FULL} (os error 28)"),
+        Exception(f"{FULL} (os error 28)"),  # as tokenizers raises it
+    ],
+    ids=["python", "safetensors", "tokenizers"],
+)
+def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypatch, capsys, full):
     cfg = make_run("optimizer=mezo", "steps=1")
     run(cfg)
-    full = OSError(28, "No space left on device")
     monkeypatch.setattr(
         "transformers.PreTrainedTokenizerBase.save_pretrained",
         lambda *_, **__: (_ for _ in ()).throw(full),
@@ -168,9 +180,23 @@ def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypa
     capsys.readouterr()
     assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert said == f"{out}: No space left on device; nothing is left of the export\n"
+    assert said == f"{out}: {FULL}; nothing is left of the export\n"
     assert [*out.parent.iterdir()] == [out]
     assert [*out.iterdir()] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("room_kib", [1000, 5800], ids=["weights", "tokenizer"])
+def test_an_export_on_a_full_disk_is_one_sentence(make_run, small_disk, tmp_path, capsys, room_kib):
+    """float32 weights take 5,715 KiB, the tokenizer 550."""
+    cfg = make_run("optimizer=mezo", "steps=1")
+    run(cfg)
+    small_disk.leave(room_kib)
+    capsys.readouterr()
+    out = str(small_disk.place / "weights")
+    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
+    assert capsys.readouterr().err == f"{out}: {FULL}; nothing is left of the export\n"
+    assert [*small_disk.place.iterdir()] == []
 
 
 def test_a_finished_run_without_rows_is_refused_in_a_sentence(make_run, tmp_path, capsys):

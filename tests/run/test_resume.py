@@ -7,12 +7,10 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.damage import SmallDisk
 from tests.support.victims import At, end_of, here, start, what_it_came_to
 from zo.optim import OPTIMIZERS
 from zo.run.directory import freeze
@@ -282,22 +280,33 @@ def test_a_failure_before_the_first_step_is_noted(frozen):
     assert not (run / "error.txt").exists()
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    try:
-        disk = SmallDisk(tmp_path / "disturbed")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"nothing can be mounted here: {error}")
-    yield disk
-    disk.close()
+FULL_AT = {
+    "start": ((), 0, "null", "starts again"),
+    "row": ((At("zo.run.loop:BatchLoss.__call__", 6),), 4, "null", "goes on after step "),
+    "checkpoint": ((), 1000, "3", "goes on after step 3"),
+}
+"""Where the disk is full: the kill before that, the KiB left, checkpoint.full_every, what the command will do."""
 
 
-def test_a_run_on_a_full_disk_fails_and_goes_on_when_there_is_room(small_disk, frozen):
-    run, twin = frozen("optimizer=mezo", "checkpoint.full_every=null")
-    assert end_of(run, At("zo.run.loop:BatchLoss.__call__", 6)) == KILLED
-    (run / "ballast").write_bytes(b"0" * 1_000_000)
-    small_disk.leave(4)  # a page: for the status or a row, but not for all of them
+@pytest.mark.parametrize("where", FULL_AT)
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk, frozen, where):
+    kills, room_kib, every, then = FULL_AT[where]
+    run, twin = frozen("optimizer=mezo", f"checkpoint.full_every={every}")
+    if kills:
+        assert end_of(run, *kills) == KILLED
+    (run / "log.txt").write_text("")
+    (run / "ballast").write_bytes(b"0" * 8_000_000)
+    log = run.parents[1] / "log.txt"  # on another disk
+    (run / "log.txt").unlink()
+    (run / "log.txt").symlink_to(log)
+    small_disk.leave(room_kib)
     assert end_of(run) == 2
+    said = log.read_text()
+    assert "Traceback" not in said
+    last = said.splitlines()[-1]
+    assert "No space left on device" in last
+    assert then in last or where == "start"
+    assert said.count("No space left on device") == 1
     (run / "ballast").unlink()
     assert end_of(run) == here(twin) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)

@@ -2,11 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, from_plain
@@ -140,12 +140,24 @@ def _write(assembly: Assembly, out: Path, merge: bool) -> None:
         for file in partial.iterdir():
             file.chmod(0o666 & ~_umask())
         partial.rename(out)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except Exception as error:
+        if (reason := _reason(error)) is None:
+            raise
         raise ExportError(f"{out}: {reason}; nothing is left of the export") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(f"{out}: {assembly.params.numel:,} parameters, {written}")
+
+
+def _reason(error: Exception) -> str | None:
+    """Returns why files could not be written; None if that is not what an exception says.
+
+    The Rust libraries safetensors and tokenizers have the operating system's number in the text alone.
+    """
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return os.strerror(int(number[1])) if number else None
 
 
 def _restore_settings(out: Path, model: Any) -> None:
