@@ -81,7 +81,8 @@ def test_an_adapters_yaml_gives_the_defaults_of_its_dataclass(name):
 
 def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
     run, bare = the_run("model=opt-1.3b", "lr=1e-6"), config.RunConfig(lr=1e-6)
-    for key in {f.name for f in fields(run)} - {"model", "task", "optimizer", "precision"}:
+    groups = {"model", "task", "optimizer", "precision", "adapter"}
+    for key in {f.name for f in fields(run)} - groups:
         assert getattr(run, key) == getattr(bare, key), key
     assert run.precision == precision.PrecisionConfig(name="fp32")
 

@@ -13,7 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.origin import follow_path
 from zo.config.precision import PrecisionConfig
-from zo.lm.adapter_config import ADAPTERS, NoAdapter
+from zo.lm.adapter_config import ADAPTERS
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
@@ -97,7 +97,7 @@ class RunConfig:
     task: TaskConfig = MISSING
     optimizer: Any = MISSING
     precision: PrecisionConfig = MISSING
-    adapter: Any = field(default_factory=NoAdapter)
+    adapter: Any = MISSING
     seed: int = 0
     lr: float | None = None
     lr_index: int | None = None

@@ -102,7 +102,8 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
         import peft
     except ImportError:
         raise ModelError(f"adapter={cfg.name}: needs `pip install peft`") from None
-    model, options = loaded.model, {"autocast_adapter_dtype": False}
+    model = loaded.model
+    options: dict[str, Any] = {"autocast_adapter_dtype": False}
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(model.device)
     with _refusals(model, cfg):

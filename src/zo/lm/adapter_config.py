@@ -85,18 +85,18 @@ class LoraAdapter(PeftAdapter):
 
     Attributes:
         r: Rank, ≥ 1.
-        alpha: α > 0.
+        alpha: α ≥ 1.
         targets: Ends of the names of the layers; empty takes peft's for the architecture.
     """
 
     name: str = "lora"
     r: int = 8
-    alpha: float = 16
+    alpha: int = 16
     targets: list[str] = field(default_factory=list)
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        checks = (("r", self.r >= 1, "be at least 1"), ("alpha", self.alpha > 0, "be above 0"))
+        checks = (("r", self.r >= 1, "be at least 1"), ("alpha", self.alpha >= 1, "be at least 1"))
         return super().problems() + [(key, f"must {right}") for key, ok, right in checks if not ok]
 
 

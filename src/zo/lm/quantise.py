@@ -97,7 +97,8 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
     how: Any = torchao.Int8WeightOnlyConfig()
     if bits == "int4":
         how = torchao.IntxWeightOnlyConfig(
-            weight_dtype=torch.int4, granularity=torchao.PerGroup(group)
+            weight_dtype=torch.int4,  # type: ignore[attr-defined]
+            granularity=torchao.PerGroup(group),
         )
     copy = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
     copy.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
