@@ -7,6 +7,7 @@ import pytest
 
 from analysis.logs.sources import CACHE
 from tests.analysis.make_logs import write_quickstart
+from tests.support.shared import shared_directory
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +27,7 @@ def _cache_of_its_own(
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The miniature sweep, to be read only."""
-    out = tmp_path_factory.mktemp("logs") / "out"
-    write_quickstart(out)
-    return out
+    return shared_directory(tmp_path_factory, "out", write_quickstart)
 
 
 @pytest.fixture

@@ -1,21 +1,17 @@
 """python -m benchmarks.steps, from the command line to table and figure, on a model of two layers."""
 
 import csv
-import gc
-import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.steps import __main__ as command
-from benchmarks.steps import ceilings, figure, session, tables
-from benchmarks.steps.cases import FORWARD, Case, cases, split, ways
+from benchmarks.steps import ceilings, session, tables
+from benchmarks.steps.cases import FORWARD, cases, split
 from benchmarks.steps.measure import Peak, Times, in_turns
 from benchmarks.steps.records import Records, Row
 from zo.config import register
-from zo.weights.constraints import RESTORE_POLICIES
 
 pytestmark = pytest.mark.process
 
@@ -71,36 +67,6 @@ def test_from_the_command_line_to_table_and_figure(tmp_path, few_repeats, monkey
     assert (tmp_path / "steps.csv").read_bytes() == written
 
 
-def test_a_dry_run_writes_nothing_and_says_why_a_case_is_not_measured(tmp_path, capsys):
-    line = [*LINE, "--restores", *RESTORE_POLICIES, "--out", str(tmp_path / "new"), "--dry-run"]
-    assert command.main(line) == 0
-    assert "opt-tiny float32 sst2 bszo subtract torch" in capsys.readouterr().out
-    assert not (tmp_path / "new").exists()
-
-
-def test_what_a_run_refuses_is_not_measured_and_the_reason_is_the_run_s():
-    register()
-    good = Case("opt-tiny", "float32", "sst2", "mezo", "subtract", "torch", **COMMON)
-    bad = replace(good, restore="wishful")
-    accepted, refused = split([good, bad])
-    assert list(accepted) == [good]
-    assert accepted[good].precision.restore == "subtract"
-    assert accepted[good].model.architecture["num_hidden_layers"] == 2
-    assert "precision.restore" in refused[bad]
-
-
-def test_defaults_are_every_policy_and_the_paper_s_way():
-    pairs = ways(None, None)
-    assert pairs[0] == ("subtract", "torch")
-    assert {restore for restore, _ in pairs} == set(RESTORE_POLICIES)
-    assert ways(["snapshot"], ["torch"]) == [("snapshot", "torch")]
-    found = list(cases(["opt-125m"], None, None, None, [("subtract", "torch")], **COMMON))
-    assert [c.method for c in found if c.examples == "trec"] == [FORWARD, "bszo"]
-    assert len([c for c in found if c.examples == "sst2"]) == 7
-    (only,) = {c.dtype for c in cases(["opt-13b"], None, None, None, pairs, **COMMON)}
-    assert only == "bfloat16"
-
-
 @pytest.fixture
 def in_process(monkeypatch, tmp_path):
     """A session on this CPU that measures no memory, and a function that makes cases of one method."""
@@ -112,28 +78,6 @@ def in_process(monkeypatch, tmp_path):
     common = COMMON | {"batch_size": 2, "threads": torch.get_num_threads()}
     pairs = [("subtract", "torch"), ("snapshot", "torch")]
     return made, list(cases(["opt-tiny"], None, ["sst2"], ["mezo"], pairs, **common))
-
-
-def test_what_does_not_fit_together_is_not_in_memory_together(in_process, monkeypatch):
-    made, wanted = in_process
-    alive, most = weakref.WeakSet(), []
-
-    class Watched(session.Stepper):
-        def __init__(self, *args):
-            gc.collect()
-            alive.add(self)
-            most.append(len(alive))
-            super().__init__(*args)
-
-    monkeypatch.setattr(session, "Stepper", Watched)
-    made.measure(split(wanted)[0], lambda case: None)
-    assert most == [1, 1, 2], (
-        "both restore policies are timed in turns, the forward pass before them"
-    )
-    monkeypatch.setattr(session, "TOGETHER", 0)
-    most.clear()
-    made.measure(split(wanted)[0], lambda case: None)
-    assert most == [1, 1, 1]
 
 
 def test_a_case_that_fails_is_named_and_the_others_are_measured(in_process, monkeypatch):
@@ -165,31 +109,6 @@ def row(**changes) -> Row:
     return Row(**texts | counts | times | rates | changes)
 
 
-def test_what_is_shown_has_the_digits_of_the_csv(tmp_path):
-    records = Records(tmp_path / "steps.csv")
-    records.add([row(step_ms=1234.56789)])
-    assert [r.step_ms for r in records.rows] == [1234.57]
-    assert Records(tmp_path / "steps.csv").rows == records.rows
-
-
-def test_the_csv_keeps_one_row_per_case_and_the_newest(tmp_path):
-    records = Records(tmp_path / "deep" / "steps.csv")
-    records.add([row(), row(method="mezo", plain_ms=123.4)])
-    records.add([row(step_ms=40.0, code="d")])
-    again = Records(tmp_path / "deep" / "steps.csv")
-    assert (
-        again.rows
-        == records.rows
-        == [row(step_ms=40.0, code="d"), row(method="mezo", plain_ms=123.4)]
-    )
-    case = Case("opt-125m", "float32", "sst2", "bszo", "subtract", "torch", **COMMON)
-    assert again.has("m", case, 1, "d")
-    assert not again.has("m", case, 2, "d"), "more rounds are asked for"
-    assert not again.has("m", case, 1, "c"), "other code"
-    assert not again.has("another machine", case, 1, "d")
-    assert not again.has("m", replace(case, threads=2), 1, "d")
-
-
 def cells(rows, i):
     ((_, lines),) = tables.sections(rows)
     return dict(zip(tables.COLUMNS, lines[i], strict=True))
@@ -208,28 +127,10 @@ def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
     assert cells(rows, 3)["× MeZO's"] == "", "MeZO was not measured under snapshot"
 
 
-def test_the_paper_s_figures_and_the_targets_stand_beside_its_models():
-    big = {"shape": "opt-13b", "dtype": "bfloat16", "device": "cuda"}
-    found = cells([row(**big)], 0)
-    assert (found["paper, ms"], found["paper, GB"], found["target"]) == ("440.5", "30.1", "≤ 150")
-    assert cells([row(**big | {"dtype": "float32"})], 0)["paper, ms"] == "", "another dtype"
-    assert cells([row(**big, method="lozo")], 0)["target"] == "≤ 80"
-
-
 def test_the_committed_page_has_the_tables_of_the_committed_csv():
     folder = Path(__file__).parents[2] / "results" / "measured" / "benchmarks"
     shown = (folder / "steps.md").read_text().strip()
     assert shown == tables.markdown(Records(folder / "steps.csv").rows).strip()
-
-
-def test_the_figure_shows_per_method_the_paper_s_way_and_the_fastest():
-    rows = [row(), row(restore="snapshot", step_ms=30.0), row(restore="other", step_ms=40.0)]
-    rows += [row(method="mezo"), row(method=FORWARD)]
-    assert [(r.method, r.restore) for r in figure.chosen(rows)] == [
-        ("mezo", "subtract"),
-        ("bszo", "subtract"),
-        ("bszo", "snapshot"),
-    ]
 
 
 def test_cases_are_timed_in_turns_and_the_first_round_does_not_count():

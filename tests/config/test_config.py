@@ -1,6 +1,5 @@
 """Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
 
-import errno
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -54,15 +53,6 @@ def test_every_committed_option_composes_and_validates(group, option):
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed
 
 
-def test_the_names_in_precision_are_those_that_are_implemented():
-    from zo.noise import NOISES
-    from zo.weights.constraints import RESTORE_POLICIES
-    from zo.weights.restore import POLICIES
-
-    assert precision.NOISES == NOISES
-    assert list(RESTORE_POLICIES) == list(POLICIES)
-
-
 @pytest.mark.parametrize("name", GROUPS["optimizer"])
 def test_a_methods_yaml_gives_the_defaults_of_its_dataclass(name):
     run = the_run("model=opt-1.3b", f"optimizer={name}", "lr=1e-6")
@@ -91,12 +81,6 @@ def test_the_papers_precision_is_the_same_run_as_its_name():
     papers = the_run("model=opt-13b", "precision=paper", "lr=1e-6")
     named = the_run("model=opt-13b", "precision=bf16", "precision.loss=model", "lr=1e-6")
     assert config.scientific(papers) == config.scientific(named)
-
-
-def test_no_yaml_is_out_of_reach_of_the_test_above():
-    found = {p.relative_to(ROOT / "conf").as_posix() for p in (ROOT / "conf").rglob("*.yaml")}
-    reached = {f"{g}/{o}.yaml" for g, options in GROUPS.items() for o in options}
-    assert found == reached | {"config.yaml"}
 
 
 def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
@@ -144,8 +128,6 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["task.pompt=x"], ["task.pompt=x: no such key; did you mean prompt?"]),
         (["lr=abc"], ["lr=abc: must be a number, as 1e-6"]),
         (["lr=0"], ["lr=0.0: must be finite and greater than 0"]),
-        (["lr=inf"], ["lr=inf: must be finite and greater than 0"]),
-        (["=3"], ["=3: no key in front of =; write key=value, as lr=1e-6"]),
         (["lr"], ["lr: write key=value, as lr=1e-6"]),
         (
             ["model.path=a b;c"],
@@ -155,24 +137,10 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
             ],
         ),
         (["steps=1e4"], ["steps=1e4: must be a whole number, written 10000"]),
-        (["resume=maybe"], ["resume=maybe: must be true or false"]),
         ([f"seed={10**22}"], [f"seed={10**22}: must be at most 9223372036854775807"]),
-        (["threads=10000"], ["threads=10000: must be at most 1024"]),
-        (["optimizer.k=1000000"], ["optimizer.k=1000000: must be at most 1024"]),
-        (["optimizer.eps=inf"], ["optimizer.eps=inf: must be a finite number"]),
-        (["out="], ["out=: must name a directory, as out=out"]),
-        (["model.path="], ["model.path=: must be a hub id or a directory"]),
-        (["device=cuda:x"], ["device=cuda:x: must be auto, cpu, cuda or cuda:N"]),
         (["+nope=3"], ["+nope=3: no such key"]),
-        (["+optimizer.nope=3"], ["+optimizer.nope=3: no such key"]),
-        (["optimizer=null"], [f"optimizer=null: must be one of {', '.join(GROUPS['optimizer'])}"]),
         (["lr_index=9"], ["lr_index=9: must be 0 to 2: bszo on reviews-tiny has 3 learning rates"]),
         (["optimizer.m=1"], ["optimizer.m=1: must be at least k=2, or null"]),
-        (["precision.loss=half"], ["precision.loss=half: must be one of model, float32"]),
-        (
-            ["precision.graphs=true", "precision.restore=merged", "device=cpu"],
-            ["precision.graphs=True: must be false with device=cpu: only a GPU records"],
-        ),
         (["precision.noise=dice"], ["precision.noise=dice: must be one of torch, philox"]),
         (
             ["precision.noise=philox", "precision.rounding=stochastic"],
@@ -189,30 +157,10 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
             ],
         ),
         (
-            [
-                "precision=bf16",
-                "precision.noise=philox",
-                "precision.rounding=stochastic",
-                "optimizer=sgd",
-                "lr=1e-3",
-            ],
-            [
-                "precision.rounding=stochastic: "
-                "must be nearest: the weights of sgd are written by torch's own optimizer"
-            ],
-        ),
-        (
             ["precision.rounding=compensated"],
             [
                 "precision.rounding=compensated: "
                 "must be nearest for float32, in which updates are computed"
-            ],
-        ),
-        (
-            ["precision=bf16", "precision.rounding=compensated", "optimizer=adam", "lr=1e-3"],
-            [
-                "precision.rounding=compensated: "
-                "must be nearest: the weights of adam are written by torch's own optimizer"
             ],
         ),
         (
@@ -230,7 +178,6 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
         (["model.lr_grid.bszo=[1e-3,-1]"], ["model.lr_grid.bszo=[0.001, -1]: " + RATES]),
         (["task.install=[1]"], ["task.install=[1]: must be a text"]),
         (["batch_size=2000"], ["batch_size=2000: must be at most task.train_size=1000"]),
-        (["sweep=typo"], [f"sweep=typo: must be one of {', '.join(GROUPS['sweep'])}"]),
         (["lr=1e-6,1e-7"], ["lr=1e-6,1e-7: add -m to run several values"]),
         (
             ["optimizer=mezzo", "lr=abc", "optimizer.epss=1"],
@@ -284,11 +231,6 @@ def test_another_model_has_the_papers_values(model):
     assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
 
 
-def test_a_grid_over_models_gives_each_its_own_values():
-    runs = command_line.runs(["model=reviews-tiny,opt-1.3b"], multirun=True)
-    assert [run.steps for run in runs] == [600, 20_000]
-
-
 def test_multirun_may_stand_anywhere():
     assert command_line.readable(["lr=1e-6", "seed=0,1", "-m"]) == ["-m", "lr=1e-6", "seed=0,1"]
     assert command_line.readable(["a=1", "--multirun", "b=2"]) == ["--multirun", "a=1", "b=2"]
@@ -310,71 +252,15 @@ def refused(capsys, *argv):
     return "\n".join(problems)
 
 
-def test_an_output_directory_below_a_file_is_refused(capsys, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    assert f"out={file}/runs: {file} is a file" in refused(capsys, f"out={file}/runs")
-
-
-def test_an_output_directory_that_cannot_be_made_is_refused(capsys):
-    assert "  out=/proc/runs: /proc: cannot be written" in refused(capsys, "out=/proc/runs")
-
-
-def test_a_full_disk_is_named(capsys, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(command_line.tempfile, "TemporaryDirectory", full)
-    told = refused(capsys, f"out={tmp_path}/runs")
-    assert told == (
-        f"  out={tmp_path}/runs: {tmp_path}: No space left on device; choose another directory"
-    )
-
-
-def test_checking_an_output_directory_makes_nothing(tmp_path):
-    command_line.check_command_line([f"out={tmp_path}/a/b"])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_option_that_is_a_key_is_explained(capsys):
     assert refused(capsys, "--lr=3") == (
         "  --lr=3: no such option; keys are written without dashes: lr=3"
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["lr=1e-6", "lr=1e-7"], "lr=1e-7: given 2 times; give it once, or -m lr=1e-6,1e-7"),
-        (
-            ["optimizer=mezo", "seed=1", "optimizer=bszo"],
-            "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
-        ),
-    ],
-)
-def test_a_key_that_is_given_twice_is_refused(capsys, given, told):
-    assert refused(capsys, *given) == f"  {told}"
-
-
-def test_multirun_expands_the_product():
-    runs = command_line.runs(["optimizer=bszo,mezo", "lr=1e-6,1e-7"], multirun=True)
-    assert [(r.optimizer.name, r.lr) for r in runs] == [
-        ("bszo", 1e-6),
-        ("bszo", 1e-7),
-        ("mezo", 1e-6),
-        ("mezo", 1e-7),
-    ]
-
-
 def test_lr_on_the_command_line_wins_over_the_grid():
     runs = command_line.runs(["sweep=quickstart", "lr=7e-7"])
     assert {run.lr for run in runs if run.steps} == {7e-7}
-
-
-def test_lr_without_index_is_the_middle_of_the_grid():
-    run = the_run("optimizer=mezo")
-    grid = run.model.lr_grid["mezo"]
-    assert run.lr == grid[len(grid) // 2]
 
 
 def id_of(*overrides):
@@ -497,3 +383,17 @@ def test_help_names_every_option_of_every_group():
         options = GROUPS[group]
         (line,) = (x for x in done.stdout.splitlines() if x.split()[:1] == [group])
         assert line.split(maxsplit=1)[1] == ", ".join(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["lr=1e-6", "lr=1e-7"], "lr=1e-7: given 2 times; give it once, or -m lr=1e-6,1e-7"),
+        (
+            ["optimizer=mezo", "seed=1", "optimizer=bszo"],
+            "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
+        ),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(capsys, given, told):
+    assert refused(capsys, *given) == f"  {told}"

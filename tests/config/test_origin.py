@@ -75,9 +75,3 @@ def test_what_comes_from_the_hub_is_pinned_to_a_commit():
             pinned = re.fullmatch("[0-9a-f]{40}", values.get("revision") or "")
             unpinned += [] if pinned else [file.stem]
     assert unpinned == []
-
-
-def test_hizoo_says_that_its_default_smoothing_makes_it_mezo():
-    (note,) = notes(run("optimizer=hizoo"))
-    assert "MeZO" in note
-    assert notes(run("optimizer=hizoo", "optimizer.hessian_smooth=1e-5")) == []

@@ -160,21 +160,6 @@ def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
         make_trainer(tmp_path, **kwargs)
 
 
-def test_deepspeed_and_fsdp_are_refused_by_name(tmp_path):
-    for key, value in (("deepspeed", {"zero_optimization": {"stage": 2}}), ("fsdp", "full_shard")):
-        args = arguments(tmp_path)
-        setattr(args, key, value)  # TrainingArguments accepts them only where they can run
-        with pytest.raises(ValueError, match=f"{key}: not with zeroth-order steps"):
-            ZOTrainer(make_model(), args=args, train_dataset=Tokens(), **METHOD)
-
-
-def test_an_optimizer_of_ones_own_is_refused(tmp_path):
-    model = make_model()
-    own = torch.optim.SGD(model.parameters(), 1e-3), None
-    with pytest.raises(ValueError, match="pass method and method_args"):
-        ZOTrainer(model, arguments(tmp_path), train_dataset=Tokens(), optimizers=own, **METHOD)
-
-
 def test_a_record_of_a_trainer_replays(tmp_path):
     method_args = {**METHOD["method_args"], "record": tmp_path / "run.zo"}
     trainer = ZOTrainer(

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import local, status, submit
+from launch import status, submit
 from launch.sweep import Sweep, standings
-from zo.run.lock import holder
 
 pytestmark = pytest.mark.process
 
@@ -83,21 +82,3 @@ def test_detached_runs_go_on_without_the_submitter_and_are_not_submitted_twice(p
     assert status.main(pair) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 runs done: 2 finished"
     assert [len((r.directory / "attempts.jsonl").read_text().splitlines()) for r in runs] == [1, 1]
-
-
-def test_the_detached_process_can_be_told_to_stop(pair):
-    long = [*pair, "optimizer=mezo", "steps=100000", "eval_every=100000"]
-    (run,) = Sweep.of(long).runs
-    assert submit.main([*long, "hydra/launcher=local"]) == 0
-    wait_until(lambda: (run.directory / "metrics.jsonl").exists())
-    (folder,) = Path(run.cfg.out).glob(".local/*")
-    subprocess.run(["kill", str(holder(folder).pid)], check=True)
-    wait_until(lambda: holder(folder) is None, 60)
-    assert states([run]) == ["interrupted"]
-
-
-def test_gpus_are_those_that_are_visible(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-x")
-    assert local.visible_gpus() == ["2", "GPU-x"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert local.visible_gpus() == []

@@ -1,7 +1,6 @@
 """Runs as child processes: several at once, one failing without the others, every signal passed on."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import pool
-from launch.job import Job, RunsFailed
-from launch.pool import Pool, cpu_slots, gpu_slots
+from launch.pool import Pool, gpu_slots
 
 pytestmark = pytest.mark.process
 
@@ -92,17 +90,6 @@ def test_no_more_run_at_once_than_there_are_slots_and_each_has_its_device(wantin
         assert at_once.count(device) == 1
 
 
-def test_a_log_grows_from_start_to_start(wanting):
-    run = wanting("a", says="hello")
-    for _ in range(2):
-        Pool([run], [{"CUDA_VISIBLE_DEVICES": "1"}]).run()
-    lines = (run / "log.txt").read_text().splitlines()
-    assert [line for line in lines if line == "hello"] == ["hello"] * 2
-    heads = [line for line in lines if line.startswith("== 20")]
-    assert len(heads) == 2
-    assert heads[0].endswith("CUDA_VISIBLE_DEVICES=1")
-
-
 @pytest.mark.parametrize(
     ("codes", "state"), [([-signal.SIGSEGV], "failed"), ([-signal.SIGKILL], "failed"), ([0], None)]
 )
@@ -115,23 +102,6 @@ def test_a_run_that_dies_without_a_word_is_noted_as_failed(wanting, codes, state
         assert f"killed by {signal.Signals(-codes[0]).name}" in status["run/error"]
 
 
-def test_a_directory_that_another_process_holds_is_tried_again(wanting):
-    run = wanting("a", codes=[75, 75, 0])
-    made = Pool([run], [{}])
-    made.run()
-    assert made.codes == {run: 0}
-    assert len(starts(run)) == 3
-
-
-def test_a_directory_that_stays_held_is_a_failure(wanting, monkeypatch):
-    monkeypatch.setattr(pool, "BUSY_LIMIT_S", 0.5)
-    run = wanting("a", codes=[75])
-    made = Pool([run], [{}])
-    made.run()
-    assert "another process has held" in made.failures[0]
-    assert not (run / "status.json").exists()  # it is the other process's
-
-
 def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
     runs = [wanting("a", seconds=60), wanting("b")]
     made = Pool(runs, [{}], deadline=time.monotonic() + 3)
@@ -141,22 +111,6 @@ def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
     assert (made.unfinished, made.failures) == (runs, [])
     assert made.timed_out
     assert made.signals == []
-
-
-def test_a_run_that_does_not_heed_the_deadline_is_killed_and_counts_as_interrupted(wanting):
-    run = wanting("a", seconds=60, deaf=True)
-    made = Pool([run], [{}], deadline=time.monotonic() + 2, saving_s=2)
-    made.run()
-    assert (made.unfinished, made.failures) == ([run], [])
-    assert not (run / "status.json").exists()  # nothing says that it failed
-    assert not (run / "ends").exists()
-
-
-def test_a_deadline_that_is_not_reached_changes_nothing(wanting):
-    run = wanting("a")
-    made = Pool([run], [{}], deadline=time.monotonic() + 60)
-    made.run()
-    assert (made.codes, made.timed_out) == ({run: 0}, False)
 
 
 JOB = """
@@ -199,28 +153,3 @@ def test_a_job_passes_signals_on_waits_and_ends_as_slurm_wants(
     output, _ = job.communicate(timeout=30)
     assert (job.returncode, output) == (code, says)
     assert [(run / "signal").read_text() for run in runs] == [number] * 2
-
-
-def test_a_job_ends_with_its_failures_by_name(wanting):
-    runs = [wanting("good"), wanting("bad", codes=[1], says="ValueError: no")]
-    with pytest.raises(RunsFailed, match="1 of 2 runs failed\n  bad: ValueError: no"):
-        Job([str(run) for run in runs])()
-    assert (runs[0] / "ends").exists()
-
-
-def test_a_job_starts_again_as_itself(wanting):
-    job = Job([str(wanting("a"))])
-    again = job.checkpoint()
-    assert again.function is job
-    assert (again.args, again.kwargs) == ((), {})
-
-
-def test_cores_are_shared_out_unless_the_user_says_how(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert cpu_slots(3) == [{"OMP_NUM_THREADS": "2"}] * 3
-    assert cpu_slots(16) == [{"OMP_NUM_THREADS": "1"}] * 16
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert cpu_slots(2) == [{}, {}]
-    assert cpu_slots(2, threads=3) == [{"OMP_NUM_THREADS": "3"}] * 2
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in gpu_slots(["0", "1"], 3)] == ["0", "1", "0"]

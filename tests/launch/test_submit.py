@@ -2,15 +2,11 @@
 
 import json
 import pkgutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
-from launch import profile, slurm, submit
-from launch.profile import LocalProfile, SlurmProfile
-from zo.run.lock import held
+from launch import slurm, submit
+from launch.profile import SlurmProfile
 
 SLURM = "hydra/launcher=slurm"
 
@@ -79,20 +75,6 @@ def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(
     assert not (runs[0].directory / "job.json").exists()
 
 
-def test_failed_runs_are_submitted_on_request(grid, runs, note, sbatch):
-    for run in runs:
-        note(run, "failed", error="E")
-    assert submit.main([*grid, SLURM, "--retry-failed", "--limit", "3"]) == 0
-    assert given(sbatch) == [[run.run_id] for run in runs[:3]]
-
-
-def test_a_running_run_is_left_alone(grid, runs, note, sbatch):
-    note(runs[0], "interrupted")
-    with held(runs[0].directory):
-        assert submit.main([*grid, SLURM]) == 0
-    assert given(sbatch) == [[run.run_id] for run in runs[1:]]
-
-
 def test_a_dry_run_writes_nothing(grid, runs, sbatch, tmp_path, capsys):
     assert submit.main([*grid, SLURM, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -100,22 +82,6 @@ def test_a_dry_run_writes_nothing(grid, runs, sbatch, tmp_path, capsys):
     assert lines[4] == "4 runs: 4 missing; 0 submitted, 4 would be"
     assert not sbatch
     assert not (tmp_path / "out").exists()
-
-
-def test_runs_are_packed(grid, runs, sbatch):
-    assert submit.main([*grid, SLURM, "hydra.launcher.runs_per_job=3"]) == 0
-    assert given(sbatch) == [[run.run_id for run in runs[:3]], [runs[3].run_id]]
-    indices = [json.loads((run.directory / "job.json").read_text())["index"] for run in runs]
-    assert indices == [0, 0, 0, 1]
-
-
-def test_a_refusal_of_slurm_is_one_sentence(grid, sbatch, monkeypatch, capsys):
-    def refuse(*_):
-        raise slurm.SubmitError("sbatch: error: invalid partition specified: gpu")
-
-    monkeypatch.setattr(slurm, "submit", refuse)
-    assert submit.main([*grid, SLURM]) == 2
-    assert capsys.readouterr().err == "sbatch: error: invalid partition specified: gpu\n"
 
 
 AFTER_SUBMITTING = ["launch.records.queue", "time.sleep"]
@@ -133,54 +99,6 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(
     out = capsys.readouterr().out.splitlines()
     assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
     assert out[-2] == ("4 queued" if moment in AFTER_SUBMITTING else "4 missing")
-
-
-def test_ctrl_c_before_anything_is_submitted_says_so(grid, sbatch, monkeypatch, capsys):
-    once(monkeypatch, "launch.slurm.check", KeyboardInterrupt)
-    assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
-    assert capsys.readouterr() == ("", "Nothing was submitted\n")
-    assert not sbatch
-
-
-def test_a_second_ctrl_c_does_not_wait_for_the_queue(grid, queue, monkeypatch, capsys):
-    def slow(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("launch.records.queue", slow)
-    assert ends(lambda: submit.submit_and_watch([*grid, SLURM])) == 130
-    _, told, how = capsys.readouterr().out.splitlines()
-    assert told == "4 runs: 4 missing; 4 submitted"
-    assert how.startswith("Jobs that were submitted go on")
-
-
-def test_ctrl_c_waits_until_sbatch_has_answered():
-    """Python's handler must not see it earlier, nor sbatch, which a terminal sends it, too."""
-    asked = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('answered')"
-    heard = []
-
-    def submit_it():
-        with slurm.ctrl_c_waits():
-            signal.raise_signal(signal.SIGINT)
-            done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-            heard.append(done.stdout)
-
-    with pytest.raises(KeyboardInterrupt):
-        submit_it()
-    assert heard == ["answered\n"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_ctrl_c_while_submitting_leaves_the_rest_to_the_same_command(
-    grid, queue, monkeypatch, capsys
-):
-    once(monkeypatch, "launch.submit.freeze", KeyboardInterrupt)
-    assert ends(lambda: submit.main([*grid, SLURM])) == 130
-    assert capsys.readouterr().err == (
-        "Jobs that were submitted go on; the same command submits the rest\n"
-    )
-    assert submit.main([*grid, SLURM]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "4 runs: 4 missing; 4 submitted"
 
 
 @pytest.mark.process
@@ -206,45 +124,6 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert submit.main([*grid, *chosen, *arguments]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_an_edited_run_directory_is_refused_in_one_sentence(grid, runs, note, sbatch, capsys):
-    note(runs[2], "interrupted")
-    config = runs[2].directory / "config.yaml"
-    config.write_text(config.read_text().replace("steps: 2\n", "steps: 3\n"))
-    assert submit.main([*grid, SLURM]) == 2
-    assert f"{config} was changed after the run began: steps was 2" in capsys.readouterr().err
-    assert not sbatch
-
-
-def test_a_machine_without_slurm_is_told_so(grid, monkeypatch, capsys):
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert submit.main([*grid, SLURM]) == 2
-    assert capsys.readouterr().err.startswith("sbatch and srun are not on PATH")
-
-
-def test_the_trap_of_submitits_variable_is_refused(grid, monkeypatch, capsys):
-    monkeypatch.setattr("shutil.which", lambda name: name)
-    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "TERM")
-    assert submit.main([*grid, SLURM]) == 2
-    assert capsys.readouterr().err.startswith("SUBMITIT_PREEMPT_SIGNAL must not be set")
-
-
-def test_every_committed_profile_is_typed_and_in_range():
-    for path in profile.PROFILES.glob("*.yaml"):
-        found = profile.read([f"hydra/launcher={path.stem}", "out=/data/out"])
-        assert isinstance(found, LocalProfile if path.stem == "local" else SlurmProfile)
-        assert found.folder.startswith("/data/out/.")
-    example = profile.read(["hydra/launcher=example_cluster"])
-    assert (example.partition, example.runs_per_job) == (
-        "gpu-preempt",
-        1,
-    )  # its own and slurm.yaml's
-    assert example.environment["HF_HUB_OFFLINE"] == "1"
-
-
-def test_without_a_launcher_hydras_own_is_taken():
-    assert profile.read(["optimizer=mezo"]) is None
 
 
 def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):

@@ -1,15 +1,13 @@
 """Masked models: logits of the label words at the mask, exact whatever else is in the batch."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from tests.support.plain_scoring import plain_masked_loss, plain_masked_scores
-from tests.support.tiny_models import MASKED, VOCABULARY, bert, opt, roberta
+from tests.support.tiny_models import MASKED, VOCABULARY, roberta
 from zo.lm.scoring import CandidateScorer
-from zo.tasks import Encoded, TaskError
+from zo.tasks import Encoded
 
 WORDS = [[7], [201], [44]]
 
@@ -50,15 +48,6 @@ def test_evaluation_equals_the_plain_rendering_in_the_original_order(kind):
     assert result.loss == pytest.approx(plain_masked_loss(model, examples), abs=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_padding_and_neighbours_change_nothing(attention):
-    model, examples = roberta(attn_implementation=attention), make_examples()
-    scorer = scorer_of(model)
-    together = scorer.scores(scorer.collate(examples))
-    alone = torch.cat([scorer.scores(scorer.collate([e])) for e in examples])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-
-
 def test_the_head_is_applied_once_per_example_all_of_it():
     model, shapes = roberta(), {}
     scorer = scorer_of(model)
@@ -71,42 +60,3 @@ def test_the_head_is_applied_once_per_example_all_of_it():
     assert shapes["encoder"] == [(2, 20, 32)]  # 19 + 1 and 7 + 2 + 11 tokens
     assert [len(shapes[name]) for name in ("dense", "out")] == [1, 1]
     assert shapes["out"] == [(VOCABULARY,)]  # of the first of five masks
-
-
-def test_loss_dtype_decides_where_half_precision_ends():
-    for dtype in (torch.bfloat16, torch.float16):
-        model, examples = roberta(initializer_range=0.05).to(dtype), make_examples()
-        wide, narrow = scorer_of(model), scorer_of(model, loss_dtype="model")
-        batch = wide.collate(examples)
-        assert (wide.scores(batch).dtype, narrow.scores(batch).dtype) == (torch.float32, dtype)
-        assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
-        assert wide.loss(batch) != torch.tensor(wide.loss(batch), dtype=dtype).item()
-        assert wide.loss(batch) == pytest.approx(plain_masked_loss(model, examples), abs=1e-4)
-
-
-def test_a_loss_that_is_not_finite_is_returned_as_it_is():
-    model = roberta()
-    with torch.no_grad():
-        model.lm_head.bias.fill_(math.nan)
-    scorer = scorer_of(model)
-    assert math.isnan(scorer.loss(scorer.collate(make_examples())))
-
-
-def test_roberta_has_two_positions_less_than_it_says_and_bert_has_all():
-    """Both say 66; RoBERTa counts from the padding token's index."""
-    for model, most in ((roberta(), 64), (bert(), 66)):
-        scorer = scorer_of(model)
-        examples = make_examples([most])
-        expected = torch.tensor(plain_masked_scores(model, examples))
-        torch.testing.assert_close(
-            scorer.scores(scorer.collate(examples)), expected, rtol=0, atol=1e-5
-        )
-        with pytest.raises(TaskError, match=rf"task\.max_length: {most + 1} tokens.* {most} at a"):
-            scorer.check(make_examples([3, most + 1]))
-
-
-def test_examples_of_the_other_kind_are_refused():
-    with pytest.raises(ValueError, match="masked models need examples with a mask"):
-        scorer_of(roberta()).collate([Encoded([5, 6], WORDS, 0)])
-    with pytest.raises(ValueError, match="decoders without one"):
-        CandidateScorer(opt(), pad_id=1).collate(make_examples())

@@ -1,6 +1,5 @@
 """Rows that hold several texts: laid out without loss, as cheap as can be, and scored as if each text were alone."""
 
-import heapq
 import itertools
 
 import numpy as np
@@ -10,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM, Lfm2Config, Lfm2ForCausalLM
 
-from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
+from tests.support.plain_scoring import plain_masked_scores, plain_scores
 from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt
-from zo.lm.collate import Collator
 from zo.lm.heads import packs
-from zo.lm.packing import Blocks, Tree, pack, shared_beginning
+from zo.lm.packing import Blocks, Tree, pack
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskError
 
@@ -34,15 +32,6 @@ def test_a_tree_holds_every_beginning_once_and_a_token_sees_what_leads_to_it(tex
         assert [tree.positions[c] for c in of_text] == list(range(len(text)))
         for n, column in enumerate(of_text):
             assert np.flatnonzero(sees[column]).tolist() == of_text[: n + 1]
-
-
-def test_what_follows_a_token_goes_on_from_it():
-    tree = Tree()
-    prompt = tree.add([5, 6])
-    one, other = tree.add([7, 8], after=prompt[-1]), tree.add([7, 9], after=prompt[-1])
-    assert one[0] == other[0]
-    assert tree.ids == [5, 6, 7, 8, 9]
-    assert np.flatnonzero(tree.sees()[other[1]]).tolist() == [0, 1, 2, 4]
 
 
 @given(st.lists(SHORT, min_size=1, max_size=8))
@@ -73,60 +62,6 @@ def test_rows_hold_every_text_once_and_cost_no_more_than_one_row_or_a_row_each(
 
     everything = list(range(len(lengths)))
     assert cost(rows) <= min(cost([everything]), cost([[i] for i in everything]))
-
-
-def plain_pack(lengths, shared, hidden):
-    """As `pack`, with every number of rows tried."""
-    best, least = None, float("inf")
-    for n in range(1, len(lengths) + 1):
-        rows, loads = [[] for _ in range(n)], [(shared, row) for row in range(n)]
-        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-            load, row = min(loads)
-            loads[loads.index((load, row))] = (load + lengths[i] - shared, row)
-            rows[row].append(i)
-        width = max(loads)[0]
-        if (cost := n * width * (3 * hidden + width)) < least:
-            best, least = [sorted(row) for row in rows], cost
-    return best
-
-
-@given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=24), st.integers(0, 3), st.integers(1, 999)
-)
-def test_rows_are_the_best_of_every_number_of_rows(lengths, shared, hidden):
-    lengths = [n + shared for n in lengths]
-    assert pack(lengths, shared, hidden) == plain_pack(lengths, shared, hidden)
-
-
-def test_few_numbers_of_rows_are_tried_for_thousands_of_short_texts(monkeypatch):
-    tried = []
-    monkeypatch.setattr(
-        "heapq.heapreplace",
-        lambda heap, item, f=heapq.heapreplace: (tried.append(0), f(heap, item))[1],
-    )
-    lengths = np.random.default_rng(0).integers(20, 26, 2184).tolist()
-    pack(lengths, 2, 576)
-    assert len(tried) < 200 * len(lengths)  # each number of rows tried takes one per text
-
-
-def test_a_split_is_packed_once(monkeypatch):
-    scorer, examples = CandidateScorer(opt(), pad_id=1), examples_of([1, 1], LENGTHS)
-    first = scorer.evaluate(examples, 64)
-    monkeypatch.setattr("zo.lm.collate.pack", lambda *_: pytest.fail("packed again"))
-    assert scorer.evaluate(examples, 64) == first
-
-
-def test_a_wide_model_packs_tightly_and_a_narrow_one_spares_attention():
-    lengths = [50, 10, 10, 10]
-    assert pack(lengths, 0, 5000) == [[0, 1, 2, 3]]  # 80 tokens
-    assert pack(lengths, 0, 1) == [[0], [1, 2, 3]]  # 100, of which none sees more than 50
-
-
-def test_the_shared_beginning_ends_where_a_text_does_or_differs():
-    assert shared_beginning([[1, 2, 3], [1, 2, 4, 5]]) == 2
-    assert shared_beginning([[1, 2], [1, 2, 4]]) == 2
-    assert shared_beginning([[1], [2]]) == 0
-    assert shared_beginning([[1, 2]]) == 2
 
 
 def examples_of(candidates, lengths, masked=False):
@@ -182,37 +117,6 @@ def test_the_gradient_does_not_depend_on_the_layout(objective, monkeypatch):
         found.append(torch.autograd.grad(loss, parameters))
     for other in found[1:]:
         torch.testing.assert_close(found[0], other, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("multiple", [8, 64])
-@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
-def test_wider_rows_change_nothing(kind, multiple):
-    masked = kind in MASKED
-    model = (MASKED if masked else DECODERS)[kind]()
-    examples = examples_of([1, 4, 2], LENGTHS, masked)
-    name = "masked" if masked else "decoder"
-    wide = Collator(model, 1, name, multiple)(examples)
-    assert wide.input_ids.shape[1] % multiple == 0
-    scorer = CandidateScorer(model, pad_id=1, kind=name)
-    torch.testing.assert_close(
-        scorer.scores(wide), scorer.scores(scorer.collate(examples)), rtol=0, atol=1e-5
-    )
-
-
-def test_one_text_is_a_batch():
-    model, examples = opt(), examples_of([1, 1], [4])
-    scorer = CandidateScorer(model, pad_id=1)
-    batch = scorer.collate(examples)
-    assert batch.input_ids.shape == (1, 6)
-    assert scorer.loss(batch) == pytest.approx(plain_loss(model, examples), abs=1e-5)
-
-
-def test_equal_prompts_are_computed_once():
-    scorer, (example,) = CandidateScorer(opt(), pad_id=1), examples_of([1, 1], [4])
-    batch = scorer.collate([example] * 3)
-    assert batch.input_ids.shape == (1, 6)
-    assert batch.reads.tolist() == [5]
-    assert torch.equal(*scorer.scores(batch)[1:])
 
 
 def deberta():
@@ -288,43 +192,3 @@ def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
     scorer = CandidateScorer(model, pad_id=1, kind=name, objective=objective)
     batch = scorer.collate(examples_of(candidates, LENGTHS, masked))
     assert scorer.branches(batch, 3) == pytest.approx([scorer.loss(batch)] * 3, abs=1e-5)
-
-
-def test_copies_go_through_the_model_one_after_the_other():
-    """The first half of what a layer gets is the first copy's: doubled in the second, two losses come out."""
-    model = opt()
-    scorer = CandidateScorer(model, pad_id=1)
-    batch = scorer.collate(examples_of([1, 4, 2], LENGTHS))
-    layer = model.model.decoder.layers[0]
-
-    def doubled(_, __, out):
-        return torch.cat([out[: len(out) // 2], 2 * out[len(out) // 2 :]])
-
-    first = scorer.loss(batch)
-    handle = layer.register_forward_hook(lambda _, __, out: 2 * out)
-    second = scorer.loss(batch)
-    handle.remove()
-    assert second != pytest.approx(first, abs=1e-3)
-    layer.register_forward_hook(doubled)
-    assert scorer.branches(batch, 2) == pytest.approx([first, second], abs=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
-def test_in_half_precision_shared_rows_are_as_near_to_the_truth_as_a_row_each(
-    kind, dtype, monkeypatch
-):
-    masked = kind in MASKED
-    model, name = (
-        (MASKED if masked else DECODERS)[kind]().to(dtype),
-        "masked" if masked else "decoder",
-    )
-    examples = examples_of([1, 4, 2], LENGTHS, masked)
-    found = []
-    for layout in LAYOUTS.values():
-        monkeypatch.setattr("zo.lm.collate.pack", lambda *_, layout=layout: layout)
-        scorer = CandidateScorer(model, 1, kind=name)
-        found.append(scorer.scores(scorer.collate(examples)))
-    truth = torch.tensor((plain_masked_scores if masked else plain_scores)(model.float(), examples))
-    shared, two, alone = ((scores - truth).pow(2).mean().sqrt() for scores in found)
-    assert 0 < max(shared, two) < 1.5 * alone

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,7 @@ from tests.support.tiny_models import DECODERS, VOCABULARY, mistral, opt
 from zo.lm.scoring import CandidateScorer, length_batches
 from zo.tasks import Encoded
 
-SHAPES = {
-    "one token": [1, 1],
-    "several tokens": [2, 3],
-    "mixed lengths": [1, 4, 2, 1, 3],
-}
+SHAPES = {"one token": [1, 1], "several tokens": [2, 3], "mixed lengths": [1, 4, 2, 1, 3]}
 
 
 def make_examples(candidate_lengths, prompt_lengths=(7, 2, 19, 1, 11), seed=0):
@@ -83,15 +77,6 @@ def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, sh
     assert slope == pytest.approx((losses[0] - losses[1]) / (2 * eps), rel=2e-3)
 
 
-def test_eager_attention_gives_the_same_scores():
-    examples = make_examples(SHAPES["mixed lengths"])
-    model = opt(attn_implementation="eager")
-    scores = CandidateScorer(model, pad_id=1).scores(CandidateScorer(model, 1).collate(examples))
-    torch.testing.assert_close(
-        scores, torch.tensor(plain_scores(opt(), examples)), rtol=0, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_pad_token_and_the_neighbours_change_nothing(shape):
     model, examples = opt(), make_examples(SHAPES[shape])
@@ -146,18 +131,6 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(kind, dtype):
         assert scorer.loss(batch) == pytest.approx(expected, abs=within, rel=0)
 
 
-def test_a_batch_is_reused_after_the_weights_moved():
-    model, examples = opt(), make_examples(SHAPES["several tokens"])
-    scorer = CandidateScorer(model, pad_id=1)
-    batch = scorer.collate(examples)
-    before = scorer.loss(batch)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-    assert scorer.loss(batch) != before
-    assert scorer.loss(batch) == pytest.approx(plain_loss(model, examples), abs=1e-5)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
@@ -171,51 +144,6 @@ def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
     assert wide.loss(batch) != torch.tensor(wide.loss(batch), dtype=dtype).item()
     assert wide.loss(batch) == pytest.approx(plain_loss(model, examples), abs=0.05)
     assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
-
-
-def test_another_loss_dtype_is_refused():
-    with pytest.raises(ValueError, match=r"precision\.loss: 'half'"):
-        CandidateScorer(opt(), pad_id=1, loss_dtype="half")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_loss_that_is_not_finite_is_returned_as_it_is(shape):
-    model, examples = opt(), make_examples(SHAPES[shape])
-    with torch.no_grad():
-        model.lm_head.weight.fill_(math.nan)
-    scorer = CandidateScorer(model, pad_id=1)
-    assert math.isnan(scorer.loss(scorer.collate(examples)))
-    result = scorer.evaluate(examples, 100)
-    assert math.isnan(result.loss)
-    assert len(result.predictions) == len(examples)
-
-
-def test_scoring_leaves_no_graph_and_no_random_state():
-    scorer = CandidateScorer(opt(), pad_id=1)
-    before = torch.get_rng_state()
-    scores = scorer.scores(scorer.collate(make_examples([1, 2])))
-    assert not scores.requires_grad
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_batches_that_cannot_be_scored_are_refused():
-    scorer = CandidateScorer(opt(), pad_id=1)
-    with pytest.raises(ValueError, match="number of candidates"):
-        scorer.collate(make_examples([1, 1]) + make_examples([1, 1, 1]))
-    with pytest.raises(ValueError, match="number of candidates"):
-        scorer.collate([])
-    with pytest.raises(ValueError, match="no examples"):
-        scorer.evaluate([], 100)
-    with pytest.raises(ValueError, match=r"task\.max_length: 65 tokens.* 64 at a time"):
-        scorer.collate(make_examples([1, 1], prompt_lengths=[65]))
-
-
-@pytest.mark.parametrize("window", [None, 4096])
-def test_a_window_as_wide_as_the_prompts_or_none_changes_nothing(window):
-    model, examples = mistral(sliding_window=window), make_examples(SHAPES["mixed lengths"])
-    scorer = CandidateScorer(model, pad_id=1)
-    expected = torch.tensor(plain_scores(model, examples))
-    torch.testing.assert_close(scorer.scores(scorer.collate(examples)), expected, rtol=0, atol=1e-5)
 
 
 def test_a_sliding_window_is_the_models_own_or_refused():
@@ -245,19 +173,6 @@ def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape)
     assert found.predictions == [int(np.argmax(s)) for s in plain_scores(model, examples)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_lm_objective_in_half_precision_ends_in_the_loss_dtype(dtype):
-    model = opt(init_std=0.05).to(dtype)
-    examples = make_examples(SHAPES["mixed lengths"])
-    wide, narrow = (
-        CandidateScorer(model, 1, loss, objective="lm") for loss in ("float32", "model")
-    )
-    batch = wide.collate(examples)
-    assert wide.loss(batch) == pytest.approx(plain_lm_loss(model, examples), abs=0.05)
-    assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
-    assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
-
-
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 200))
 def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tokens):
     batches = length_batches(lengths, max_tokens)
@@ -268,11 +183,3 @@ def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tok
         assert widest <= 1.25 * min(lengths[i] for i in batch)
     order = [lengths[i] for batch in batches for i in batch]
     assert order == sorted(order)
-
-
-def test_length_batches_fill_the_budget():
-    assert length_batches([5, 2, 5, 2, 9], max_tokens=10) == [[1, 3], [0, 2], [4]]
-
-
-def test_rows_of_similar_length_are_padded_to_one_length():
-    assert length_batches([10, 12, 13, 5, 9], max_tokens=1000) == [[3], [4, 0], [1, 2]]

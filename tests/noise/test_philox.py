@@ -15,7 +15,6 @@ import zo.noise.registry
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import Gaussian, LowRank, Preconditioned, Rademacher, fused
-from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
 
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
@@ -300,38 +299,6 @@ def test_what_is_fused_is_of_one_distribution_one_engine_and_one_h():
     assert fused([(1.0, z[0])], torch.ones(3, dtype=torch.int8)) is None
 
 
-def test_a_space_draws_in_the_pass_that_adds(monkeypatch):
-    """No direction is made as a tensor of its own."""
-    space = ParameterSpace(
-        [("w", some((40, 30), torch.bfloat16)), ("b", torch.ones(7))], noise="philox"
-    )
-    expected = [sequential_of(p, i) for i, p in enumerate(space.tensors)]
-    monkeypatch.setattr(Gaussian, "sample", None)
-    space.add_([(0.5, Gaussian(KEY, space.engine))])
-    assert all(map(same_bits, space.tensors, expected))
-
-
-def sequential_of(p: Tensor, i: int) -> Tensor:
-    z = torch.from_numpy(philox.normals(KEY, i, 0, p.numel())).view(p.shape)
-    return (p.float() + 0.5 * z).to(p.dtype)
-
-
-def test_low_rank_factors_are_drawn_by_the_space():
-    low_rank = LowRank(KEY, KEY._replace(stream=1), rank=1, engine=engine("philox"))
-    u = torch.from_numpy(philox.normals(low_rank.u, 3, 0, 6)).view(6, 1)
-    v = torch.from_numpy(philox.normals(low_rank.v, 3, 0, 9)).view(1, 9)
-    assert torch.equal(low_rank.sample(3, torch.zeros(6, 9)), u * v)
-
-
-def test_tensors_that_are_not_contiguous_are_moved_by_their_logical_positions():
-    theta = some((30, 40), torch.bfloat16)
-    drawer, terms = engine("philox"), [(0.1, KEY)]
-    expected = drawer.add_(torch.empty_like(theta), theta, 0, terms)
-    strided = theta.T.contiguous().T
-    assert not strided.is_contiguous()
-    assert same_bits(drawer.add_(strided, strided, 0, terms).contiguous(), expected)
-
-
 def test_what_does_not_fit_is_refused():
     drawer, z, w = engine("philox"), torch.empty(8), torch.zeros(4, 2)
     for key, tensor, start, name in [
@@ -373,22 +340,6 @@ def test_without_numba_numpy_draws_the_same_and_says_so(monkeypatch):
     assert isinstance(drawer, NumpyEngine)
     assert drawer.backend == "philox-cpu"
     assert torch.equal(drawer.normal_(torch.empty(100), KEY, 0), expected)
-
-
-def test_the_suite_needs_neither_numba_nor_triton():
-    code = """
-import sys
-sys.modules |= {"numba": None, "triton": None}
-import torch, zo.run.runner
-from zo.noise import NoiseKey, engine
-engine("torch").normal_(torch.empty(3), NoiseKey(1, 0, 0, 0), 0)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_backend_is_named_by_what_draws_and_where():
-    assert [engine(noise).backend for noise in ("torch", "philox")] == ["torch-cpu", "philox-cpu"]
 
 
 @pytest.mark.process

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from test_philox import (
+
+from tests.noise.test_philox import (
     BITS,
     DTYPES,
     ENGINES,
@@ -15,7 +16,6 @@ from test_philox import (
     same_bits,
     some,
 )
-
 from zo.noise import NOISES, engine, philox
 from zo.weights.directions import Preconditioned, Rademacher
 from zo.weights.space import ParameterSpace

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zo.noise import PERTURBATION, ROUNDING, NoiseKey, engine
+from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
 from zo.optim.kernels import AdamScalars, HiZOOScalars, reference
-from zo.weights.directions import Gaussian, Preconditioned
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
@@ -86,17 +85,17 @@ def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
 
 
 @needs_triton
-@pytest.mark.parametrize(("dtype", "state"), KINDS, ids=str)
+@pytest.mark.parametrize(("dtype", "state"), KINDS[1:5], ids=str)
 def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
     """Through Triton's interpreter, or on a GPU where there is one."""
     from zo.optim.kernels import cuda
 
     on = "cuda" if torch.cuda.is_available() else "cpu"
     kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
-    for move in [(0.03, 0.25, True), (None, 0.0, False), (0.03, 0.0, False)]:
+    for move in [(0.03, 0.25, True), (None, 0.0, False)]:
         given = (dtype, kept, state == "float32", *move)
         assert_equal(hizoo_by(cuda, *given, on), hizoo_by(reference, *given))
-        for directions, signs in ((1, False), (3, False), (3, True)):
+        for directions, signs in ((1, False), (3, True)):
             given = (dtype, kept, directions, *move)
             expected = adam_by(reference, *given, signs=signs)
             assert_equal(adam_by(cuda, *given, on, signs), expected)
@@ -141,21 +140,30 @@ def test_hizoo_in_one_pass_is_hizoo_in_several_bit_for_bit(dtype):
     assert not torch.equal(runs[0][1], values(7, dtype, positive=True))
 
 
+FUSED = [
+    ("hizoo", {"hessian_smooth": 0.1}, (0.7, 2e-4)),
+    ("mezo_adam", {"adam_eps": 1e-3}, (0.7,)),
+    ("mezo_adam", {"n": 3, "weight_decay": 0.1}, (0.7, -0.4, 0.2)),
+    ("mezo_adam", {"n": 2, "directions": "rademacher"}, (0.7, -0.4)),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "settings", "record"),
+    ("method", "state_dtype", "dtype"),
     [
-        ("hizoo", {"hessian_smooth": 0.1}, (0.7, 2e-4)),
-        ("mezo_adam", {"adam_eps": 1e-3}, (0.7,)),
-        ("mezo_adam", {"n": 3, "weight_decay": 0.1}, (0.7, -0.4, 0.2)),
-        ("mezo_adam", {"n": 2, "directions": "rademacher"}, (0.7, -0.4)),
+        (FUSED[0], "param", torch.bfloat16),
+        (FUSED[0], "float32", torch.float16),
+        (FUSED[1], "param", torch.float32),
+        (FUSED[2], "float32", torch.bfloat16),
+        (FUSED[3], "float32", torch.float32),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("state_dtype", ["param", "float32"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_pass_is_several_within_a_rounding(name, settings, record, state_dtype, dtype):
+def test_one_pass_is_several_within_a_rounding(method, state_dtype, dtype):
     """Separate operations may round a product and a sum together: a unit of float32 apart, for which a value of half
     precision that lies near a tie, fewer than one in a hundred, goes to the other side.
     """
+    name, settings, record = method
     several, one = (
         applied(small_step(name, dtype, state_dtype, **settings), record, fuse)
         for fuse in (False, True)
@@ -165,38 +173,6 @@ def test_one_pass_is_several_within_a_rounding(name, settings, record, state_dty
         torch.testing.assert_close(x, y, rtol=4 * unit, atol=unit)
         if x.dtype != torch.float32:
             assert (x != y).float().mean() < 0.01
-
-
-def test_what_cannot_be_fused_is_made_in_several_passes():
-    """A tensor of float64, noise of torch's generator, a way back along another direction."""
-    h = [torch.ones(8, 8)]
-    from zo.optim.hizoo import HiZOOChange
-    from zo.optim.mezo_adam import AdamChange, AdamStep
-
-    torch_z, philox_z = Gaussian(KEYS[0]), Gaussian(KEYS[0], engine("philox"))
-    p = torch.ones(8, 8)
-
-    def hizoo(z, p=p, back=()):
-        return HiZOOChange(z, h, 0.1, 0.1, 0.1, 0.1, False).kernel(
-            UpdateTarget(p, 0, 0.0, None), back
-        )
-
-    def adam(z, p=p, back=()):
-        step = AdamStep([torch.ones(8, 8)], [torch.ones(8, 8)], 0.5, 0.5, 0.1)
-        change = AdamChange([(1.0, z)], step, 0.1, 0.9, 0.9)
-        return change.kernel(UpdateTarget(p, 0, 0.0, None), back)
-
-    other = [(0.1, Gaussian(KEYS[1], engine("philox")))]
-    for fuse in (hizoo, adam):
-        assert fuse(torch_z) is None
-        assert fuse(philox_z, p=torch.ones(8, 8, dtype=torch.float64)) is None
-        assert fuse(philox_z, back=other) is None
-        assert hizoo(philox_z, back=[(c, Preconditioned(z, h)) for c, z in other]) is None
-        one_pass = fuse(philox_z)
-        assert p.eq(1).all()
-        one_pass()
-        assert p.ne(1).any()
-        p.fill_(1.0)
 
 
 @pytest.mark.process

@@ -1,7 +1,5 @@
 """What theory says of the methods: expectations, limits, and where two of them must agree."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -89,14 +87,6 @@ def test_expected_step_is_along_the_gradient(name, settings, factor):
     assert abs(along.mean() + lr * factor) < 4 * along_error
 
 
-def test_shrinkage_is_gamma_at_m_equal_k():
-    loss = Quadratic()
-    settings = {"k": 3, "m": 3, "prior_std": 3.0, "noise_std": 2.0, "adaptive_noise": False}
-    info = make("bszo", loss, 0.1, **settings).step(loss)
-    assert info.scalars["shrinkage"] == pytest.approx(9 / 13, abs=1e-8)
-    assert info.scalars["noise_std"] == 2.0
-
-
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
 def test_mezo_measures_the_slope(eps):
     """c = z·∇L: exact on a quadratic but for the rounding of θ ± εz, at most 2⁻²⁴ |θ| each, over ε."""
@@ -108,20 +98,6 @@ def test_mezo_measures_the_slope(eps):
         slope = opt.step(loss).scalars["slope"]
         rounding = 2 * 2.0**-24 * (np.abs(gradient) + eps * np.abs(z)) @ (size + 1e-3) / eps
         assert slope == pytest.approx(z @ gradient, rel=0, abs=2 * rounding)
-
-
-@pytest.mark.parametrize("eps", [1e-1, 1e-2])
-def test_one_sided_slopes_are_off_by_half_the_curvature(eps):
-    """(L(θ + εz) − L(θ)) / ε = z·∇L + ε zᵀHz/2 on a quadratic; a two-sided one loses the last term."""
-    loss = Quadratic()
-    one_sided = make("mezo", loss, 0.0, eps=eps, two_sided=False)
-    z = [one_sided.direction(0).sample(i, p).double() for i, p in enumerate(loss.params.tensors)]
-    curvature = sum(float((h * z_i**2).sum()) for h, z_i in zip(loss.h, z, strict=True))
-    exact = flat(z) @ loss.gradient()
-    slope = one_sided.step(loss).scalars["slope"]
-    assert slope == pytest.approx(exact + eps * curvature / 2, rel=1e-3)
-    two_sided = make("mezo", loss, 0.0, eps=eps).step(loss).scalars["slope"]
-    assert two_sided == pytest.approx(exact, rel=1e-3)
 
 
 def paired_run(steps: int, restore: str, scale: float = 1.0, **settings) -> list[float]:
@@ -147,46 +123,6 @@ def test_bszo_b_is_bszo_when_theta_comes_back_exactly(k):
     before; at the same θ the loss answers the same, and fresh equals cached bit for bit.
     """
     assert paired_run(50, "snapshot", k=k, **BELIEF) == [0.0] * 50
-
-
-def test_bszo_b_follows_bszo_until_rounding():
-    """Under subtract a probe returns θ to within a rounding, so the extra slope differs from the
-    cached one in its last digits, and θ by less than one float32 unit of a weight of size one per
-    step (2⁻²³; measured 6e-8 in all, since on a quadratic the steps contract). The start is near
-    zero, where weights are smaller than a probe and lose bits to it: larger ones return exactly.
-    """
-    steps = 50
-    apart = paired_run(steps, "subtract", scale=1e-4, **BELIEF)
-    assert max(apart) < steps * 2.0**-23
-
-
-def test_adaptive_noise_settles_at_the_size_of_the_residuals():
-    """σ_e² is a running mean of r²: held at one θ, it forgets its start and tracks their size."""
-    loss = Quadratic("snapshot")
-    opt = make("bszo", loss, 0.0, prior_std=0.01, noise_std=100.0, noise_floor=0.0, noise_ema=0.02)
-    infos = [opt.step(loss) for _ in range(300)]
-    tail = infos[-100:]
-    measured = np.mean([info.scalars["noise_std"] ** 2 for info in tail])
-    # a tiny prior believes nothing: residuals are the slopes themselves, E y² = |∇L|²
-    squares = np.mean([info.scalars["residual_rms"] ** 2 for info in tail])
-    gradient = loss.gradient()
-    assert measured == pytest.approx(squares, rel=0.5)
-    assert measured == pytest.approx(gradient @ gradient, rel=0.5)
-
-
-def test_noise_floor_holds():
-    """With slopes of nothing σ_e falls to the floor's share of its start, and no further."""
-    for floor in (0.0, 0.1, 1.0):
-        loss = Quadratic()
-        opt = make("bszo", loss, 0.0, noise_std=2.0, prior_std=1.0, noise_floor=floor)
-        for _ in range(100):
-            info = opt.step(lambda: 1.0)
-        expected = 2.0 * floor
-        if floor:
-            assert info.scalars["noise_std"] == expected
-        else:
-            assert info.scalars["noise_std"] == pytest.approx(2.0 * 0.9**150)
-        assert info.scalars["mu_norm"] == 0.0
 
 
 def test_automatic_scale_is_the_root_of_millions_of_weights():
@@ -239,6 +175,7 @@ def test_lozo_keeps_its_row_space_for_an_interval_and_then_leaves_it():
         assert torch.linalg.matrix_rank(torch.cat(rows[begin : begin + 2]), rtol=1e-5) == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("divide_by_rank", [False, True])
 def test_expected_step_of_lozo_is_r_times_the_gradient_unless_divided(divide_by_rank):
     """E[Z Zᵀ] = r I for a matrix and I for a vector: E[Δθ] = −η r ∇L and −η ∇L, within 4 standard errors."""
@@ -254,8 +191,9 @@ def test_expected_step_of_lozo_is_r_times_the_gradient_unless_divided(divide_by_
     assert abs(along.mean() + 0.5 * factor[-1]) < 4 * along_error
 
 
-@pytest.mark.parametrize("restore", ["subtract", "snapshot"])
-@pytest.mark.parametrize("state_dtype", ["param", "float32"])
+@pytest.mark.parametrize(
+    ("restore", "state_dtype"), [("subtract", "param"), ("snapshot", "float32")]
+)
 def test_hizoo_without_smoothing_is_mezo(restore, state_dtype):
     """H stays 1, so probes, slopes and steps are MeZO's to the last bit; only L(θ) is measured as well."""
     losses = {name: Quadratic(restore) for name in ("mezo", "hizoo")}
@@ -300,17 +238,6 @@ def test_hizoo_steps_with_the_new_h():
         np.testing.assert_allclose(loss.flat() - before, -0.01 * slope * step, rtol=0, atol=1e-6)
 
 
-def test_the_cosine_schedule_falls_from_s_to_nothing():
-    loss = Quadratic()
-    schedule = {"smooth_schedule": "cosine", "smooth_steps": 8, "hessian_smooth": 0.5}
-    opt = make("hizoo", loss, 1e-3, eps=0.1, **schedule)
-    smooths = [opt.step(loss).scalars["smooth"] for _ in range(11)]
-    assert smooths[0] == 0.5
-    assert smooths[4] == pytest.approx(0.25)
-    assert smooths[8:] == [0.0] * 3
-    assert all(a > b for a, b in itertools.pairwise(smooths[:9]))
-
-
 class Narrow(Quadratic):
     """The same problem with weights in half precision."""
 
@@ -336,18 +263,6 @@ def test_h_moves_in_half_precision_only_if_it_is_float32(dtype):
     assert grown["float32"].ne(1).all()
 
 
-def test_the_growth_of_h_underflows_in_float16_as_the_release_multiplies_it():
-    """s = 1e-8 at ε = 1e-4: |ℓ₊ + ℓ₋ − 2ℓ₀| = 0.01 makes H grow by z²/200, which fp16 could hold; but
-    the product with s is 0 before the division by 2ε² can save it.
-    """
-    for state_dtype, moves in (("param", False), ("float32", True)):
-        loss = Narrow(torch.float16)
-        opt = make("hizoo", loss, 0.0, eps=1e-4, hessian_smooth=1e-8, state_dtype=state_dtype)
-        opt.advance((0.0, 0.01))
-        h = torch.cat([h.flatten() for h in opt.state["h"]]).float()
-        assert bool((h > 1.001).any()) == moves
-
-
 @pytest.mark.parametrize("two_sided", [True, False])
 def test_n_spsa_averages_n_single_steps(two_sided):
     """One step of n = 4 is the mean of the four steps along its directions, each from the same θ."""
@@ -368,55 +283,6 @@ def test_n_spsa_averages_n_single_steps(two_sided):
         steps.append(loss.flat() - home)
     np.testing.assert_allclose(moved, np.mean(steps, axis=0), rtol=0, atol=1e-6)
     assert np.abs(moved).max() > 1e-3
-
-
-def test_more_directions_bring_the_step_nearer_to_the_gradient():
-    """The variance of the estimate falls as 1/n: over 400 steps, n = 9 has a ninth of it, within 25 %."""
-    variance = {}
-    for n in (1, 9):
-        moves, _ = displacements("mezo", 1.0, 400, n=n, eps=1e-3)
-        variance[n] = moves.var(axis=0, ddof=1).sum()
-    assert variance[1] / variance[9] == pytest.approx(9, rel=0.25)
-
-
-def test_sgd_takes_the_step_that_mezo_takes_on_average():
-    loss = Quadratic("snapshot")
-
-    class WithGradient:
-        def __call__(self) -> float:
-            return loss()
-
-        def backward(self) -> float:
-            gradient = torch.from_numpy(loss.gradient()).float()
-            parts = gradient.split([p.numel() for p in loss.params.tensors])
-            for p, g in zip(loss.params.parameters, parts, strict=True):
-                p.grad = g.view(p.shape)
-            return loss()
-
-    home, gradient = loss.flat(), loss.gradient()
-    info = make("sgd", loss, 0.5).step(WithGradient())
-    np.testing.assert_allclose(loss.flat() - home, -0.5 * gradient, rtol=0, atol=1e-6)
-    assert info.scalars["gradient_norm"] == pytest.approx(np.linalg.norm(gradient))
-
-
-def test_the_first_step_of_mezo_adam_has_length_lr_in_every_coordinate():
-    """m̂/√v̂ = g/|g| at t = 1: only the bias correction makes it so."""
-    loss = Quadratic("snapshot")
-    home = loss.flat()
-    opt = make("mezo_adam", loss, 0.01)
-    z = flat([opt.direction(0).sample(i, p) for i, p in enumerate(loss.params.tensors)])
-    slope = opt.step(loss).scalars["slope"]
-    expected = -0.01 * np.sign(slope * z)
-    np.testing.assert_allclose(loss.flat() - home, expected, rtol=1e-4)
-
-
-def test_adam_in_float16_overflows_with_moments_in_float16_alone():
-    """A gradient of 1e-3 squares to a v of 1e-9, which is 0 in float16, as δ is: the step is infinite."""
-    for state_dtype, finite in (("param", False), ("float32", True)):
-        loss = Narrow(torch.float16)
-        opt = make("mezo_adam", loss, 1e-3, state_dtype=state_dtype)
-        opt.advance((1e-3,))
-        assert (loss.params.non_finite() is None) == finite
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -245,12 +245,7 @@ def test_every_method_that_trains_has_a_plain_rendering():
 
 
 def errors(
-    method: str,
-    settings: dict,
-    lr: float,
-    problem: str,
-    steps: int = STEPS,
-    dtype=torch.float32,
+    method: str, settings: dict, lr: float, problem: str, steps: int = STEPS, dtype=torch.float32
 ) -> tuple[float, float, float]:
     """Largest |Δ| of a record (slope; or μ and σ_e²) and of θ over a run, and how far θ went."""
     config = OPTIMIZERS[method].config(**settings)
@@ -281,8 +276,8 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def assert_bit_equal(method: str, settings: dict, lr: float, problem: str) -> None:
-    d_record, d_theta, moved = errors(method, settings, lr, problem)
+def assert_bit_equal(method: str, settings: dict, lr: float, problem: str, steps=STEPS) -> None:
+    d_record, d_theta, moved = errors(method, settings, lr, problem, steps)
     assert (d_record, d_theta) == (0.0, 0.0)
     assert moved > 1e-3, "the trajectory went somewhere"
 
@@ -293,7 +288,6 @@ AUTO_LR = 100.0  # the automatic scale sqrt(n / 1e6) believes little of so small
 @pytest.mark.parametrize(
     ("method", "settings", "lr"),
     [
-        ("mezo", {}, 1e-3),
         ("mezo", {"eps": 1e-3}, 1e-2),
         ("mezo", {"two_sided": False}, 1e-2),
         ("mezo", {"n": 3}, 1e-3),
@@ -319,8 +313,8 @@ def test_fifty_steps_on_a_quadratic(method, settings, lr):
         ("bszo_b", {}, 1.0),
     ],
 )
-def test_fifty_steps_on_a_tied_transformer(method, settings, lr, one_thread):
-    assert_bit_equal(method, settings, lr, "opt")
+def test_steps_on_a_tied_transformer(method, settings, lr, one_thread):
+    assert_bit_equal(method, settings, lr, "opt", steps=20)
 
 
 MOVING_H = {"eps": 0.05, "hessian_smooth": 0.01}  # a large ε: curvatures are divided by its square
@@ -329,7 +323,6 @@ OTHER_RANK = {"eps": 0.01, "rank": 3, "interval": 7}
 ADAM = {"adam_eps": 1e-4}  # gradients that are zero but for rounding stay small
 
 
-@pytest.mark.parametrize("problem", ["quadratic", "opt"])
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -351,17 +344,36 @@ ADAM = {"adam_eps": 1e-4}  # gradients that are zero but for rounding stay small
     ],
     ids=str,
 )
-def test_fifty_steps_within_float32(method, settings, problem, one_thread):
+def test_fifty_steps_within_float32(method, settings):
     """θ within one float32 unit of a weight of size one (2⁻²³) per step, and the methods do move:
     the least of them 0.003, five hundred times the tolerance.
     """
-    lr = 1e-2 if problem == "quadratic" else 1e-3
+    assert_within_float32(method, settings, "quadratic", 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("mezo", {"eps": 0.01, "weight_decay": 0.1}),
+        ("mezo_adam", {"eps": 0.01}),
+        ("hizoo", MOVING_H),
+        ("lozo", OTHER_RANK | {"weight_decay": 0.1}),
+        ("adam", ADAM | {"weight_decay": 0.1, "beta1": 0.5, "beta2": 0.9}),
+        ("sgd", {"momentum": 0.9, "weight_decay": 0.1}),
+    ],
+    ids=str,
+)
+def test_steps_on_a_tied_transformer_within_float32(method, settings, one_thread):
+    assert_within_float32(method, settings, "opt", 1e-3, steps=20)
+
+
+def assert_within_float32(method, settings, problem, lr, steps=STEPS):
     if method == "lozo":
         lr /= 2  # entries of U Vᵀ are √r as large
-    d_record, d_theta, moved = errors(method, settings, lr, problem)
-    assert d_theta <= STEPS * 2.0**-23
+    d_record, d_theta, moved = errors(method, settings, lr, problem, steps)
+    assert d_theta <= steps * 2.0**-23
     assert d_record < 2e-4  # slopes: a float32 unit of the loss over ε
-    assert moved > 0.003
+    assert moved > 0.003 * steps / STEPS
 
 
 @pytest.mark.parametrize("state_dtype", ["param", "float32"])
@@ -395,28 +407,19 @@ def test_one_direction_in_bfloat16(method, settings):
 
 
 SWITCHES = {
-    "k=1": {"k": 1},
-    "k=4": {"k": 4},
     "m=k": {"m": 2},
-    "m=k+3": {"m": 5},
     "k=4,m=7": {"k": 4, "m": 7},
     "k=1,m=3": {"k": 1, "m": 3},
-    "two_sided": {"two_sided": True, "eps": 1e-3},
     "two_sided,m=k": {"two_sided": True, "m": 2},
-    "noise fixed": {"adaptive_noise": False},
     "noise fixed,m=k+3": {"adaptive_noise": False, "m": 5},
-    "ema": {"noise_ema": 0.5},
     "ema=1": {"noise_ema": 1.0},
-    "extra": {"noise_update": "extra"},
     "extra,k=3": {"noise_update": "extra", "k": 3},
     "extra,k=1,m=3": {"noise_update": "extra", "k": 1, "m": 3},
-    "extra,m=k+3": {"noise_update": "extra", "m": 5},
     "extra,noise fixed": {"noise_update": "extra", "adaptive_noise": False},
     "extra,sampling fixed": {"noise_update": "extra", "adaptive_sampling": False, "m": 4},
     "floor=0": {"noise_floor": 0.0, "noise_std": 10.0, "noise_ema": 0.9},
     "floor=1": {"noise_floor": 1.0, "noise_std": 10.0, "noise_ema": 0.9},
     "floor reached": {"noise_std": 100.0, "noise_ema": 0.5},
-    "sampling fixed": {"adaptive_sampling": False},
     "sampling fixed,k=3,m=8": {"adaptive_sampling": False, "k": 3, "m": 8},
     "sampling fixed,two_sided": {"adaptive_sampling": False, "two_sided": True, "m": 4},
     "all fixed": {"adaptive_sampling": False, "adaptive_noise": False, "m": 5},
@@ -427,7 +430,7 @@ SWITCHES = {
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_each_switch_of_bszo(method, switch):
     settings = {**PRIOR, **SWITCHES[switch]}
-    d_record, d_theta, moved = errors(method, settings, 1e-2, "quadratic", steps=20)
+    d_record, d_theta, moved = errors(method, settings, 1e-2, "quadratic", steps=10)
     assert (d_record, d_theta) == (0.0, 0.0)
     assert moved > 1e-3
 

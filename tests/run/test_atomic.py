@@ -1,13 +1,12 @@
 """Writes: whole or not at all, also where there is no room."""
 
 import errno
-import os
 import subprocess
 import sys
 
 import pytest
 
-from zo.run.atomic import Appender, replace, replace_json
+from zo.run.atomic import Appender
 
 
 def test_a_file_grows_record_by_record_and_each_is_there_at_once(tmp_path):
@@ -50,17 +49,3 @@ def test_a_record_that_does_not_fit_is_an_error_that_names_the_file(tmp_path):
     done = subprocess.run([sys.executable, "-c", FILL, path], capture_output=True, text=True)
     assert done.stdout.splitlines() == [f"{errno.ENOSPC} {path}", f"{errno.EFBIG} {path}"]
     assert path.read_bytes() == b"12345678ab"
-
-
-def test_a_replaced_file_is_the_old_or_the_new_one(tmp_path, monkeypatch):
-    path = tmp_path / "status.json"
-    replace_json(path, {"b": 1, "a": "ä"})
-    assert path.read_text() == '{\n "a": "\\u00e4",\n "b": 1\n}\n'
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-        with pytest.raises(OSError, match="full"):
-            replace(path, "new")
-    assert path.read_text().startswith("{")
-    replace(path, "new")
-    assert path.read_text() == "new"
-    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from zo.run import lock
-from zo.run.lock import Holder, LockedError, held, holder
+from zo.run.lock import LockedError, held, holder
 
 HOLD = """
 import sys, time
@@ -76,35 +76,6 @@ def test_a_lock_is_given_back_when_its_body_fails(tmp_path):
     assert holder(tmp_path) is None
 
 
-def test_a_look_at_the_lock_keeps_nobody_out(tmp_path):
-    with (tmp_path / lock.NAME).open("a+") as looking:
-        assert lock._lock(looking, patience_s=0, shared=True)
-        assert holder(tmp_path) is None, "two may look at once"
-    with held(tmp_path):
-        assert holder(tmp_path) is not None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 3}'])
-def test_what_a_torn_lock_file_says_is_no_obstacle(tmp_path, text, capsys):
-    (tmp_path / lock.NAME).write_text(text)
-    assert holder(tmp_path) is None
-    with held(tmp_path):
-        assert holder(tmp_path).pid == os.getpid()
-    assert capsys.readouterr().err == ""
-
-
-def test_a_holder_that_cannot_say_who_it_is_still_holds(tmp_path):
-    with another_process(tmp_path):
-        (tmp_path / lock.NAME).write_text("")
-        assert holder(tmp_path).host == "an unknown machine"
-
-
-def test_a_directory_without_a_lock_has_no_holder(tmp_path):
-    assert holder(tmp_path) is None
-    assert holder(tmp_path / "missing") is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_system_without_locks_is_said_and_used(tmp_path, monkeypatch, capsys):
     def refuse(*_):
         raise OSError(lock.errno.ENOLCK, "no locks")
@@ -113,9 +84,3 @@ def test_a_file_system_without_locks_is_said_and_used(tmp_path, monkeypatch, cap
     with held(tmp_path):
         pass
     assert "this file system has no locks" in capsys.readouterr().err
-
-
-def test_a_holder_reads_well():
-    assert str(Holder("node3", 7, "12", 0.0)).startswith(
-        "process 7 on node3, SLURM job 12, since 1970-"
-    )

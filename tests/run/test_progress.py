@@ -7,9 +7,7 @@ import pytest
 from rich.console import Console
 
 from zo.run import progress
-from zo.run.progress import Progress, Screen
-
-LONG = "step 600: validation 72.8%, loss 0.5569; test 71.8% of 1000 examples, the best so far"
+from zo.run.progress import Progress
 
 
 @pytest.fixture
@@ -25,30 +23,6 @@ def terminal(monkeypatch):
         return written
 
     return make
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_a_line_is_wrapped_between_words_and_indented(terminal, width):
-    written = terminal(width)
-    Screen().say(LONG, indent=2)
-    rows = written.getvalue().splitlines()
-    assert len(rows) > 1
-    assert all(row.startswith("  ") and len(row.rstrip()) <= width for row in rows)
-    assert " ".join(row.strip() for row in rows) == LONG
-
-
-def test_a_line_in_a_file_is_not_wrapped(terminal):
-    written = terminal(40, is_terminal=False)
-    Screen().say(LONG, indent=2)
-    assert written.getvalue() == f"  {LONG}\n"
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_path_is_never_broken(terminal, is_terminal):
-    written = terminal(40, is_terminal)
-    path = "/a/long/path/[x]/" + "directory/" * 5
-    Screen().say_path(path, indent=2)
-    assert written.getvalue() == f"  {path}\n"
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 120])

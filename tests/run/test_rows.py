@@ -8,13 +8,12 @@ import pytest
 
 from tests.support.damage import flip_bit, truncate
 from tests.support.victims import what_it_came_to
-from zo.config import TrackingConfig
 from zo.run import checkpoint
 from zo.run.__main__ import main
 from zo.run.directory import freeze
 from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
-from zo.run.tracking import RunLog, read_status
+from zo.run.tracking import read_status
 
 pytestmark = pytest.mark.process
 
@@ -52,15 +51,6 @@ def test_a_row_that_lacks_its_evaluation_or_losses_is_made_again(cfg):
     assert usable_rows(ROWS[1:], cfg, 2) == []
     cfg.eval_every = 3
     assert usable_rows(ROWS, cfg, 2) == ROWS[:2]
-
-
-def test_a_log_goes_on_behind_the_rows_that_stay(tmp_path):
-    write_rows(tmp_path, ROWS)
-    tracking = TrackingConfig(mode="disabled")
-    log = RunLog(tmp_path, ROWS[:3], run_id="mezo-0", name="mezo", config={}, tracking=tracking)
-    log.write(4, {"train/loss": 9.0})
-    log.abandon()
-    assert read_rows(tmp_path) == [*ROWS[:3], {"step": 4, "train/loss": 9.0}]
 
 
 @pytest.fixture

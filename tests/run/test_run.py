@@ -2,18 +2,15 @@
 
 import itertools
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from zo.optim import OPTIMIZERS
 from zo.run import loop
-from zo.run.directory import freeze
-from zo.run.runner import UNUSABLE, run
+from zo.run.runner import run
 from zo.weights.space import ParameterSpace
 
 NO_TIMES = ("time/", "mem/", "crc")  # and the checksum, which counts them in
@@ -85,14 +82,6 @@ def test_the_same_configuration_gives_the_same_numbers(make_run):
     assert without_times(rows_of(cfg)) == first
 
 
-def test_another_seed_gives_other_numbers(make_run, tmp_path):
-    one = make_run("optimizer=mezo", f"out={tmp_path / 'a'}")
-    two = make_run("optimizer=mezo", "seed=1", f"out={tmp_path / 'b'}")
-    run(one)
-    run(two)
-    assert [r["train/loss"] for r in rows_of(one)] != [r["train/loss"] for r in rows_of(two)]
-
-
 def test_a_finished_run_is_not_run_again(make_run, capsys, monkeypatch):
     cfg = make_run("optimizer=mezo")
     summary = run(cfg)
@@ -141,13 +130,7 @@ def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_ru
     assert run(cfg)["run/status"] == "finished"
 
 
-@pytest.mark.parametrize("restore", ["subtract", "snapshot"])
-def test_bf16_runs(make_run, restore):
-    summary = run(make_run("optimizer=bszo", "precision=bf16", f"precision.restore={restore}"))
-    assert summary["run/status"] == "finished"
-
-
-@pytest.mark.parametrize("optimizer", [name for name in FORWARDS if "adam" not in name])
+@pytest.mark.parametrize("optimizer", ["lozo", "bszo"])
 def test_fp16_runs(make_run, optimizer):
     cfg = make_run(f"optimizer={optimizer}", "precision=fp16", "lr=1e-7")
     summary = run(cfg)
@@ -155,8 +138,7 @@ def test_fp16_runs(make_run, optimizer):
     assert all(0 < row["train/loss"] < 5 for row in rows_of(cfg))
 
 
-@pytest.mark.parametrize("optimizer", ["mezo_adam", "adam"])
-@pytest.mark.parametrize("eval_every", [1, 2])
+@pytest.mark.parametrize(("optimizer", "eval_every"), [("mezo_adam", 1), ("adam", 2)])
 def test_adam_in_fp16_ends_as_a_collapse_with_its_step(make_run, optimizer, eval_every):
     """Its moments underflow at the first step. Found there if weights are looked at, else by the next loss."""
     cfg = make_run(f"optimizer={optimizer}", "precision=fp16", f"eval_every={eval_every}")
@@ -173,13 +155,6 @@ def test_adam_in_fp16_ends_as_a_collapse_with_its_step(make_run, optimizer, eval
     assert not any(key.startswith("eval/") for row in rows for key in row)
     assert "best/step" not in summary
     assert json.loads(json.dumps(summary)) == summary, "no NaN in what is reported"
-
-
-def test_mezo_adam_in_fp16_with_moments_in_float32_does_not_collapse(make_run):
-    cfg = make_run(
-        "optimizer=mezo_adam", "optimizer.state_dtype=float32", "precision=fp16", "lr=1e-5"
-    )
-    assert run(cfg)["run/status"] == "finished"
 
 
 def spoil(monkeypatch, step: int, name: str, value: float) -> None:
@@ -229,16 +204,7 @@ def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(
     assert "best/step" not in summary
 
 
-def test_a_pretrained_model_that_is_not_finite_is_a_collapse_at_step_0(make_run, monkeypatch):
-    monkeypatch.setattr(ParameterSpace, "non_finite", lambda self: ("w", float("nan")))
-    summary = run(make_run("optimizer=zero_shot", "lr=null"))
-    assert summary["run/status"] == "collapsed"
-    assert summary["run/collapse_what"] == "parameter w is nan at step 0"
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "copies"), [("mezo", 0), ("lozo", 0), ("hizoo", 1), ("mezo_adam", 2), ("adam", 2)]
-)
+@pytest.mark.parametrize(("optimizer", "copies"), [("mezo", 0), ("mezo_adam", 2), ("adam", 2)])
 def test_the_summary_says_how_much_state_a_method_keeps(make_run, optimizer, copies, monkeypatch):
     spaces = []
     of = ParameterSpace.of
@@ -248,50 +214,3 @@ def test_the_summary_says_how_much_state_a_method_keeps(make_run, optimizer, cop
     assert summary["mem/state_mib"] == pytest.approx(
         copies * theta_mib, rel=1e-3
     )  # and a few counters
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_backpropagation_lowers_the_loss_and_leaves_no_gradient(make_run, optimizer, monkeypatch):
-    sessions = []
-    opened = loop.Session.open
-    monkeypatch.setattr(
-        loop.Session, "open", lambda cfg: sessions.append(opened(cfg)) or sessions[-1]
-    )
-    lr = {"adam": "1e-3", "sgd": "1e-1"}[optimizer]
-    cfg = make_run(f"optimizer={optimizer}", "steps=30", "eval_every=30", f"lr={lr}")
-    run(cfg)
-    losses = [row["train/loss"] for row in rows_of(cfg)]
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-    assert all(row["optim/gradient_norm"] > 0 for row in rows_of(cfg))
-    assert all(p.grad is None for p in sessions[0].assembly.params.parameters)
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_tf32_is_set_by_each_run_whatever_was_before(make_run, wanted):
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [switch.allow_tf32 for switch in switches]
-    try:
-        for switch in switches:
-            switch.allow_tf32 = not wanted
-        run(make_run("optimizer=mezo", "steps=1", f"precision.tf32={str(wanted).lower()}"))
-        assert [switch.allow_tf32 for switch in switches] == [wanted, wanted]
-    finally:
-        for switch, was in zip(switches, before, strict=True):
-            switch.allow_tf32 = was
-
-
-def test_missing_data_is_one_sentence_and_leaves_nothing_behind(make_run):
-    cfg = make_run("task.data_files.train=/no/such/file.csv")
-    with pytest.raises(UNUSABLE, match=r"task\.data_files"):
-        run(cfg)
-    assert not os.path.exists(cfg.out)
-
-
-def test_a_frozen_run_without_data_says_so_in_its_status(make_run):
-    cfg = make_run("task.data_files.train=/no/such/file.csv")
-    directory = freeze(cfg)
-    with pytest.raises(UNUSABLE):
-        run(cfg)
-    status = json.loads((directory / "status.json").read_text())
-    assert status["run/status"] == "failed"
-    assert "task.data_files" in status["run/error"]

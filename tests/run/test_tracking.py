@@ -1,7 +1,6 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from analysis.logs.frames import read_frames
 from zo.config import TrackingConfig
 from zo.run.rows import read_rows
 from zo.run.runner import run
-from zo.run.tracking import RunLog, note_failure, read_status, wandb_mode
+from zo.run.tracking import RunLog
 
 
 def open_log(directory, mode="offline", rows=()):
@@ -63,30 +62,6 @@ def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     assert list(frames.runs["status"]) == ["finished"]
 
 
-def test_a_nan_is_written_as_it_is(tmp_path):
-    log = open_log(tmp_path / "run", mode="disabled")
-    log.write(1, {"eval/val_loss": float("nan")})
-    log.finish({"run/status": "collapsed"})
-    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert math.isnan(json.loads(line)["eval/val_loss"])
-
-
-def test_a_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
-    log = open_log(tmp_path / "run", mode="disabled")
-    log.write(1, {"train/loss": 0.5})
-    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert line == '{"step": 1, "train/loss": 0.5, "crc": 229477164}'
-    log.abandon()
-
-
-def test_auto_is_offline_without_a_key(monkeypatch, tmp_path):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    assert wandb_mode("auto") == "offline"
-    assert wandb_mode("disabled") == "disabled"
-
-
 ROWS = [{"step": step, "train/loss": 1 / step} for step in range(1, 6)]
 
 
@@ -107,30 +82,6 @@ def test_after_a_kill_the_offline_files_hold_every_step_once(tmp_path):
     logged = run_file.read_run_file(files[0])
     assert logged.history["step"].to_pylist() == [1, 2, 3, 4, 5]
     assert logged.exit_code == 0
-
-
-class Online:
-    """A W&B run that the server knows up to a step."""
-
-    def __init__(self, step: int):
-        self.step, self.sent = step, []
-
-    def log(self, data, step):
-        self.sent.append(step)
-
-    def finish(self, exit_code):
-        pass
-
-
-def test_an_online_run_is_sent_what_it_lacks(tmp_path, monkeypatch):
-    online = Online(step=3)  # the next one that it expects
-    monkeypatch.setattr(wandb, "init", lambda **options: online)
-    (tmp_path / "wandb").mkdir()
-    log = open_log(tmp_path, mode="online", rows=ROWS)
-    log.write(6, {"train/loss": 0.1})
-    assert online.sent == [3, 4, 5, 6]
-    assert (tmp_path / "wandb").exists(), "only offline files are written anew"
-    log.abandon()
 
 
 @pytest.mark.parametrize(
@@ -155,14 +106,3 @@ def test_rows_end_before_the_first_one_that_is_not_whole(tmp_path, spoilt):
     assert read_rows(tmp_path / "run") == ROWS[:2]
     path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
     assert read_rows(tmp_path / "run") == ROWS[:2], "a step is missing"
-
-
-@pytest.mark.parametrize("text", ["", '{"run/sta', "[]", "\xff"])
-def test_a_torn_status_is_none(tmp_path, text):
-    (tmp_path / "status.json").write_bytes(text.encode("latin-1"))
-    assert read_status(tmp_path) == {}
-
-
-def test_a_failure_that_cannot_be_noted_is_said(tmp_path, capsys):
-    note_failure(tmp_path / "missing", OSError(28, "No space left on device"))
-    assert "No space left on device; nor can that be written" in capsys.readouterr().err

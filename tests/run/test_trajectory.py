@@ -11,10 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.toy import Toy
 from zo import trajectory as command
 from zo.optim import OPTIMIZERS
-from zo.run import loop, trajectory
+from zo.run import loop
 from zo.run.assembly import Assembly
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
@@ -120,64 +119,12 @@ def test_every_truncation_leaves_whole_steps_and_says_what_is_torn(tmp_path, who
     assert len(ends) == 1 + len(LOSSES) + len(BESTS), "the header's end, and each frame's"
 
 
-@given(st.permutations(range(4)))
-@settings(max_examples=20, deadline=None)
-def test_steps_in_another_order_are_found(tmp_path_factory, whole, order):
-    """As a disk may leave them that lost a block: every frame by itself is whole."""
-    start = len(HEADER.encode())
-    frames = trajectory.Frames(2)
-    steps = [frames.step(i + 1, LOSSES[i]) for i in range(4)]
-    data = whole[:start] + b"".join(steps[i] for i in order)
-    found = read(tmp_path_factory.getbasetemp() / "order.bin", data)
-    count = is_true_as_far_as_it_goes(found)
-    assert order[:count] == list(range(count))
-
-
-def _put(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    return path
-
-
-def test_another_version_is_refused_in_a_sentence(tmp_path, whole):
-    other = whole[:6] + b"\x02\x00" + whole[8:]
-    with pytest.raises(TrajectoryError, match=r"version 2, but this suite reads version 1$"):
-        Trajectory.read(_put(tmp_path / "t.bin", other))
-
-
-@pytest.mark.parametrize("data", [b"", b"ZOTRAJ", b"PK\x03\x04 a zip file, say"])
-def test_another_file_is_refused_in_a_sentence(tmp_path, data):
-    with pytest.raises(TrajectoryError, match=r"t\.bin: not a trajectory$"):
-        Trajectory.read(_put(tmp_path / "t.bin", data))
-
-
-def test_info_says_what_a_file_holds(tmp_path, whole, capsys):
-    assert command.main(["info", str(_put(tmp_path / "t.bin", whole))]) == 0
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    frames = 4 * (1 + 2 * 8 + 4) + 2 * (1 + 16 + 16 + 4)
-    assert said["size"] == f"{len(whole):,} bytes, {frames / 4:.1f} bytes per step"
-    assert said["steps"] == "4 of at most 20,000"
-    assert said["best"] == f"step     3: validation 62.50%, test 50.00%, weights {HASH}"
-    assert said["method"] == "mezo: lr 1e-06, seed 7, eps 0.001"
-    assert said["precision"] == "dtype float32, restore subtract"
-    assert command.main(["info", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"{tmp_path}/config.yaml: No such file or directory; a run's directory is wanted\n"
-    )
-
-
-def test_twenty_thousand_steps_are_less_than_a_megabyte():
-    for name in ZEROTH_ORDER:
-        toy = Toy(name)
-        frame = trajectory.Frames(toy.optimizer.forwards_per_step).step(
-            1, [0.0] * toy.optimizer.forwards_per_step
-        )
-        assert 20_000 * len(frame) < 1e6
-
-
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
-ROTATED = list(zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False))
-REST = [case for case in itertools.product(ZEROTH_ORDER, PRECISIONS) if case not in ROTATED]
-STREAMED = [("bszo", ("fp32", "streamed")), ("lozo", ("bf16", "streamed"))]
+ROTATED = [
+    pytest.param(name, precision, marks=[] if name.startswith("bszo") else pytest.mark.process)
+    for name, precision in zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False)
+]
+STREAMED = [("lozo", ("bf16", "streamed"))]
 
 
 def replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision, *more):
@@ -213,20 +160,16 @@ def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatch, dtype):
+def test_a_replay_has_the_weights_and_factors_of_every_step(make_run, monkeypatch):
     more = ("optimizer.interval=4", "optimizer.eps=1e-2")
-    replays_to_the_weights_that_were(make_run, monkeypatch, "lozo", (dtype, "factors"), *more)
+    replays_to_the_weights_that_were(make_run, monkeypatch, "lozo", ("bf16", "factors"), *more)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "restore", "rounding"),
     [
-        ("bszo", "snapshot", "stochastic"),
-        ("hizoo", "subtract", "stochastic"),
         ("hizoo", "merged", "stochastic"),
         ("bszo", "snapshot", "compensated"),
-        ("mezo_adam", "merged", "compensated"),
     ],
 )
 def test_a_replay_draws_and_rounds_as_the_run_did(
@@ -234,14 +177,6 @@ def test_a_replay_draws_and_rounds_as_the_run_did(
 ):
     more = ("precision.noise=philox", f"precision.rounding={rounding}")
     replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, ("bf16", restore), *more)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "precision"), REST)
-def test_a_replay_has_the_weights_of_every_step_in_every_precision(
-    make_run, monkeypatch, optimizer, precision
-):
-    replays_to_the_weights_that_were(make_run, monkeypatch, optimizer, precision)
 
 
 @pytest.fixture
@@ -260,8 +195,8 @@ def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
         replay_to(assembly, found, 3)
 
 
-@pytest.mark.parametrize(("noise", "other"), [("torch", "philox"), ("philox", "torch")])
-def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run, noise, other):
+def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run):
+    noise, other = "torch", "philox"
     cfg = make_run("optimizer=mezo", "steps=1", f"precision.noise={noise}")
     run(cfg)
     (directory,) = Path(cfg.out).iterdir()
@@ -298,18 +233,11 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
         assert torch.equal(loaded[name], tensor)
 
 
-@pytest.mark.parametrize(
-    ("to", "why"),
-    [
-        ("4", "step 4 is beyond its last one, 3"),
-        ("-1", "'-1' is no step: a number, best or last is wanted"),
-        ("first", "'first' is no step"),
-    ],
-)
-def test_a_step_that_is_not_there_is_refused_in_a_sentence(made, tmp_path, capsys, to, why):
+def test_a_step_that_is_not_there_is_refused_in_a_sentence(made, tmp_path, capsys):
     out = tmp_path / "w"
-    assert command.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
-    said = capsys.readouterr().err
-    assert why in said
-    assert len(said.splitlines()) == 1
+    for to, why in (("4", "step 4 is beyond its last one, 3"), ("first", "'first' is no step")):
+        assert command.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
+        said = capsys.readouterr().err
+        assert why in said
+        assert len(said.splitlines()) == 1
     assert not out.exists()

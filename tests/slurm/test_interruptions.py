@@ -7,12 +7,9 @@ import time
 import pytest
 
 from analysis.logs.run_file import read_run_file
-from launch import submit
 from tests.slurm import one_node as slurm
 
 pytestmark = pytest.mark.slurm
-
-RUN = ("optimizer=bszo", "steps=200")
 
 
 def is_whole(run, history, attempts):
@@ -72,23 +69,6 @@ def test_a_run_that_reaches_its_time_limit_is_queued_again_and_continues(sandbox
     assert "(99 remaining timeouts)" in told
 
 
-def test_a_cancelled_run_is_interrupted_and_continues_when_submitted_again(
-    sandbox, interrupted_run, uninterrupted, capsys
-):
-    (name,) = slurm.job_names(sandbox)
-    subprocess.run(["scancel", f"--name={name}"], check=True)
-    sandbox.wait([interrupted_run], "interrupted")
-    assert not slurm.queued(name)
-    sandbox.submit(*RUN)
-    assert "1 runs: 1 interrupted; 1 submitted" in capsys.readouterr().out
-    sandbox.submit(*RUN)
-    assert "0 submitted" in capsys.readouterr().out
-    sandbox.wait([interrupted_run], "finished")
-    is_whole(interrupted_run, uninterrupted, attempts=2)
-    assert submit.main(sandbox.overrides(*RUN)) == 0
-    assert "1 runs: 1 finished; 0 submitted" in capsys.readouterr().out
-
-
 def test_a_run_on_a_node_that_dies_is_queued_again_and_continues(
     sandbox, interrupted_run, uninterrupted
 ):
@@ -99,11 +79,3 @@ def test_a_run_on_a_node_that_dies_is_queued_again_and_continues(
         slurm.one_node("start-node")
     sandbox.wait([interrupted_run], "finished")
     is_whole(interrupted_run, uninterrupted, attempts=2)
-
-
-def test_runs_go_on_while_the_controller_is_restarted(sandbox, interrupted_run, uninterrupted):
-    reached = slurm.steps(interrupted_run)[-1]
-    slurm.one_node("restart-controller", "2")
-    assert slurm.steps(interrupted_run)[-1] > reached
-    sandbox.wait([interrupted_run], "finished")
-    is_whole(interrupted_run, uninterrupted, attempts=1)

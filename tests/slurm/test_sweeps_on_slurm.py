@@ -91,15 +91,3 @@ def test_jobs_go_on_when_the_submitter_is_killed(sandbox, number):
         assert process.returncode == 130
         assert "Jobs that were submitted go on. How: python -m launch.status" in output
     sandbox.wait(sandbox.runs(*grid), "finished")
-
-
-def test_two_submitters_submit_every_run_once(sandbox):
-    grid = ("optimizer=mezo", "seed=0,1,2", "steps=20")
-    both = [sandbox.start(*grid, program=("-m", "launch.submit")) for _ in range(2)]
-    told = [process.communicate(timeout=400)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    assert sorted(re.search(r"(\d) submitted", text).group(1) for text in told) == ["0", "3"]
-    runs = sandbox.runs(*grid)
-    sandbox.wait(runs, "finished")
-    assert len(list(sandbox.out.glob(".slurm/*/*_submitted.pkl"))) == 3
-    assert [slurm.attempts(run) for run in runs] == [1, 1, 1]

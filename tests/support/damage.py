@@ -3,8 +3,7 @@
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 Damage = Callable[[Path, random.Random], bool]
@@ -96,17 +95,6 @@ class SmallDisk:
     def close(self) -> None:
         """Takes it away, with what is on it."""
         subprocess.run(["umount", "-l", str(self.place)], check=True)
-
-
-@contextmanager
-def read_only(place: Path) -> Iterator[None]:
-    """Nothing below a directory can be written while the body runs."""
-    _mount("--bind", str(place), str(place))
-    try:
-        _mount("-o", "remount,bind,ro", str(place))
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def _mount(*arguments: str) -> None:

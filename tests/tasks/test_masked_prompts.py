@@ -68,12 +68,6 @@ def test_a_long_prompt_loses_the_beginning_of_its_longest_column_and_nothing_els
         assert len(kept.strip()) < len(words)
 
 
-def test_a_prompt_exactly_as_long_as_allowed_stays_whole():
-    whole = encode_masked(task(), TOKENIZER, EXAMPLES[:1])[0]
-    exact = task(max_length=len(whole.prompt_ids))
-    assert encode_masked(exact, TOKENIZER, EXAMPLES[:1])[0] == whole
-
-
 MISTAKES = {
     "two tokens": (
         {"label_words": [" was", " wonderful"]},
@@ -98,8 +92,3 @@ def test_a_mistake_is_one_sentence_that_names_the_key(mistake):
     with pytest.raises(TaskError, match=message) as caught:
         encode_masked(task(**changes), TOKENIZER, EXAMPLES)
     assert "\n" not in str(caught.value)
-
-
-def test_a_tokenizer_without_a_mask_is_refused():
-    with pytest.raises(TaskError, match=r"model\.kind: the model's tokenizer has no mask token"):
-        encode_masked(task(), tokenizer(), EXAMPLES)

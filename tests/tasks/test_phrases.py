@@ -6,10 +6,6 @@ import pytest
 import yaml
 
 from benchmarks import phrases
-from benchmarks.steps.shapes import sst2_like
-from zo.lm.config import ModelConfig
-from zo.lm.tokenizer import load_tokenizer
-from zo.tasks import TaskConfig, encode, load_splits
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
 SAME = ("prompt", "masked_prompt", "candidates", "label_words", "max_length")
@@ -24,20 +20,6 @@ def test_prompts_and_answers_are_those_of_sst2():
     sst2["prompt"] = sst2["prompt"].replace(":strip", "")  # the asset has no spaces to strip
     sst2["masked_prompt"] = sst2["masked_prompt"].replace(":strip", "")
     assert {key: phrase[key] for key in SAME} == {key: sst2[key] for key in SAME}
-
-
-def test_prompts_are_as_long_as_those_of_the_benchmarks():
-    task = raw("phrases")
-    del task["defaults"]
-    task = TaskConfig(**task)
-    splits = load_splits(task)
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == (320, 16, 16)
-    tokenizer = load_tokenizer(ModelConfig(name="any", path="nowhere", weights="random"))
-    examples = encode(task, tokenizer, [*splits.train, *splits.validation, *splits.test])
-    drawn = sst2_like(phrases.COUNT, phrases.SEED)
-    lengths = [sorted(len(e.prompt_ids) for e in group) for group in (examples, drawn)]
-    assert lengths[0] == lengths[1]
-    assert {len(ids) for e in examples for ids in e.candidate_ids} == {1}
 
 
 @pytest.mark.process

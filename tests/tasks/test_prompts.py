@@ -27,12 +27,6 @@ def test_the_tokens_are_the_text_with_what_the_tokenizer_puts_in_front():
         assert encoded.label == example.label
 
 
-def test_a_tokenizer_that_prepends_nothing_gets_nothing():
-    plain = tokenizer(bos=None)
-    encoded = encode(task(), plain, EXAMPLES)[0]
-    assert plain.decode(encoded.prompt_ids) == "the film was great . It was"
-
-
 def test_braces_in_the_data_are_text():
     assert render(task(), EXAMPLES[1]) == "a {plot} ! It was"
 
@@ -57,13 +51,6 @@ def test_a_long_prompt_loses_its_beginning_never_the_candidate_nor_the_bos_token
     assert exact == whole
 
 
-def test_length_counts_what_a_forward_pass_sees():
-    encoded = encode(task(candidates=[" terrible !", " great"]), TOKENIZER, EXAMPLES)[0]
-    inner = sum(len(ids) - 1 for ids in encoded.candidate_ids)
-    assert inner > 0
-    assert encoded.length == len(encoded.prompt_ids) + inner
-
-
 MISTAKES = {
     "empty": ({"candidates": [" bad", " "]}, r"task\.candidates: ' ' is empty"),
     "one": ({"candidates": [" bad"]}, r"task\.candidates: 1 given"),
@@ -85,8 +72,3 @@ def test_a_mistake_is_one_sentence_that_names_the_key(mistake):
     with pytest.raises(TaskError, match=message) as caught:
         encode(task(**changes), TOKENIZER, EXAMPLES)
     assert "\n" not in str(caught.value)
-
-
-def test_a_prompt_without_tokens_is_refused():
-    with pytest.raises(TaskError, match=r"task\.prompt: it renders to no tokens"):
-        encode(task(prompt="{text}"), tokenizer(bos=None), [Example({"text": ""}, 0)])

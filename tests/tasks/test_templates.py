@@ -3,7 +3,6 @@
 import pytest
 
 from zo.tasks import TaskConfig, TaskError
-from zo.tasks.fields import FIELDS
 from zo.tasks.templates import columns, fill, task_columns
 
 TEXTS = [
@@ -29,21 +28,8 @@ def test_a_function_of_a_column(function, text, expected):
     assert fill(f"<{{x:{function}}}>", {"x": text}, "prompt") == f"<{expected}>"
 
 
-def test_every_function_is_tried_above():
-    assert {function for function, _, _ in TEXTS} == set(FIELDS)
-
-
 def test_data_are_text_whatever_they_look_like_and_double_braces_are_braces():
     assert fill("{{{a}}} {b} {a}", {"a": "{b}", "b": 3}, "prompt") == "{{b}} 3 {b}"
-
-
-def test_columns_are_named_once_in_their_order():
-    assert columns("{b:lower} {a} {b} {{c}}", "prompt") == ["b", "a"]
-    task = TaskConfig(
-        prompt="{a}", candidates=["{b}", "{a} {c}"], masked_prompt="{d} <mask> {a}", name="x"
-    )
-    expected = {"a": "prompt", "b": "candidates", "c": "candidates", "d": "masked_prompt"}
-    assert task_columns(task) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,11 +45,6 @@ def test_columns_are_named_once_in_their_order():
 def test_a_template_that_cannot_be_filled_is_one_sentence(template, message):
     with pytest.raises(TaskError, match=message):
         columns(template, "prompt")
-
-
-def test_a_text_that_a_function_does_not_take_is_one_sentence():
-    with pytest.raises(TaskError, match=r"task\.prompt: \{x:connective\}: 'why' is neither"):
-        fill("{x:connective}", {"x": "why"}, "prompt")
 
 
 @pytest.mark.parametrize("masked_prompt", ["{a}", "<mask> {a} <mask>"])

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.noise.test_philox import same_bits
+from tests.support.pairwise import pairwise
+from tests.support.quadratic import POLICIES, ZEROTH_ORDER
 from tests.support.toy import Toy
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS
@@ -13,9 +15,6 @@ from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
 
 HALVES = [torch.bfloat16, torch.float16]
-ZEROTH_ORDER = [
-    name for name, method in OPTIMIZERS.items() if method.config.trains and method.config.replays
-]
 KEY = NoiseKey(seed=5, stream=ROUNDING, step=0, direction=0)
 SETTINGS = {"mezo_adam": {"state_dtype": "float32"}, "hizoo": {"state_dtype": "float32"}}
 STATE_IN_HALF = {name: {"state_dtype": "param"} for name in SETTINGS}
@@ -52,11 +51,13 @@ def optimizer(name: str, loss: Bowl, **settings):
     return OPTIMIZERS[name].optimizer(loss.params, config, lr=1e-3, seed=0)
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("rounding", ["nearest", "compensated"])
+@pytest.mark.parametrize(
+    ("rounding", "noise"),
+    [("nearest", "philox"), ("compensated", "philox"), ("compensated", "torch")],
+)
 def test_two_thousand_updates_of_a_millionth_arrive_only_if_compensated(noise, rounding):
     """θ = 1 in bfloat16: to nearest it never moves; compensated it is the float32 sum, rounded once."""
-    one = torch.ones(4096)
+    one = torch.ones(512)
     half = ParameterSpace([("w", one.bfloat16())], noise=noise, rounding=rounding)
     full = ParameterSpace([("w", one.clone())], noise=noise)
     for _ in range(2000):
@@ -72,22 +73,20 @@ def test_two_thousand_updates_of_a_millionth_arrive_only_if_compensated(noise, r
     assert same_bits(p.float() + half.residuals[0], expected)
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *((name, {}) for name in ZEROTH_ORDER),
-        *((name, {"weight_decay": 0.1}) for name in DECAYING),
-        ("mezo", {"n": 3}),
-    ],
-    ids=str,
-)
-def test_with_an_exact_restore_it_is_mixed_precision_training(name, settings, dtype, noise):
+VARIANTS = [
+    *((name, {}) for name in ZEROTH_ORDER),
+    *((name, {"weight_decay": 0.1}) for name in DECAYING),
+    ("mezo", {"n": 3}),
+]
+
+
+@pytest.mark.parametrize(("variant", "dtype", "noise"), pairwise(VARIANTS, HALVES, NOISES), ids=str)
+def test_with_an_exact_restore_it_is_mixed_precision_training(variant, dtype, noise):
     """p + c are the weights of a float32 run that is fed the same records, and p those weights rounded."""
+    name, settings = variant
     loss = Bowl(dtype, "snapshot", noise, "compensated")
     opt, start = optimizer(name, loss, **settings), loss.masters()
-    records = [opt.step(loss).record for _ in range(40)]
+    records = [opt.step(loss).record for _ in range(15)]
     full = Bowl(torch.float32, "snapshot", noise, "nearest")
     for p, q in zip(full.params.tensors, start, strict=True):
         p.copy_(q)
@@ -101,14 +100,14 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(name, settings, dt
         assert same_bits(p, expected.to(dtype))
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("restore", ["subtract", "merged"])
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize(
+    ("name", "restore", "noise"), pairwise(ZEROTH_ORDER, ["subtract", "merged"], NOISES)
+)
 def test_a_drifting_restore_drifts_and_the_update_is_exact(name, restore, noise):
     """Where the probes left p, p + c moves as float32 weights would, from there, by the same record."""
     loss = Bowl(torch.bfloat16, restore, noise, "compensated")
     opt, start, drifted = optimizer(name, loss), loss.masters(), False
-    for _ in range(20):
+    for _ in range(10):
         full = Bowl(torch.float32, "snapshot", noise, "nearest")
         twin = optimizer(name, full)
         state = opt.state_dict()
@@ -178,8 +177,7 @@ def test_streamed_probes_lead_to_the_same_bits_as_snapshot(noise):
     assert any(c.ne(0).any() for c in residuals[0])
 
 
-@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot"])
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize(("name", "restore"), pairwise(ZEROTH_ORDER, POLICIES))
 def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
     """Weights and residuals go on from it bit for bit."""
 
@@ -193,14 +191,12 @@ def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
     checkpoint.save(tmp_path, "toy-0", whole.optimizer)
     assert checkpoint.load_newest(tmp_path, "toy-0", again.optimizer, 5) == 5
     assert any(c.ne(0).any() for c in residuals(again))
-    for steps in (0, 15):
+    for steps in (0, 5):
         assert again.steps(steps).bits() == whole.steps(steps).bits()
         assert all(map(same_bits, residuals(again), residuals(whole)))
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot"])
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize(("name", "restore", "noise"), pairwise(ZEROTH_ORDER, POLICIES, NOISES))
 def test_losses_replay_weights_and_residuals_bit_for_bit(name, restore, noise):
     """With the methods' own state in half precision, as is their default."""
     runs = []
@@ -208,19 +204,10 @@ def test_losses_replay_weights_and_residuals_bit_for_bit(name, restore, noise):
         loss = Bowl(torch.bfloat16, restore, noise, "compensated")
         runs.append((loss, optimizer(name, loss, **STATE_IN_HALF.get(name, {}))))
     (loss, opt), (again, replayed) = runs
-    made = [opt.step(loss) for _ in range(20)]
+    made = [opt.step(loss) for _ in range(10)]
     assert [replayed.replay(info.losses) for info in made] == made
     assert all(map(same_bits, again.params.tensors, loss.params.tensors))
     assert all(map(same_bits, again.masters(), loss.masters()))
-
-
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_residuals_are_counted_as_four_bytes_per_weight(name):
-    kept = [
-        optimizer(name, Bowl(torch.bfloat16, "merged", "torch", rounding)).state_bytes()
-        for rounding in ("nearest", "compensated")
-    ]
-    assert kept[1] - kept[0] == 4 * 39
 
 
 @pytest.mark.parametrize(

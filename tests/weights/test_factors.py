@@ -1,7 +1,6 @@
 """LOZO beside the weights is LOZO in the weights, with one forward pass per step and one write per interval."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -100,16 +99,12 @@ def agree(kind: str, candidates: str, settings: dict) -> None:
     assert beside.loss() == pytest.approx(plain.loss(), abs=2e-5, rel=0)
 
 
-@pytest.mark.parametrize("candidates", CANDIDATES)
-@pytest.mark.parametrize("kind", MODELS)
-def test_losses_and_weights_are_those_of_plain_lozo(kind, candidates):
-    agree(kind, candidates, {})
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "roberta"])
-def test_every_variant_is_that_of_plain_lozo(kind, variant):
-    agree(kind, "several tokens", VARIANTS[variant])
+@pytest.mark.parametrize(
+    ("kind", "candidates", "variant"),
+    [(k, [*CANDIDATES][i % 2], [*VARIANTS][(i + i // 4) % 4]) for i, k in enumerate(MODELS)],
+)
+def test_losses_and_weights_are_those_of_plain_lozo(kind, candidates, variant):
+    agree(kind, candidates, VARIANTS[variant])
 
 
 @pytest.mark.parametrize(
@@ -170,14 +165,6 @@ def test_evaluation_sees_what_is_beside_the_weights():
     assert trial.loss() == pytest.approx(moved, abs=1e-5)
 
 
-def test_a_loss_of_one_place_at_a_time_does_as_well():
-    together, alone = Trial(opt(), "factors"), Trial(opt(), "factors")
-    expected = together.steps(5)
-    found = [x for _ in range(5) for x in alone.optimizer.step(lambda: alone.loss()).losses]
-    assert found == pytest.approx(expected, abs=2e-5, rel=0)
-    assert farthest(alone.theta(), together.theta()) < 5e-6
-
-
 class Stop(Exception):
     """Whatever a forward pass may raise."""
 
@@ -209,37 +196,23 @@ def test_theta_is_as_it_was_after_a_forward_pass_that_fails(where):
     assert trial.steps(4) == twin.steps(4)
 
 
-def test_a_failure_within_a_layer_that_holds_other_tensors_gives_it_its_own_back():
-    trial = Trial(opt(), "factors")
-    norm = trial.model.model.decoder.layers[0].final_layer_norm
-    own = dict(norm._parameters)
-    norm.normalized_shape = (7,)  # what layer_norm refuses
-    with pytest.raises(RuntimeError):
-        trial.optimizer.step(trial.loss)
-    assert all(norm._parameters[name] is tensor for name, tensor in own.items())
-
-
-@pytest.mark.parametrize("branch", [0, 1])
-def test_one_branchs_loss_that_is_not_finite_is_a_collapse(branch):
+def test_one_branchs_loss_that_is_not_finite_is_a_collapse():
     trial = Trial(opt(), "factors")
     trial.steps(1)
     was, branches = trial.theta(), trial.loss.branches
-    trial.loss.branches = lambda n: [
-        math.nan if b == branch else x for b, x in enumerate(branches(n))
-    ]
+    trial.loss.branches = lambda n: [math.nan if b == 1 else x for b, x in enumerate(branches(n))]
     with pytest.raises(NonFiniteError, match="step 1: loss is nan"):
         trial.optimizer.step(trial.loss)
     assert bit_equal(trial.theta(), was)
     assert trial.optimizer.step_index == 1
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("step", range(2 * INTERVAL))
-def test_a_state_of_any_step_goes_on_bit_for_bit(step, before):
+@pytest.mark.parametrize("step", range(INTERVAL + 1))
+def test_a_state_of_any_step_goes_on_bit_for_bit(step):
     first = Trial(opt(), "factors", n=2)
     first.steps(step)
     second = Trial(opt(), "factors", n=2)
-    second.steps(before)
+    second.steps(1)
     state, weights, parts = first.optimizer.state_dict(), first.weights(), first.params.parts()
     for p, q in zip(second.params.tensors, weights, strict=True):
         p.copy_(q)
@@ -247,7 +220,7 @@ def test_a_state_of_any_step_goes_on_bit_for_bit(step, before):
     assert second.loss() == first.loss()
     names, tensors = second.params.parts()
     assert (names, bit_equal(tensors, parts[1])) == (parts[0], True)
-    assert second.steps(4) == first.steps(4)
+    assert second.steps(3) == first.steps(3)
     assert bit_equal(second.theta(), first.theta())
 
 
@@ -257,57 +230,6 @@ def test_losses_replay_the_run_bit_for_bit():
     assert [again.optimizer.replay(info.losses) for info in made] == made
     assert bit_equal(again.params.parts()[1], trial.params.parts()[1])
     assert again.steps(3) == trial.steps(3)
-
-
-def test_what_theta_is_has_factors_only_while_they_hold_something():
-    trial = Trial(opt(), "factors")
-    names, count = trial.params.names, len(trial.params.names)
-    lengths = []
-    for _ in range(INTERVAL + 1):
-        lengths.append(len(trial.params.parts()[0]))
-        trial.steps(1)
-    assert trial.params.parts()[0][:count] == names
-    more = count + sum(p.dim() > 1 for p in trial.params.tensors)
-    assert lengths == [count] + [more] * (INTERVAL - 1) + [count]
-
-
-def test_a_factor_that_is_not_finite_is_named():
-    trial = Trial(opt(), "factors")
-    trial.steps(1)
-    assert trial.params.non_finite() is None
-    trial.params.policy.a[0][0, 0] = float("nan")
-    assert trial.params.non_finite()[0] == f"{trial.params.names[0]} (factor)"
-
-
-def test_the_state_is_a_row_of_float32_per_row_of_a_matrix_and_rank():
-    trial = Trial(opt().bfloat16(), "factors", rank=3, n=2)
-    rows = sum(p.shape[0] for p in trial.params.tensors if p.dim() > 1)
-    assert trial.optimizer.state_bytes() == 4 * rows * 3 * 2
-    assert Trial(opt(), "snapshot").optimizer.state_bytes() == 0
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_probes_of_half_precision_weights_are_as_near_to_the_exact_ones(dtype):
-    """Error of L(θ + ε Z) − L(θ − ε Z), root mean square over 24 directions; its own is thirty times as large."""
-
-    def difference(restore: str, compute: torch.dtype, draw: int) -> float:
-        trial = Trial(opt(init_std=0.05).to(dtype).to(compute), restore)
-        keys = {"u": NoiseKey(draw, 0, 0, 0), "v": NoiseKey(draw, 1, 0, 0)}
-        z = replace(trial.optimizer.direction(), **keys)
-        if restore == "factors":
-            trial.params.use_subspace([z])
-        with trial.params.excursion() as trip:
-            plus, minus = trip.losses(trial.loss, [[(3e-3, z)], [(-3e-3, z)]])
-        return plus - minus
-
-    exact = torch.tensor([difference("snapshot", torch.float64, draw) for draw in range(24)])
-    errors = {}
-    for restore in ("snapshot", "factors"):
-        found = torch.tensor([difference(restore, dtype, draw) for draw in range(24)])
-        errors[restore] = float((found - exact).square().mean().sqrt())
-    size = float(exact.square().mean().sqrt())
-    assert errors["factors"] < 1.3 * errors["snapshot"] < 0.06 * size
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -357,17 +279,6 @@ class Table(nn.Module):
 def test_a_tensor_that_no_known_layer_computes_with_is_refused_by_name(model, name):
     with pytest.raises(ValueError, match=f"restore=factors: {name} belongs to no linear"):
         ParameterSpace.of(model, "factors")
-
-
-def test_a_frozen_tensor_needs_no_layer():
-    model = Odd()
-    model.shift.requires_grad = False
-    assert ParameterSpace.of(model, "factors").names == ["inner.weight", "inner.bias"]
-
-
-def test_tensors_without_their_model_are_refused():
-    with pytest.raises(ValueError, match="restore=factors: the tensors' model is needed"):
-        ParameterSpace([("w", torch.zeros(3, 4))], "factors")
 
 
 def test_other_directions_and_decay_are_refused():

@@ -58,11 +58,6 @@ def test_tensors_that_share_a_beginning_but_not_a_size_are_refused():
     assert ParameterSpace([("a", whole[:2]), ("b", whole[2:])]).names == ["a", "b"]
 
 
-def test_empty_tensors_are_told_apart():
-    names = ParameterSpace([("a", torch.ones(0)), ("b", torch.ones(0, 2)), ("c", torch.ones(1))])
-    assert names.names == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot", "streamed"])
 def test_float64_moves_in_float64(restore, noise):
@@ -81,23 +76,6 @@ def test_float64_moves_in_float64(restore, noise):
     torch.testing.assert_close(space.tensors[0], moved, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["mezo", "mezo_adam", "hizoo", "lozo", "bszo"])
-@pytest.mark.parametrize("noise", NOISES)
-def test_a_step_of_float64_weights_without_a_learning_rate_leaves_them(name, noise):
-    theta = torch.randn(30, 40, dtype=torch.float64)
-    space = ParameterSpace([("w", theta)], "snapshot", noise=noise)
-    was = theta.clone()
-    method = OPTIMIZERS[name]
-    step = method.optimizer(space, method.config(), lr=1e-30, seed=0)
-    step.step(lambda: float(theta.square().sum()))
-    torch.testing.assert_close(theta, was, rtol=0, atol=1e-15)
-
-
-def test_factors_refuse_float64():
-    with pytest.raises(ValueError, match="restore=factors: computes in float32"):
-        ParameterSpace.of(nn.Linear(3, 3).double(), "factors")
-
-
 def test_the_name_of_torchs_noise_on_a_gpu_holds_its_model_and_torchs_version(monkeypatch):
     gpus = {"cuda:0": "NVIDIA A100", "cuda:1": "NVIDIA H100"}
     monkeypatch.setattr(torch.cuda, "get_device_name", gpus.get)
@@ -106,11 +84,6 @@ def test_the_name_of_torchs_noise_on_a_gpu_holds_its_model_and_torchs_version(mo
     assert one != other
     assert TorchEngine(*gpus).backend == f"{one} + {other}"
     assert TorchEngine().backend == "torch-cpu"
-
-
-def test_philox_refuses_weights_on_devices_of_two_kinds():
-    with pytest.raises(ValueError, match="not on cpu and cuda"):
-        engine("philox", "cpu", "cuda:0")
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tests.noise.test_philox import ENGINES, same_bits
 from zo.noise import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey, PhiloxEngine, engine, philox
-from zo.optim import OPTIMIZERS
 from zo.weights.directions import Gaussian, LowRank
 from zo.weights.space import ParameterSpace
 
@@ -50,11 +49,11 @@ EXAMPLES = [1 + 2.0**-9, -1.2345, 3.0e-3, 2.0**-14 * 0.999, 2.0**-15 * 1.0301, 5
 EXAMPLES += [0.3 * 2.0**-24, -0.9 * 2.0**-24, 1e-38, 3.3 * 2.0**-133, -0.4 * 2.0**-133]
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("x", EXAMPLES)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_number_becomes_one_of_its_neighbours_and_is_right_in_the_mean(dtype, x):
-    """Over 400,000 draws, within five standard errors; normal and subnormal numbers, halfway or not."""
-    n, x = 400_000, float(np.float32(x))
+    """Over 100,000 draws, within five standard errors; normal and subnormal numbers, halfway or not."""
+    n, x = 100_000, float(np.float32(x))
     below, above = neighbours(x, dtype)
     got = rounded(torch.full((n,), x), dtype).double()
     assert set(got.tolist()) <= {below, above}
@@ -63,18 +62,6 @@ def test_a_number_becomes_one_of_its_neighbours_and_is_right_in_the_mean(dtype, 
     p = float((Fraction(x) - Fraction(below)) / (Fraction(above) - Fraction(below)))
     ups = int((got == above).sum())
     assert abs(ups - n * p) < 5 * np.sqrt(n * p * (1 - p)) + n * 2.0**-24
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_exactly_the_share_of_words_rounds_up(dtype):
-    """Every word once, by its bits that count: as many go up as there are parts above the lower neighbour."""
-    dropped = 24 - DIGITS[dtype]
-    words = (np.arange(2**dropped, dtype=np.uint32) << np.uint32(32 - dropped)) | np.uint32(5)
-    by = {torch.bfloat16: philox.rounded_bfloat16, torch.float16: philox.rounded_float16}[dtype]
-    for part in (1, 2 ** (dropped - 1), 2**dropped - 1):
-        x = np.full(len(words), 1.5 + part * 2.0**-23, np.float32)
-        bits = torch.from_numpy(by(x, words).view(np.int16)).view(dtype)
-        assert int((bits.double() > 1.5).sum()) == part
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -183,56 +170,3 @@ def test_bits_are_new_each_step_and_tensor():
 def test_a_space_refuses_what_cannot_be(settings, says):
     with pytest.raises(ValueError, match=says):
         ParameterSpace([("w", torch.ones(3, dtype=torch.bfloat16))], **settings)
-
-
-def test_float32_is_not_rounded():
-    named = [("h", torch.ones(3, dtype=torch.bfloat16)), ("w", torch.ones(3))]
-    with pytest.raises(ValueError, match="float32"):
-        ParameterSpace(named, noise="philox", rounding="stochastic")
-    with pytest.raises(ValueError, match="bfloat16 and float16"):
-        philox_engine.add_(torch.ones(3), torch.ones(3), 0, [], rounding=KEY)
-    with pytest.raises(ValueError, match="shape"):
-        philox_engine.round_(torch.ones(3).bfloat16(), torch.ones(4), 0, KEY)
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_two_thousand_updates_of_a_millionth_add_up_only_if_rounded_at_random(rounding):
-    """θ = 1 in bfloat16 moves by 2,000 · 1e-6 z, within five standard errors; to nearest it never moves."""
-    theta = ParameterSpace(
-        [("w", torch.ones(8192, dtype=torch.bfloat16))], noise="philox", rounding=rounding
-    )
-    for step in range(2000):
-        theta.add_([(1e-6, Gaussian(Z, philox_engine))], 0.0, KEY._replace(step=step))
-    moved = theta.tensors[0].double() - 1
-    z = torch.from_numpy(philox.normals(Z, 0, 0, 8192)).double()
-    if rounding == "nearest":
-        assert moved.eq(0).all()
-        return
-    slope = (moved @ z / (z @ z)).item() / 2e-3
-    # each update moves by a unit u = 2⁻⁷ (above 1) with chance 1e-6 |z| / u: variance 1e-6 |z| u
-    error = (2e-3 * 2.0**-7 * (z.abs() * z**2).sum()).sqrt().item() / (z @ z).item() / 2e-3
-    assert abs(slope - 1) < 5 * error < 0.3
-
-
-def distance_after(rounding: str, steps: int = 3000) -> float:
-    """Share of the way left on ½‖θ − t‖² in bfloat16, where MeZO's first updates are some 1e-4 of θ."""
-    generator = torch.Generator().manual_seed(1)
-    start = (1 + 0.2 * torch.randn(32, generator=generator)).bfloat16()
-    target = start.double() + 0.02 * torch.randn(32, generator=generator).double()
-    params = ParameterSpace([("w", start.clone())], "snapshot", noise="philox", rounding=rounding)
-    method = OPTIMIZERS["mezo"]
-    optimizer = method.optimizer(params, method.config(eps=1e-2), lr=1e-3, seed=0)
-
-    def loss() -> float:
-        return float(((params.tensors[0].double() - target) ** 2).sum()) / 2
-
-    first = loss()
-    for _ in range(steps):
-        optimizer.step(loss)
-    return (loss() / first) ** 0.5
-
-
-@pytest.mark.process
-def test_small_updates_arrive_only_if_rounded_at_random():
-    assert distance_after("nearest") > 0.9
-    assert distance_after("stochastic") < 0.6

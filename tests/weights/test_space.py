@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.pairwise import pairwise
+from tests.support.quadratic import DTYPES
 from zo.noise import NoiseKey
 from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(3)]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
@@ -81,20 +82,6 @@ def test_add_of_several_terms_rounds_once(dtype):
     )
 
 
-def test_add_of_nothing_changes_nothing():
-    space = ParameterSpace(weights())
-    start = copies(space)
-    space.add_([])
-    assert equal(space.tensors, start)
-
-
-def test_small_terms_add_up_in_half_precision_before_they_are_rounded():
-    """1 + 3 · 0.003 is 1.0078 in bf16; added one by one each term is lost."""
-    p = torch.ones(4, dtype=torch.bfloat16)
-    ParameterSpace([("p", p)]).add_([(1.0, Constant(0.003))] * 3)
-    assert p.tolist() == [1.0078125] * 4
-
-
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -115,16 +102,6 @@ def test_tied_tensors_move_once():
     assert torch.equal(model.embed.weight, start + 0.5)
     assert model.head.weight is model.embed.weight
     assert model.frozen.eq(0).all()
-
-
-def test_a_repeated_storage_keeps_its_first_name_and_place():
-    a, b = torch.zeros(3), torch.zeros(2)
-    space = ParameterSpace([("a", a), ("b", b), ("again", a), ("view", a.view(3))])
-    assert space.names == ["a", "b"]
-    assert [t.data_ptr() for t in space.tensors] == [a.data_ptr(), b.data_ptr()]
-    space.add_([(1.0, Constant(1.0))])
-    assert a.eq(1).all()
-    assert b.eq(1).all()
 
 
 class RMSNorm(nn.Module):
@@ -172,16 +149,10 @@ def test_decay_takes_its_share_where_it_applies_and_in_the_same_rounding(dtype):
         assert (p.double() - expected).abs().le(allowed).all()
 
 
-def test_decay_alone_needs_no_terms():
-    space = ParameterSpace(weights())
-    start = copies(space)
-    space.add_([], 0.5)
-    assert equal(space.tensors, [t / 2 for t in start])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", ["w", "b", "v"])
+@pytest.mark.parametrize(
+    ("name", "bad", "dtype"),
+    pairwise(["w", "b", "v"], [float("nan"), float("inf"), -float("inf")], DTYPES),
+)
 def test_the_first_tensor_that_is_not_finite_is_named(name, bad, dtype):
     space = ParameterSpace(weights(dtype))
     assert space.non_finite() is None
@@ -191,38 +162,6 @@ def test_the_first_tensor_that_is_not_finite_is_named(name, bad, dtype):
     assert value == abs(bad) or (bad != bad and value != value)
     space.tensors[0].view(-1)[0] = bad
     assert space.non_finite()[0] == "w"
-
-
-def test_the_largest_numbers_of_a_dtype_are_finite():
-    """A norm of them overflows float16; it is not taken."""
-    tensors = [torch.full((4,), 6e4, dtype=torch.float16), torch.full((4,), 3e38)]
-    assert ParameterSpace([("half", tensors[0]), ("single", tensors[1])]).non_finite() is None
-
-
-def test_a_change_reaches_every_tensor_in_order_and_is_one_timed_pass():
-    space = ParameterSpace(weights(), exempt=["b"])
-    start, seen = copies(space), []
-
-    class Seen(ParameterUpdate):
-        def terms(self, i: int, p: Tensor):
-            seen.append((i, p.data_ptr()))
-            return [(1.0, Constant(float(i)))]
-
-    space.carry_out(Seen(), 0.5)
-    assert seen == [(i, p.data_ptr()) for i, p in enumerate(space.tensors)]
-    for i, (p, was, kept) in enumerate(zip(space.tensors, start, (0.5, 1.0, 0.5), strict=True)):
-        assert torch.equal(p, kept * was + i)
-    assert space.passes == 1
-    assert space.seconds > 0
-
-
-def test_full_takes_after_the_parameters_but_for_a_given_dtype():
-    space = ParameterSpace(weights(torch.bfloat16))
-    for dtype, expected in ((None, torch.bfloat16), (torch.float32, torch.float32)):
-        made = space.full(1.5, dtype)
-        assert [t.shape for t in made] == [p.shape for p in space.tensors]
-        assert {t.dtype for t in made} == {expected}
-        assert all(t.eq(1.5).all() for t in made)
 
 
 def test_unknown_policy_and_empty_space_are_refused():
@@ -276,30 +215,3 @@ def test_excursion_ends_at_theta(policy, dtype, fails):
         reach = was.double().abs() + 0.02 * Z[0].sample(i, p).double().abs()
         allowed = moves * 1.01 * UNIT_ROUNDOFF[dtype] * reach
         assert (p.double() - was.double()).abs().le(allowed).all()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_successive_excursions_start_where_theta_then_is(policy):
-    space = ParameterSpace(weights(), policy)
-    with space.excursion() as trip:
-        trip.to([(1.0, Constant(1.0))])
-    space.add_([(1.0, Constant(0.25))])  # from θ, wherever the probe left the tensors
-    moved = copies(space)
-    with space.excursion() as trip:
-        trip.to([(1.0, Constant(1.0))])
-        for p, was in zip(space.tensors, moved, strict=True):
-            torch.testing.assert_close(p, was + 1.0)
-    space.settle()
-    for p, was in zip(space.tensors, moved, strict=True):
-        torch.testing.assert_close(p, was)
-
-
-def test_the_space_writes_through_to_the_model():
-    model = nn.Linear(3, 2)
-    space = ParameterSpace.of(model)
-    with space.excursion() as trip:
-        trip.to([(1.0, Constant(2.0))])
-        inside = model.bias.detach().clone()
-    assert torch.allclose(inside, model.bias + 2.0)
-    assert model.bias.requires_grad
-    assert model.bias.grad is None

@@ -1,7 +1,5 @@
 """The real wandb.Api against a server on this machine; each reading is a process of its own, as W&B's settings are."""
 
-import json
-import math
 import os
 import pickle
 import subprocess
@@ -135,15 +133,6 @@ def test_complete_history_of_every_run(cloud: Cloud, tmp_path: Path) -> None:
     assert not [column for column in logged.columns if column.startswith("_")]
 
 
-def test_numbers_that_json_lacks(cloud: Cloud, tmp_path: Path) -> None:
-    read = ask(cloud, tmp_path)
-    assert isinstance(read, Read)
-    lost = read.history[(read.history["run_id"] == "mezo-1") & (read.history["step"] == 7)]
-    assert math.isnan(lost["train/loss"].iloc[0])
-    assert read.history["train/loss"].dtype == "float64"
-    assert math.isnan(read.runs.set_index("run_id").loc["mezo-1", "train/loss"])
-
-
 def test_only_what_has_changed_is_read_again(cloud: Cloud, tmp_path: Path) -> None:
     first = ask(cloud, tmp_path)
     assert isinstance(first, Read)
@@ -174,35 +163,6 @@ def test_what_was_interrupted_goes_on(cloud: Cloud, tmp_path: Path) -> None:
     assert "mezo-1" in cloud.scanned
     assert len(cloud.scanned) == 3 - kept
     assert kept >= 1
-
-
-def test_without_asking(cloud: Cloud, tmp_path: Path) -> None:
-    said = ask(cloud, tmp_path, refresh="never")
-    assert isinstance(said, str)
-    assert (
-        said
-        == "no list of the runs of entity/project is in the cache: read it without refresh=never"
-    )
-    first = ask(cloud, tmp_path)
-    cloud.asked.clear()
-    again = ask(cloud, tmp_path, refresh="never")
-    assert isinstance(first, Read)
-    assert isinstance(again, Read)
-    assert not cloud.asked
-    pd.testing.assert_frame_equal(first.history, again.history)
-
-
-def test_another_version_is_read_again(cloud: Cloud, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    ask(cloud, tmp_path)
-    path = next((tmp_path / "cache").rglob("*.parquet"))
-    table = pq.read_table(path)
-    said = json.loads(table.schema.metadata[b"fragment"]) | {"version": -1}
-    pq.write_table(table.replace_schema_metadata({b"fragment": json.dumps(said).encode()}), path)
-    cloud.scanned.clear()
-    ask(cloud, tmp_path)
-    assert len(cloud.scanned) == 1
 
 
 def test_both_mixed(cloud: Cloud, logs: Path, tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from analysis.logs.frames import find_run_files, read_frames
-from analysis.logs.run_file import LogError
+from analysis.logs.frames import read_frames
 from tests.analysis.make_logs import config, cut_copy, history, predictions, summary, write_run
 
 
@@ -35,19 +33,6 @@ def test_runs_and_history(quickstart: Path) -> None:
     assert frames.unidentified == ()
 
 
-def test_symlinks_and_overlaps_count_once(logs: Path) -> None:
-    assert list(logs.glob("*/wandb/latest-run"))  # W&B's own
-    os.symlink(logs / "zero", logs / "again")
-    assert len(find_run_files([logs, logs / "zero", logs / "again"])) == 6
-
-
-def test_runs_logged_online_count(logs: Path) -> None:
-    """They lie in run-<time>-<id>, and are the same kind of file."""
-    (fragment,) = logs.glob("zero/wandb/offline-run-*")
-    fragment.rename(fragment.with_name(fragment.name.removeprefix("offline-")))
-    assert "zero" in set(read_frames([logs]).runs["run_id"])
-
-
 def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     """A run killed at step 12, its file torn, continued from step 10 by another revision."""
     first = [*history(2, [0.5, 0.6], seed=1), {"step": 11, "train/loss": 9.0}]
@@ -57,9 +42,7 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     second = [{"step": 10, "train/loss": 0.1}, {"step": 12, "train/loss": 0.2}]
     provenance = {"git_revision": "fff"}
     write_run(
-        *(out, "r", config("mezo", 1e-4, provenance=provenance)),
-        second,
-        summary(2, [0.5, 0.6], 12),
+        *(out, "r", config("mezo", 1e-4, provenance=provenance)), second, summary(2, [0.5, 0.6], 12)
     )
     frames = read_frames([out])
     (run,) = frames.runs.to_dict("records")
@@ -71,34 +54,6 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     assert rows.loc[12, "train/loss"] == 0.2
     assert rows.loc[11, "train/loss"] == 9.0
     assert rows.loc[9, "train/loss"] == first[9]["train/loss"]
-
-
-def test_file_without_run_record_is_reported(logs: Path) -> None:
-    lost = logs / "x" / "wandb" / "offline-run-20260101_000000-lost" / "run-lost.wandb"
-    lost.parent.mkdir(parents=True)
-    lost.write_bytes(b":W&B\xe1\xbe\x00")
-    frames = read_frames([logs])
-    assert frames.unidentified == (lost.resolve(),)
-    assert len(frames.runs) == 6
-
-
-def test_errors_name_the_place(logs: Path, tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"there is no directory .*nowhere"):
-        read_frames([tmp_path / "nowhere"])
-    (path,) = logs.glob("zero/wandb/offline-run-*/run-zero.wandb")
-    path.write_bytes(b"garbage")
-    with pytest.raises(LogError, match=r"run-zero\.wandb is not"):
-        read_frames([logs])
-    write_run(tmp_path / "clash", "c", {"status": 1}, [], {})
-    with pytest.raises(LogError, match="run c logs status"):
-        read_frames([tmp_path / "clash"])
-
-
-def test_no_runs_make_empty_frames(tmp_path: Path) -> None:
-    frames = read_frames([tmp_path])
-    assert frames.runs.empty
-    assert list(frames.history.of(["nobody"]).columns) == ["run_id", "step"]
-    assert "group" in frames.runs.columns
 
 
 @pytest.mark.process

@@ -85,17 +85,6 @@ def test_history_as_protobuf_has_it(
             assert same(got[key], float(value)), (key, got[key], value)
 
 
-def test_texts_and_numbers_in_one_history(tmp_path: Path) -> None:
-    rows = [{"_step": 0, "a": 1.5, "note": "x"}, {"_step": 1, "a": 2.5}, {"_step": 2, "note": None}]
-    run = read_run_file(
-        write(tmp_path / "run-x.wandb", [record("history", i, r) for i, r in enumerate(rows)])
-    )
-    first, second, third = run.history.to_pylist()
-    assert (first["a"], json.loads(first["note"])) == (1.5, "x")
-    assert (second["a"], second["note"]) == (2.5, None)
-    assert math.isnan(third["a"])
-
-
 def test_the_last_word_of_a_summary_counts(tmp_path: Path) -> None:
     """Usual records and others in turn: a text of 300 characters has a length of two bytes."""
     removal = pb.Record(num=5)  # type: ignore[attr-defined]
@@ -110,12 +99,3 @@ def test_the_last_word_of_a_summary_counts(tmp_path: Path) -> None:
     ]
     run = read_run_file(write(tmp_path / "run-x.wandb", records))
     assert run.summary == {"a": 5, "c": "z" * 300, "d": 4}
-
-
-def test_a_value_that_looks_like_a_mark(tmp_path: Path) -> None:
-    """The bytes 82 01 are also the length 130."""
-    records = [record("summary", 130, {"a" * 100: "v" * n}) for n in range(1, 160)]
-    records += [record("history", 1, {"_step": 7, "b": 0.5})]
-    run = read_run_file(write(tmp_path / "run-x.wandb", records))
-    assert run.summary == {"a" * 100: "v" * 159}
-    assert run.history.to_pylist() == [{"step": 7, "b": 0.5}]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.run_file import BLOCK_BYTES, LogError, read_run_file
+from analysis.logs.run_file import BLOCK_BYTES, read_run_file
 from tests.analysis.make_logs import config, cut_copy, history, summary, write_run
 
 ACCURACIES = [0.5, 0.6, 0.55]
@@ -46,27 +46,6 @@ def test_reads_what_was_logged(long_file: Path) -> None:
     assert not [key for key in {**run.config, **run.summary} if key.startswith("_")]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.999])
-def test_torn_tail_keeps_what_precedes_it(long_file: Path, tmp_path: Path, share: float) -> None:
-    size = int(share * long_file.stat().st_size)
-    run = read_run_file(cut_copy(long_file, tmp_path, size))
-    whole = read_run_file(long_file).history
-    kept = run.history.num_rows
-    assert abs(kept - share * whole.num_rows) < 15
-    assert str(run.history.to_pylist()) == str(whole.slice(0, kept).to_pylist())
-    assert run.torn_at is not None
-    assert 0 <= size - run.torn_at < BLOCK_BYTES
-    assert run.exit_code is None
-    assert run.config["lr"] == 1e-4
-
-
-def test_cut_between_the_parts_of_a_record(long_file: Path, tmp_path: Path) -> None:
-    """At the end of a block every chunk is whole, but hardly ever every record."""
-    blocks = long_file.stat().st_size // BLOCK_BYTES
-    cuts = [read_run_file(cut_copy(long_file, tmp_path, i * BLOCK_BYTES)) for i in range(1, blocks)]
-    assert any(run.torn_at is not None for run in cuts)
-
-
 def test_any_cut_is_readable(tmp_path: Path) -> None:
     """Wherever the file ends: no exception, rows only grow, and up to `torn_at` the file is whole."""
     settings = {"optimizer": {"name": "mezo"}}
@@ -93,22 +72,3 @@ def test_damaged_byte_ends_the_reading(long_file: Path, tmp_path: Path) -> None:
     assert run.torn_at is not None
     assert run.torn_at < len(data) // 2 + 7
     assert 0 < run.history.num_rows < 300
-
-
-@pytest.mark.parametrize("content", [b"", b":W&", b":W&B\xe1\xbe\x00"])
-def test_killed_before_the_first_flush(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run-early.wandb"
-    path.write_bytes(content)
-    run = read_run_file(path)
-    assert run.run_id == "early"
-    assert not run.identified
-    assert run.history.num_rows == 0
-
-
-@pytest.mark.parametrize("content", [b"x", b"not a run file", b":W&B\xe1\xbe\x07 and more"])
-def test_other_files_are_named(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run-other.wandb"
-    path.write_bytes(content)
-    with pytest.raises(LogError, match=r"run-other\.wandb is not a \.wandb run file"):
-        read_run_file(path)
-    assert issubclass(LogError, ValueError)

@@ -1,6 +1,5 @@
 """A page with something of everything: cells that are measured, collapsed, interrupted and missing, and single runs."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +48,6 @@ def material() -> Material:
     rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
     both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
     return Material(both, fill(cells, both.runs), printed_numbers.load(), printed_numbers.DIRECTORY)
-
-
-def empty_material() -> Material:
-    """No run at all."""
-    full = material()
-    nothing = Frames(full.frames.runs.iloc[:0], full.frames.history, ())
-    filled = fill(sweep_cells.cells((), CACHE), nothing.runs)
-    return dataclasses.replace(full, frames=nothing, filled=filled)
 
 
 def write_page(path: Path) -> Path:

@@ -1,18 +1,15 @@
 """The page's text: what the reader ran comes first, self-contained, the same for the same logs."""
 
-import json
 import re
 from collections import Counter
-from pathlib import Path
 from xml.etree import ElementTree
 
 import html5lib
 import pytest
 
-from analysis.report.command import main
 from analysis.report.page.build import report
 from analysis.select.cell_runs import EDGE
-from tests.analysis.report.report_page import NASTY, SINGLE, empty_material, material
+from tests.analysis.report.report_page import NASTY, material
 
 pytestmark = pytest.mark.xdist_group("page")  # one process makes the page
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -77,16 +74,6 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     assert "6 finished, 1 running or killed" in shown(next(tree.iter(f"{XHTML}header")))
 
 
-def test_runs_without_a_sweep_have_their_own_names(page: str, tree: ElementTree.Element) -> None:
-    rows = {shown(row[0]): row for row in rows_of(tree, "single-runs")}
-    assert set(rows) == set(SINGLE)
-    assert shown(rows["qwen3-bszo"][8]) == "failed"
-    assert not re.search(r">none<|sweep=none|group none", page.partition("<script>")[0])
-    panels = json.loads(page.partition('id="panels">')[2].partition("</script>")[0])
-    drawn = [s["t"] for panel in panels.values() for s in panel["s"] if s["t"].split()[0] in SINGLE]
-    assert {words.split()[0] for words in drawn} == set(SINGLE)
-
-
 def test_text_of_logs_is_text(page: str, tree: ElementTree.Element) -> None:
     assert "<img" not in page.replace("\\u003c", "<").partition("<script>")[0].replace(NASTY, "")
     assert any(NASTY in shown(row) for row in rows_of(tree, "runs-table"))
@@ -113,39 +100,3 @@ def test_paper_and_measured_stand_side_by_side(tree: ElementTree.Element) -> Non
     assert "sweep=table5_c optimizer.k=4 optimizer.adaptive_noise=false" in tips(
         section(tree, "paper")
     )
-
-
-def test_the_papers_tables_are_folded_while_they_are_empty(tree: ElementTree.Element) -> None:
-    parts = {shown(part[0]): part for part in section(tree, "paper").iter(f"{XHTML}details")}
-    titles = " ".join(parts)
-    assert all(f"Table {n}" in titles for n in range(1, 13))
-    assert [part.get("open") is not None for part in parts.values()].count(
-        True
-    ) == 1  # 34 are measured
-    rows = {shown(row[0]): [shown(cell) for cell in row] for row in rows_of(tree, "coverage-table")}
-    assert rows["table4"][2:] == ["15", "15", "0", "0", "0", "complete"]
-    assert rows["table1"][2:] == [
-        "750",
-        "0",
-        "0",
-        "0",
-        "750",
-        "python -m launch.submit sweep=table1",
-    ]
-
-
-@pytest.mark.process
-def test_page_without_a_run_says_so_and_is_the_same_every_time() -> None:
-    page = report(empty_material())
-    assert report(empty_material()) == page
-    assert "Nothing has been run yet" in page
-    assert '<details class="sweep" open' not in page
-    html5lib.HTMLParser(strict=True).parse(page)
-
-
-def test_command(quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--runs", str(quickstart), "--results", str(tmp_path)]) == 0
-    assert "mezo-4" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    capsys.readouterr()
-    assert main(["report", "--runs", str(tmp_path / "nowhere"), "--results", str(tmp_path)]) == 2
-    assert "nowhere" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -111,74 +110,3 @@ def test_filters_work_together_and_live_in_the_address(page: "sync_api.Page", ad
     page.click("#reset")
     page.wait_for_function("location.hash === ''")
     assert len(column(page, "paper-measured", 0)) == everything
-
-
-def test_a_filter_dims_the_other_methods(page: "sync_api.Page") -> None:
-    page.wait_for_selector("#newest .plot.drawn .mark-line path")
-    page.select_option("#filter-method", "bszo")
-    dimmed = page.eval_on_selector_all(
-        "#newest .drawn .mark-line path[stroke='var(--m-mezo)']",
-        "all => all.length > 0 && all.every(e => Number(e.getAttribute('opacity')) < 0.2)",
-    )
-    assert dimmed
-
-
-def test_cells_tell_their_runs_by_pointer_and_by_keyboard(page: "sync_api.Page") -> None:
-    cell = page.locator("#sweep-quickstart td.measured .tip").first
-    cell.hover()
-    tip = page.locator("#tip")
-    assert tip.is_visible()
-    assert "Runs: " in tip.inner_text()
-    page.keyboard.press("Escape")
-    assert tip.is_hidden()
-    page.evaluate("document.querySelectorAll('#paper details').forEach(part => part.open = true)")
-    page.locator("#paper-measured td.missing .tip").first.focus()
-    assert "python -m launch.submit sweep=" in tip.inner_text()
-
-
-def test_lines_tell_their_values(page: "sync_api.Page") -> None:
-    plot = page.locator("#newest .plot.drawn").nth(1)
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    for share in (0.5, 0.52, 0.54):
-        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * 0.5)
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    text = page.locator("#vg-tooltip-element").inner_text()
-    assert "run " in text
-    assert "step" in text
-
-
-def test_colours_follow_the_reader(page: "sync_api.Page") -> None:
-    def ground() -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    def line() -> str:
-        mark = "#newest .drawn path[stroke='var(--m-mezo)']"
-        return page.eval_on_selector(mark, "e => getComputedStyle(e).stroke")
-
-    page.wait_for_selector("#newest .plot.drawn .mark-line path")
-    page.emulate_media(color_scheme="light")
-    light, light_line = ground(), line()
-    page.emulate_media(color_scheme="dark")
-    assert ground() != light
-    assert line() != light_line
-    page.click("#theme")  # light, whatever the system has
-    assert (ground(), line()) == (light, light_line)
-    page.click("#theme")
-    page.click("#theme")
-
-
-def test_page_prints_with_everything_open(page: "sync_api.Page", tmp_path: Path) -> None:
-    page.emulate_media(media="print")
-    assert page.locator(".filters").is_hidden()
-    pdf = page.pdf(path=str(tmp_path / "report.pdf"), format="A4")
-    assert len(pdf) > 100_000
-    assert page.locator("details:not([open])").count() > 0  # folded up again
-
-
-def test_sections_are_reached_without_losing_the_filters(page: "sync_api.Page") -> None:
-    page.select_option("#filter-method", "bszo")
-    page.click(".sections a[href='#runs']")
-    assert page.evaluate("location.hash") == "#method=bszo"
-    assert page.evaluate("document.activeElement.id") == "runs"

@@ -1,37 +1,19 @@
 """Effects that are put into a study must come out, with the right sign and verdict."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.logs.run_file import LogError
-from analysis.logs.sources import CACHE
-from analysis.report.command import main
-from analysis.report.figures.curves import loss_by_rate
-from analysis.report.figures.histories import read
-from analysis.report.figures.study import curves_figure
-from analysis.report.study.ablation import ablation_frame
-from analysis.report.study.accuracy import accuracy_frame, grid_frame
+from analysis.report.study.accuracy import accuracy_frame
 from analysis.report.study.claims_page import claims_markdown, summary
-from analysis.report.study.larger_eps import eps_frame
-from analysis.report.study.roundings_page import roundings_markdown, summaries
-from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
-from analysis.report.study.write import write_study
+from analysis.report.study.tables import accuracy_table
 from analysis.report.table import markdown
-from analysis.select import sweep_cells
 from analysis.select.study_claims import claims_frame
-from analysis.select.study_roundings import ALL, EXACT, GAIN, OWN, Roundings
-from analysis.select.study_runs import of_filled
-from analysis.select.trials import of_sweep
-from tests.analysis.make_logs import config, history, write_run
-from tests.analysis.make_logs import summary as log_summary
-from tests.analysis.make_study import LABELS, LRS, NAME, Made, cells, made_study, main_cells
-
-BSZO_ONLY = {"methods": ("bszo",)}
+from analysis.select.study_roundings import EXACT, OWN, Roundings
+from tests.analysis.make_study import LABELS, Made, cells, made_study, main_cells
 
 
 def row(frame: pd.DataFrame, **wanted):
@@ -71,17 +53,6 @@ def test_lead_in_accuracy(claims, precision, verdict, lead):
     assert verdict in summary(claims, "i").partition(f"{precision}: ")[2].split(";")[0]
 
 
-def test_loss_robustness_and_the_variant(claims):
-    found = row(claims, claim="iv", what="BSZO loses less than MeZO", precision="bf16")
-    assert found["verdict"] == "contradicted"  # it loses its lead of 8 points
-    assert found["estimate"] == pytest.approx(-8, abs=1.5)
-    change = row(claims, claim="iv", what="BSZO, bf16 − fp32")
-    assert change["estimate"] == pytest.approx(-8, abs=1)
-    assert change["verdict"] == "–"  # a measurement, no claim
-    found = row(claims, claim="vii", precision="fp32", quantity="test accuracy")
-    assert found["verdict"] == "contradicted"
-
-
 def test_ahead_per_step_may_be_behind_per_forward_pass():
     made = Made(loss=lambda cell: 0.5 if cell["optimizer"] == "bszo" else 0.55)
     frame = claims_frame(made_study(main_cells(methods=("mezo", "bszo")), made))
@@ -99,57 +70,6 @@ def test_ahead_per_step_may_be_behind_per_forward_pass():
     mean_mezo, mean_bszo = 1 - 0.45 * 55 / 80, 1 - 0.5 * 55 / 120
     assert per_forward["estimate"] == pytest.approx(mean_mezo - mean_bszo, abs=1e-3)
     assert per_forward["verdict"] == "contradicted"
-
-
-def subspace(cell: dict) -> float:
-    """3 points per doubling of k, 5 for m = k + 1, 6 for adaptive noise."""
-    varied = json.loads(cell["variant"])
-    gain = 3 * np.log2(varied.get("optimizer.k", 1))
-    gain += 5 * cell["sweep"].endswith("_5b") + 6 * varied.get("optimizer.adaptive_noise", False)
-    return 60 + gain
-
-
-def ablation_cells() -> list[dict]:
-    ks = {"optimizer.k": (1, 2, 4)}
-    fp32, bf16 = {**BSZO_ONLY, "precisions": ("fp32",)}, {**BSZO_ONLY, "precisions": ("bf16",)}
-    noise = {**ks, "optimizer.adaptive_noise": (True, False)}
-    return [*cells("_5a", ks, **fp32), *cells("_5b", ks, **fp32), *cells("_5c", noise, **bf16)]
-
-
-@pytest.mark.process
-def test_k_m_and_noise():
-    study = made_study([*main_cells(), *ablation_cells()], Made(accuracy=subspace))
-    frame = claims_frame(study)
-    slope = row(frame, claim="v", what="slope over log2 k = 1, 2, 4, m = k + 1")
-    assert (slope["verdict"], slope["estimate"]) == ("holds", pytest.approx(3, abs=0.5))
-    m = row(frame, claim="v", what="m = k + 1 against m = k, mean over k")
-    assert (m["verdict"], m["estimate"]) == ("holds", pytest.approx(5, abs=0.6))
-    noise = row(frame, claim="vi", what="adaptive noise on against off, k = 2")
-    assert (noise["precision"], noise["verdict"]) == ("bf16", "holds")
-    assert noise["estimate"] == pytest.approx(6, abs=1)
-    table = ablation_frame(study)
-    best = row(table, part="b", k=4)
-    assert best["bold"]
-    assert best["test_mean"] == pytest.approx(71, abs=1)
-    assert not row(table, part="a", k=4)["bold"]
-    assert "| (c) | with adaptive noise | bf16 |" in markdown(ablation_table(study, table))
-
-
-def test_tables_choose_by_validation_and_mark_the_two_best():
-    study = made_study(main_cells(), Made(accuracy=ahead))
-    frame = accuracy_frame(study)
-    fp32 = frame[frame["precision"] == "fp32"].set_index("method")
-    assert set(fp32["lr"]) == {0.0, LRS[1]}
-    values = [100 * run["test_accuracy"] for run in study.runs("bszo", "fp32").values()]
-    assert fp32.loc["bszo", "test_mean"] == pytest.approx(np.mean(values))
-    assert fp32.loc["bszo", "test_std"] == pytest.approx(np.std(values, ddof=1))
-    assert fp32.loc["bszo", "bold"]
-    assert fp32["bold"].sum() == 2
-    page = markdown(accuracy_table(study, frame))
-    assert page.splitlines()[4].startswith("| zero-shot |")
-    grid = grid_frame(study)
-    assert grid.groupby(["method", "precision"])["chosen"].sum().eq(1).all()
-    assert f"→ {LRS[1]:g}" in markdown(grid_table(study, grid))
 
 
 def broken(cell: dict) -> str:
@@ -232,121 +152,3 @@ def test_factorial_finds_the_rounding_that_matters(roundings):
         frame[frame["what"] == "update"], **bszo | {"precision": "fp16"}, kind="share of it"
     )
     assert np.isnan(in_fp16["estimate"])  # nothing is lost, so there is nothing to explain
-
-
-def test_what_one_thing_exact_gains_needs_no_factorial(roundings):
-    """As `rounded` makes it in bf16: update 8 points alone; the loss and the restore share 4."""
-    part = roundings.study.filled
-    alone = part["variant"].map(lambda v: sum(v.count(exact) for exact in EXACT.values()) in (0, 1))
-    study = of_filled(NAME, part[alone], roundings.study.frames)
-    found = Roundings(study)
-    frame = found.frame[(found.frame["rates"] == OWN) & (found.frame["kind"] == GAIN)]
-    bf16 = {"precision": "bf16", "quantity": "test accuracy"}
-    whole = roundings.frame[(roundings.frame["rates"] == OWN) & (roundings.frame["kind"] == GAIN)]
-    for method in ("bszo", ALL):
-        update = row(frame[frame["what"] == "update"], method=method, **bf16)
-        assert update["estimate"] == pytest.approx(8, abs=1)
-        assert update["verdict"] == "holds"
-        same = row(whole[whole["what"] == "update"], method=method, **bf16)
-        assert same["estimate"] == update["estimate"]
-    everything = row(whole[whole["what"] == "everything"], method="bszo", **bf16)
-    assert everything["estimate"] == pytest.approx(12, abs=1)
-    assert any(line.startswith("bf16, test accuracy: exactness") for line in summaries(found))
-
-
-def test_losses_count_with_their_sign_turned(roundings):
-    frame = roundings.frame
-    loss = {"precision": "bf16", "quantity": "final validation loss", "rates": OWN}
-    update = row(frame[frame["what"] == "update"], kind="main effect", method=ALL, **loss)
-    assert update["estimate"] == pytest.approx(0.08, abs=1e-3)
-    assert update["verdict"] == "holds"
-    level = row(frame[frame["what"] == "all rounded"], kind="level", method="bszo", **loss)
-    assert level["estimate"] == pytest.approx(1.2 - 0.58 + 0.01, abs=1e-3)
-    assert any(
-        "bf16, final validation loss" in line and "update" in line for line in summaries(roundings)
-    )
-    assert "| bf16 | BSZO |" in roundings_markdown(roundings)
-
-
-def test_figure_1_has_a_column_per_precision_and_a_line_per_rate():
-    study = made_study(main_cells(), Made(status=broken))
-    there = of_sweep(NAME, study.filled, study.frames.runs, study.frames.history.one)
-    assert there is not None
-    figure = loss_by_rate(there, read(there))
-    assert figure is not None
-    assert [panel.title for panel in figure.panels[:3]] == [
-        f"MeZO, every learning rate · {precision}" for precision in ("bf16", "fp16", "fp32")
-    ]
-    lines = [series for series in figure.panels[2].series if series.shape == "line"]
-    assert len(lines) == len(LRS)  # the three seeds of a rate are one line, their mean
-    assert lines[0].y[-1] == pytest.approx(0.5 + 0.01)
-    assert all(len(series.runs.split()) == 3 for series in lines)
-
-
-@pytest.mark.process
-def test_all_files_are_written_even_of_a_part(tmp_path, roundings, capsys):
-    names = {path.name for path in write_study(roundings.study, tmp_path)}
-    for stem, endings in {
-        "accuracy": "csv md tex",
-        "grid": "csv md",
-        "ablation": "csv md",
-        "claims": "csv md",
-        "curves": "csv png pdf",
-        "roundings": "csv md png pdf",
-        "provenance": "json",
-    }.items():
-        assert {f"{stem}.{ending}" for ending in endings.split()} <= names
-    kept = json.loads((tmp_path / "provenance.json").read_text())
-    assert len(kept["runs"]) == len(roundings.study.frames.runs)
-    assert "conf/sweep has no study_made_5a.yaml" in (tmp_path / "claims.md").read_text()
-    figure = curves_figure(roundings.study)
-    assert figure is not None
-    assert {len(s.runs.split()) for panel in figure.panels for s in panel.series} == {3}
-
-
-@pytest.mark.process
-def test_command_reads_what_wandb_wrote(tmp_path: Path, capsys):
-    """Two seeds of two methods of the real study, its thousand other cells missing."""
-    wanted = sweep_cells.cells((), CACHE)
-    shutil.copytree(CACHE / "expected", tmp_path / "cache" / "expected")
-    main_sweep = wanted[(wanted["sweep"] == "study_tiny") & (wanted["precision"] == "fp32")]
-    for method, correct in (("mezo", 10), ("bszo", 18)):
-        mine = main_sweep[(main_sweep["optimizer"] == method) & (main_sweep["seed"] < 2)]
-        for cell in mine.drop_duplicates("seed").to_dict("records"):
-            rows = [
-                r | {"eval/val_loss": 0.6 - r["step"] / 1000} for r in history(3, [0.5, 0.6, 0.7])
-            ]
-            settings = config(method, cell["lr"], seed=cell["seed"])
-            final = log_summary(3, [0.5, 0.6, 0.7], correct + cell["seed"])
-            write_run(tmp_path / "out", cell["run_id"], settings, rows, final, "study_tiny")
-    options = ["--cache", str(tmp_path / "cache"), "--results", str(tmp_path / "results")]
-    runs = ["--runs", str(tmp_path / "out")]
-    assert main(["study", "study_tiny", *runs, *options]) == 0
-    printed = capsys.readouterr().out
-    assert "52.50 ± 3.54 (2)" in printed
-    assert "92.50 ± 3.54 (2)" in printed
-    claims = pd.read_csv(tmp_path / "results" / "study_tiny" / "claims.csv")
-    lead = row(claims, claim="i", what="BSZO against MeZO", precision="fp32")
-    assert (lead["estimate"], lead["n"], lead["examples"]) == (40, 2, 20)
-    page = (tmp_path / "results" / "study_tiny" / "roundings.md").read_text()
-    assert "864 of 864 runs of study_tiny_roundings lack" in page
-    assert main(["study", "study_smollm", *runs, *options]) == 2
-    assert "there is no study study_smollm" in capsys.readouterr().err
-
-
-def test_a_larger_eps_stands_beside_the_studys_own_and_float32():
-    grid = {"methods": ("mezo", "bszo"), "precisions": ("bf16",)}
-    rows = main_cells(methods=("mezo", "bszo")) + cells("_eps", {"optimizer.eps": (1e-3,)}, **grid)
-    better = Made(accuracy=lambda cell: 76 if "eps" in cell["variant"] else 68)
-    frame = eps_frame(made_study(rows, better))
-    found = row(frame, method="bszo", precision="bf16", eps=1e-3)
-    assert found["gain"] == pytest.approx(8, abs=1)
-    assert 0 < found["low"] < found["gain"] < found["high"]
-    assert (found["n"], found["lr"]) == (3, max(LRS))
-    assert list(frame["precision"]) == ["fp32", "bf16", "bf16"] * 2
-    page = markdown(eps_table(made_study(rows, better), frame))
-    assert "| BSZO | bf16 | 0.001 | 0.001 | 75.92 ± 1.26 (3) |" in page
-    lacking = eps_frame(made_study(rows, Made(status=lambda c: "missing")))
-    assert lacking["n"].sum() == 0
-    assert "| MeZO | bf16 | 0.001 | – |" in markdown(eps_table(made_study(rows), lacking))
-    assert eps_frame(made_study(main_cells())).empty

@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.logs.run_file import LogError
-from analysis.select.cell_runs import (
-    choose,
-    fill,
-    over_seeds,
-    require_complete,
-    shortfall,
-    unexpected,
-    variant,
-)
+from analysis.select.cell_runs import choose, fill, over_seeds, variant
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
 
@@ -80,12 +71,6 @@ def test_a_run_fills_its_cell_whatever_its_group() -> None:
     assert np.isnan(rows.loc["mezo-1e-06-0", "test_accuracy"])
 
 
-def test_one_run_fills_the_cells_of_two_sweeps() -> None:
-    both = pd.concat([expected(), expected(sweep="t")])
-    rows = filled(run(1e-5, 1, 0.7), cells=both)
-    assert list(rows.loc[rows["status"] == "finished", "sweep"]) == ["s", "t"]
-
-
 def test_every_status() -> None:
     killed = {"run_id": "mezo-1e-06-1", "status": "unfinished"}
     twice = run(1e-6, 2, 0.7, duplicates=2)
@@ -96,18 +81,6 @@ def test_every_status() -> None:
     assert found["mezo-1e-06-2"] == "duplicated"
     assert found["mezo-1e-05-0"] == "collapsed"
     assert found["mezo-0.0001-0"] == "missing"
-
-
-def test_a_finished_run_without_its_numbers_is_refused() -> None:
-    with pytest.raises(LogError, match=r"run mezo-1e-05-1 is finished but did not log best/test_n"):
-        filled(run(1e-5, 1, 0.7, **{"best/test_n": None}))
-
-
-def test_runs_of_no_sweep_are_listed() -> None:
-    stray = run(3e-3, 0, 0.9) | {"optimizer.name": "mezo", "task.name": "rte", "lr": 3e-3}
-    listed = unexpected(expected(), pd.DataFrame([run(1e-5, 1, 0.7), stray]))
-    assert list(listed["run_id"]) == ["mezo-0.003-0"]
-    assert (listed["optimizer"].iloc[0], listed["lr"].iloc[0]) == ("mezo", 3e-3)
 
 
 def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
@@ -127,16 +100,6 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
     assert (line["n"], line["seeds"], line["status"]) == (3, 3, "finished")
     assert line["step_ms"] == 11.0
     assert line["run_ids"] == "mezo-1e-05-0 mezo-1e-05-1 mezo-1e-05-2"
-
-
-def test_of_equal_rates_the_smaller() -> None:
-    """0.1 + 0.2 is not 0.3: the order of summation must not decide."""
-    assert np.mean([0.1, 0.2, 0.3]) > np.mean([0.3, 0.2, 0.1])
-    runs = [run(1e-5, s, v) for s, v in zip(SEEDS, (0.1, 0.2, 0.3), strict=True)]
-    runs += [run(1e-6, s, v) for s, v in zip(SEEDS, (0.3, 0.2, 0.1), strict=True)]
-    rows = choose(filled(*runs))
-    assert list(rows["lr"]) == [1e-6] * 3
-    assert rows["at_edge"].all()
 
 
 def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
@@ -161,39 +124,12 @@ def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
 
 
-def test_runs_without_steps_are_one_run() -> None:
-    cells = expected(optimizer="zero_shot", steps=0)
-    cells = cells[cells["lr"] == 1e-4]
-    runs = [run(1e-4, s, 0.6, 0.55) for s in SEEDS]
-    (line,) = over_seeds(choose(filled(*runs, cells=cells))).to_dict("records")
-    assert (line["n"], line["seeds"], line["test_mean"]) == (1, 1, 0.55)
-    assert np.isnan(line["test_std"])
-
-
 def test_a_rate_at_the_grids_edge_is_marked() -> None:
     inside = [run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS]
     (line,) = over_seeds(choose(filled(*inside))).to_dict("records")
     assert (line["lr"], line["at_edge"]) == (1e-5, False)
     (line,) = over_seeds(choose(filled(*(run(1e-4, s, 0.9) for s in SEEDS)))).to_dict("records")
     assert (line["lr"], line["at_edge"]) == (1e-4, True)
-
-
-def test_all_collapsed_and_nothing_there() -> None:
-    rows = choose(filled(*(collapsed(lr, s) for lr in LRS for s in SEEDS)))
-    assert list(rows["status"]) == ["collapsed"] * 3
-    assert rows["lr"].isna().all()
-    (line,) = over_seeds(rows).to_dict("records")
-    assert (line["status"], line["n"], line["collapsed"]) == ("collapsed", 0, 3)
-    rows = choose(filled(*(collapsed(lr, 0) for lr in LRS)))
-    assert list(rows["status"]) == ["collapsed", "missing", "missing"]
-    assert over_seeds(rows)["status"].tolist() == ["missing"]
-
-
-def test_one_run_has_no_deviation() -> None:
-    (line,) = over_seeds(choose(filled(run(1e-5, 0, 0.7, 0.6)))).to_dict("records")
-    assert (line["n"], line["seeds"], line["test_mean"]) == (1, 3, 0.6)
-    assert np.isnan(line["test_std"])
-    assert (line["n_missing"], line["n_finished"]) == (8, 1)
 
 
 def test_variants_choose_for_themselves() -> None:
@@ -211,19 +147,3 @@ def test_variants_choose_for_themselves() -> None:
     rows = rows[rows["seed"] == 0]
     assert [variant(text)["optimizer.k"] for text in rows["variant"]] == [2, 4]
     assert list(rows["lr"]) == [1e-5, 1e-4]
-
-
-def test_what_lacks_is_said_and_refused() -> None:
-    rows = filled(run(1e-5, 0, 0.7), collapsed(1e-4, 0), run(1e-5, 1, 0.7, duplicates=2))
-    (sentence,) = shortfall(rows)
-    assert sentence == (
-        "7 of 9 runs of s lack (6 missing, 1 duplicated): `python -m launch.submit sweep=s` makes them; "
-        "read only one source of each duplicated run (mezo-1e-05-1)"
-    )
-    with pytest.raises(LogError, match="7 of 9 runs of s lack"):
-        require_complete(rows)
-    complete = filled(
-        *(run(lr, s, 0.5) for lr in LRS for s in SEEDS[1:]), *(collapsed(lr, 0) for lr in LRS)
-    )
-    assert shortfall(complete) == []
-    require_complete(complete)

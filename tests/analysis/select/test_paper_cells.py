@@ -1,7 +1,6 @@
 """Printed and measured numbers side by side, on cells and runs small enough to check by hand."""
 
 import json
-import re
 from statistics import fmean, stdev
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from analysis.logs.frames import FILE_COLUMNS
 from analysis.paper.printed_numbers import METHODS, load
 from analysis.report.paper_layout import layouts
-from analysis.report.table import latex, markdown
-from analysis.select.cell_runs import fill, shortfall
-from analysis.select.paper_cells import GIB_IN_GB, beside
+from analysis.report.table import markdown
+from analysis.select.cell_runs import fill
+from analysis.select.paper_cells import beside
 from analysis.select.sweep_cells import COLUMNS
 
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
@@ -180,62 +179,6 @@ def test_bold_waits_for_the_whole_column() -> None:
     assert "**90.00** (±–; 1)" in markdown(layouts(1, frame, {})[0])
 
 
-def test_bold_waits_for_the_whole_grid() -> None:
-    """Of Mistral-7B the paper has five methods, which make a column; one lr too few, and nothing is bold."""
-    cells = expected(
-        *("table3_mistral_7b", "mistral-7b"),
-        tasks=["rte"],
-        methods=[m for m in METHODS if m != "mezo_adam"],
-        lrs=[1e-6, 1e-7],
-    )
-    rows = [finished(i, 0.9 if "bszo" in i else 0.5) for i in cells["run_id"]]
-    frame = made(cells, *rows)
-    assert list(frame[frame["here_bold"]]["method"]) == ["bszo", "bszo_b"]
-    assert not made(cells, *rows[1:])["here_bold"].any()
-
-
-def test_every_way_to_have_no_number() -> None:
-    cells = expected("table3_opt_13b", "opt-13b", tasks=["sst2", "rte"], methods=list(METHODS))
-    frame = made(
-        cells,
-        finished("table3_opt_13b-sst2-mezo-0.0001-0-{}", 0.9),
-        {"run_id": "table3_opt_13b-sst2-lozo-0.0001-0-{}", "status": "collapsed"},
-        {"run_id": "table3_opt_13b-sst2-bszo-0.0001-0-{}", "status": "unfinished"},
-        finished("table3_opt_13b-sst2-bszo_b-0.0001-0-{}", 0.9, duplicates=2),
-    )
-    here = frame[(frame["table"] == 3) & (frame["model"] == "opt-13b") & (frame["task"] == "sst2")]
-    assert dict(zip(here["method"], here["here"], strict=True)) == {
-        "mezo": "finished",
-        "mezo_adam": "missing",
-        "hizoo": "missing",
-        "lozo": "collapsed",
-        "bszo": "unfinished",
-        "bszo_b": "duplicated",
-    }
-    assert here["measured"].notna().sum() == 1
-    assert (
-        one(frame, table=3, model="mistral-7b", task="sst2", method="mezo_adam")["here"]
-        == "nowhere"
-    )
-
-
-def test_incomplete_grid_is_said_beside_the_number() -> None:
-    cells = expected(
-        *("table3_opt_13b", "opt-13b"),
-        tasks=["sst2"],
-        methods=["mezo"],
-        lrs=[1e-4, 1e-5],
-    )
-    filled = fill(cells, runs(finished("table3_opt_13b-sst2-mezo-1e-05-0-{}", 0.88)))
-    frame = beside(load(), filled)
-    cell = one(frame, table=3, model="opt-13b", task="sst2", method="mezo")
-    assert (cell["measured"], cell["lr"], cell["lacking"]) == (pytest.approx(88.0), 1e-5, 1)
-    lacks = {"table3_opt_13b": shortfall(filled)[0]}
-    page = markdown(layouts(3, frame, lacks)[0])
-    assert re.search(r"\| 88\.00[ᵃᵇᶜ ]+\|", page)
-    assert "chosen among the runs that there are: 1 of 2 runs of table3_opt_13b lack" in page
-
-
 def test_ablations_take_their_own_sweep() -> None:
     part_a = expected(
         *("table5_a", "opt-1.3b"),
@@ -246,10 +189,7 @@ def test_ablations_take_their_own_sweep() -> None:
     noise = [{"optimizer.adaptive_noise": on} for on in (True, False)]
     part_d = expected("table5_d", "opt-13b", tasks=["wsc"], methods=["bszo"], variants=noise)
     noise_free = expected(
-        *("table12_c", "opt-1.3b"),
-        tasks=["rte"],
-        methods=["bszo"],
-        variants=[{"optimizer.k": 8}],
+        *("table12_c", "opt-1.3b"), tasks=["rte"], methods=["bszo"], variants=[{"optimizer.k": 8}]
     )
     cells = pd.concat([part_a, part_d, noise_free], ignore_index=True)
     rows = [finished(i, place / 100) for place, i in enumerate(cells["run_id"], start=1)]
@@ -261,33 +201,3 @@ def test_ablations_take_their_own_sweep() -> None:
     assert (with_noise["measured"], without["measured"]) == pytest.approx((9.0, 10.0))
     assert one(frame, table=12, part="c", task="rte", k="8")["measured"] == pytest.approx(11.0)
     assert one(frame, table=5, part="b", task="rte", k="4")["here"] == "nowhere"
-
-
-def test_memory_is_in_the_papers_gigabytes() -> None:
-    cells = expected("table4", "opt-13b", tasks=["phrases"], methods=list(METHODS))
-    row = finished(
-        "table4-phrases-bszo-0.0001-0-{}",
-        0.5,
-        **{"mem/peak_gib": 28.0, "time/step_ms_median": 400.0},
-    )
-    frame = made(cells, row)
-    memory = one(frame, table=4, model="opt-13b", method="bszo", quantity="memory_gb")
-    assert memory["measured"] == pytest.approx(28 * GIB_IN_GB) == pytest.approx(30.0648, abs=1e-3)
-    time = one(frame, table=4, model="opt-13b", method="bszo", quantity="step_ms")
-    assert time["difference"] == pytest.approx(400 - 440.5)
-
-
-def test_every_table_without_a_run() -> None:
-    """Each printed number is on the page, and every measured cell says why it is empty."""
-    paper = load()
-    frame = made(table1())
-    for number in (1, 3, 4, 5, 11, 12):
-        page = "\n".join(markdown(table) for table in layouts(number, frame, {}))
-        for text in paper.rows(f"table{number}")["printed"]:
-            assert text.replace("*", r"\*") in page
-        assert "difference |" not in page
-        assert "ᵃ" in page
-    (table,) = layouts(1, frame, {})
-    line = r"MeZO-Adam & paper & \textbf{92.34} ($\pm$0.50) & 63.61 \textbf{($\pm$1.41)} & "
-    assert line in latex(table)
-    assert r" & here & --\textsuperscript{a} & " in latex(table)

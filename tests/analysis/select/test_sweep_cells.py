@@ -1,9 +1,7 @@
-import json
 from pathlib import Path
 
 import pytest
 
-from analysis.logs.run_file import LogError
 from analysis.select import sweep_cells
 
 
@@ -47,29 +45,3 @@ def test_every_deciding_file_is_watched() -> None:
     }
     assert {"conf/config.yaml", "conf/sweep/table1.yaml", "src/zo/config/schema.py"} <= names
     assert {"src/zo/optim/bszo.py", "src/zo/tasks/config.py", "launch/expected.py"} <= names
-
-
-def test_state_follows_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_cells, "ROOT", tmp_path)
-    sweep = tmp_path / "conf" / "sweep" / "s.yaml"
-    sweep.parent.mkdir(parents=True)
-    sweep.write_text("seed: 0")
-    before = sweep_cells._state()
-    sweep.write_text("seed: 1")
-    assert sweep_cells._state() != before
-    sweep.write_text("seed: 0")
-    assert sweep_cells._state() == before
-
-
-def test_half_written_answer_is_asked_again(tmp_path: Path, asked: list[list[str]]) -> None:
-    kept = tmp_path / "expected" / f"{sweep_cells._state()}.json"
-    kept.parent.mkdir()
-    kept.write_text('{"quickstart": [')
-    assert len(sweep_cells.cells(["quickstart"], tmp_path)) == 7
-    assert len(asked) == 1
-    assert list(json.loads(kept.read_text())) == ["quickstart"]
-
-
-def test_unknown_sweep() -> None:
-    with pytest.raises(LogError, match="there is no sweep table0: there are figure1, "):
-        sweep_cells.cells(["table0"])

@@ -7,7 +7,6 @@ import pytest
 from analysis.logs import local
 from analysis.logs.fragments import with_history
 from analysis.logs.frames import Frames, merge, read_frames
-from analysis.logs.history import History
 from analysis.logs.run_file import LogError
 from analysis.select.sweep_selection import Selection, select
 
@@ -92,29 +91,3 @@ def test_runs_that_do_not_belong_together(
 @pytest.mark.parametrize("key", ["lr_index", "provenance.device", "out", "model.lr_grid.bszo"])
 def test_what_decides_no_number_may_differ(frames: Frames, key: str) -> None:
     select(changed(frames, "mezo-5", **{key: 7}), "quickstart", [])
-
-
-def test_where_keeps_what_meets_it(frames: Frames) -> None:
-    mixed = changed(frames, "mezo-5", steps=1000)
-    for condition in ("steps=1000", "optimizer.name=mezo"):
-        with pytest.raises(LogError, match=r"differ in|no run"):
-            select(mixed, "quickstart", [], [condition, "lr=3"])
-    assert chosen(select(mixed, "quickstart", [], ["steps=1000"])) == {"mezo": "mezo-5"}
-    narrow = select(mixed, "quickstart", [], ["optimizer.name=mezo", "steps=40"])
-    assert chosen(narrow) == {"mezo": "mezo-4"}
-    assert set(narrow.runs["run_id"]) == {"mezo-4", "mezo-1"}
-    for wrong in ("steps", "stepz=40"):
-        with pytest.raises(LogError, match=f"--where {wrong}: wanted is key=value"):
-            select(mixed, "quickstart", [], [wrong])
-
-
-def test_no_runs_say_where_and_how(frames: Frames) -> None:
-    with pytest.raises(LogError) as error:
-        select(frames, "table1", [Path("out")])
-    assert str(error.value) == (
-        "no run of sweep table1 among the 6 W&B runs below out: "
-        "make them with `python train.py sweep=table1`"
-    )
-    empty = Frames(frames.runs.iloc[:0], History({}), ())
-    with pytest.raises(LogError, match="quickstart with steps=40 among the 0 W&B runs"):
-        select(empty, "quickstart", [Path("out")], ["steps=40"])
