@@ -105,13 +105,22 @@ def test_an_exported_adapter_loads_in_peft_and_predicts_as_the_run(make_run, tmp
 
 
 @pytest.mark.parametrize("adapter", [ADAPTERS[0], ADAPTERS[2]])
-def test_a_merged_export_loads_in_transformers_and_predicts_as_the_run(make_run, tmp_path, adapter):
-    cfg = make_run(f"adapter={adapter}", *EXACT, "lr=1e-2", "eval_every=1")
-    summary = run(cfg)
-    out = exported(directory_of(cfg), tmp_path / "merged", "--merge")
+def test_a_merged_export_loads_in_transformers_and_computes_as_the_run(make_run, tmp_path, adapter):
+    cfg = make_run(f"adapter={adapter}", *EXACT, "lr=1", "eval_every=1")
+    run(cfg)
+    out = exported(directory_of(cfg), tmp_path / "merged", "--merge", "--step", "4")
     model = AutoModelForCausalLM.from_pretrained(out).eval()
     session = Session.open(cfg)
-    assert predictions(model, session, cfg) == summary["best/test_predictions"]
+    tokens, own = torch.arange(5, 15)[None], session.assembly.loaded.adapter
+    with torch.inference_mode():
+        base = own(tokens).logits
+        replay_to(session.assembly, trajectory_of(directory_of(cfg)), 4)
+        trained = own(tokens).logits
+        found = model(tokens).logits
+    torch.testing.assert_close(found, trained, rtol=0, atol=1e-3)
+    assert (found - base).abs().max() > 0.05
+    own = session.scorer.evaluate(session.test, cfg.eval_tokens).predictions
+    assert predictions(model, session, cfg) == "".join(map(str, own))
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
     assert not (out / "adapter_config.json").exists()
 
