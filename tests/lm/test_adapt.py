@@ -12,6 +12,7 @@ from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
+from zo.run.loop import BatchLoss
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -58,6 +59,22 @@ def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture,
     model = adapted(DECODERS[architecture](), name).model
     start = [p for p in model.parameters() if p.requires_grad]
     assert any(not torch.equal(a, b) for a, b in zip(snapshot, start, strict=True))
+
+
+@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "layers", "bias"])
+def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
+    found = {}
+    for restore in ("snapshot", "factors"):
+        loaded = adapted(opt(), name)
+        params = ParameterSpace.of(loaded.model, restore, "philox")
+        cfg = OPTIMIZERS["lozo"].config(eps=1e-2)
+        optimizer = OPTIMIZERS["lozo"].optimizer(params, cfg, lr=1e-2, seed=1)
+        scorer = CandidateScorer(loaded.model, pad_id=1)
+        loss = BatchLoss(scorer, scorer.collate(make_examples(SHAPES["several tokens"])), params)
+        found[restore] = [optimizer.step(loss).losses for _ in range(3)]
+    torch.testing.assert_close(
+        torch.tensor(found["factors"]), torch.tensor(found["snapshot"]), rtol=0, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("shape", ["one token", "several tokens"])

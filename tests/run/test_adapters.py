@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
 from zo.lm import load as loading
+from zo.lm.config import ModelError
 from zo.lm.scoring import CandidateScorer
 from zo.run.assembly import Assembly
 from zo.run.loop import Session
@@ -123,6 +124,41 @@ def test_a_merged_export_loads_in_transformers_and_computes_as_the_run(make_run,
     assert predictions(model, session, cfg) == "".join(map(str, own))
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
     assert not (out / "adapter_config.json").exists()
+
+
+def test_a_policy_that_cannot_move_an_adapter_says_so(make_run):
+    cfg = make_run("adapter=ia3", "optimizer=lozo", "precision.restore=factors", "lr=1e-3")
+    with pytest.raises(ModelError, match=r"^precision\.restore=factors: .*ia3_l.* belongs to no"):
+        Assembly.of(cfg)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("adapter=lora", "optimizer=adam", "lr=1e-3", "checkpoint.keep_best=true"),
+        ("adapter=prefix", "optimizer=sgd", "lr=1e-2", "model.quantization=int4"),
+        (
+            "adapter=lora",
+            "optimizer=hizoo",
+            "lr=1e-3",
+            "precision=bf16",
+            "precision.noise=philox",
+            "precision.rounding=stochastic",
+            "model.quantization=int8",
+        ),
+        ("adapter=scales", "optimizer=mezo", "precision=fp16", "model.quantization=int8"),
+        ("optimizer=bszo", "lr=1e-4", "model.quantization=int4"),
+    ],
+    ids=lambda given: " ".join(given[:2]),
+)
+def test_adapters_quantisation_methods_and_precisions_go_together(make_run, overrides):
+    cfg = make_run(*overrides, "steps=2")
+    summary = run(cfg)
+    assert (summary["run/status"], summary["run/steps"]) == ("finished", 2)
+    assembly = Assembly.of(cfg)
+    trained = sum(p.numel() for p in assembly.loaded.model.parameters() if p.requires_grad)
+    assert assembly.params.numel == trained
 
 
 def test_virtual_tokens_are_not_merged_and_nothing_is_written(make_run, tmp_path, capsys):
