@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
 import zo
+from zo import trajectory
 from zo.library import METHODS
 from zo.optim import OPTIMIZERS
 from zo.run.trajectory import TrajectoryError
@@ -240,6 +241,24 @@ def test_a_record_is_not_overwritten_and_not_replayed_on_other_weights(tmp_path)
         zo.replay(list(make_model().parameters()), file)
     with pytest.raises(ValueError, match="has 2"):
         zo.replay(make_model(), file, steps=3)
+
+
+def test_a_record_is_explained_and_its_replay_is_not_the_commands(tmp_path, capsys):
+    file = tmp_path / "run.zo"
+    train(make_model(), file, 3, "bszo")
+    assert trajectory.main(["info", str(file)]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert told["steps"] == "3"
+    assert told["method"].startswith("bszo: ")
+    assert told["lr"] == "0.01 to 0.0075"
+    assert told["noise"] == "torch-cpu"
+    assert "torn" not in told
+    file.write_bytes(file.read_bytes()[:-1])
+    assert trajectory.main(["info", str(file)]) == 0
+    assert "what follows step 2 is not whole" in capsys.readouterr().out
+    replay = ["replay", str(file), "--to", "2", "--out", str(tmp_path / "weights")]
+    assert trajectory.main(replay) == 2
+    assert "zo.replay(model, " in capsys.readouterr().err
 
 
 @pytest.mark.process

@@ -49,6 +49,7 @@ class Record:
         header: What the losses belong to.
         steps: Rates and losses of every step before the first torn or altered byte.
         ends: Length of the file up to each step; `ends[0]` is the header's.
+        torn: Whether the file has bytes after these steps that are not whole.
 
     Raises:
         TrajectoryError: If there is no such file, or it is no record.
@@ -75,6 +76,7 @@ class Record:
             elif kind == b"S":
                 self.steps.append((rates, content))
                 self.ends.append(at)
+        self.torn = at != len(data)
 
 
 class Recorder:

@@ -1,12 +1,14 @@
 """What a trajectory holds, and the weights that it leads to.
 
     python -m zo.trajectory info out/bszo-0123456789ab
+    python -m zo.trajectory info run.zo
     python -m zo.trajectory replay out/bszo-0123456789ab --to 1500 --out weights/
     python -m zo.trajectory replay bszo.bin --to best --out weights/ --model my/copy
 
-`info` prints what the file holds. `replay` writes the weights after a step, with the tokenizer, as a directory that
-transformers' `from_pretrained` loads; they have the run's own bits where noise backend, dtype and processor are the
-same, and the file knows the hash of its best step's weights, so that `replay` can tell.
+`info` prints what the file holds, also a record that an optimizer of the library wrote (`record="run.zo"`). `replay`
+writes the weights after a step, with the tokenizer, as a directory that transformers' `from_pretrained` loads; they
+have the run's own bits where noise backend, dtype and processor are the same, and the file knows the hash of its best
+step's weights, so that `replay` can tell.
 """
 
 import argparse
@@ -44,10 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TrajectoryError, DirectoryError) as error:
         print(error, file=sys.stderr)
         return 2
+    recorded = "groups" in found.header.config
     if args.command == "info":
-        for what, value in describe(found):
+        for what, value in describe_record(args.run) if recorded else describe(found):
             print(f"{what:14}{value}")
         return 0
+    if recorded:
+        right = f"zo.replay(model, {str(args.run)!r}) makes its weights"
+        print(f"{args.run}: a record of the library; {right}", file=sys.stderr)
+        return 2
     from zo.run import export  # here, so that info and --help answer at once
 
     try:
@@ -97,6 +104,33 @@ def describe(found: Trajectory) -> list[tuple[str, str]]:
         best = found.bests[step]
         accuracies = f"validation {best.val_accuracy:.2%}, test {best.test_accuracy:.2%}"
         lines.append(("best step", f"{step:,}: {accuracies}, weights {best.weights}"))
+    if found.torn:
+        lines.append(("torn", f"what follows step {steps:,} is not whole"))
+    return lines
+
+
+def describe_record(path: Path) -> list[tuple[str, str]]:
+    """Returns what a record of the library holds, as (what, how much)."""
+    from zo.record import Record  # here: it imports torch, and info of a run answers at once
+
+    found = Record(path)
+    header, steps = found.header, len(found.steps)
+    config = dict(header.config)
+    name, groups, decays = (config.pop(key) for key in ("name", "groups", "decays"))
+    rates = list(dict.fromkeys(tuple(rate.lr for rate in rates) for rates, _ in found.steps))
+    shown = [", ".join(f"{lr:g}" for lr in one) for one in (*rates[:1], *rates[1:][-1:])]
+    per_step = f", {(found.ends[-1] - found.ends[0]) / steps:.1f} bytes per step" if steps else ""
+    lines = [
+        ("record", str(path)),
+        ("size", f"{found.ends[-1]:,} bytes{per_step}"),
+        ("steps", f"{steps:,}"),
+        ("base weights", f"{header.base}, {header.parameters:,} parameters"),
+        ("tensors", f"{len(groups)} in {len(set(groups))} groups, {sum(decays)} with weight decay"),
+        ("method", f"{name}: {', '.join(f'{k} {v}' for k, v in config.items())}"),
+        ("lr", " to ".join(shown) or "none yet"),
+        ("noise", header.noise),
+        ("written by", ", ".join(f"{k} {v}" for k, v in header.written_by.items())),
+    ]
     if found.torn:
         lines.append(("torn", f"what follows step {steps:,} is not whole"))
     return lines

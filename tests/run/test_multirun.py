@@ -13,15 +13,16 @@ NO_FILE = "task.data_files.train=/no/such/file.csv"
 
 
 def test_a_run_that_cannot_be_made_ends_no_other(make_run, capsys):
-    runs = [make_run(NO_FILE), make_run(), make_run("optimizer=mezo")]
+    runs = [make_run(NO_FILE), make_run(), make_run("task.labels=[8,9]"), make_run("seed=1")]
     assert Multirun.of(runs).run() == 1
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[0].startswith("3 runs, one after the other; they differ in ")
-    assert "run 3 of 3: " in shown.out
-    assert lines[-2] == "2 of 3 runs ended, 1 failed"
-    assert lines[-1].startswith("failed: run 1 of 3: train=/no/such/file.csv ")
-    assert "task.data_files" in lines[-1]
+    assert lines[0].startswith("4 runs, one after the other; they differ in ")
+    assert "run 4 of 4: " in shown.out
+    assert lines[-3] == "2 of 4 runs ended, 2 failed"
+    assert lines[-2].startswith("failed: run 1 of 4: train=/no/such/file.csv ")
+    assert "task.data_files.train: there is no file" in lines[-2]
+    assert "task.labels: row " in lines[-1]
     assert "Traceback" not in shown.err
 
 
