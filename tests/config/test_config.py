@@ -24,6 +24,8 @@ ADAPTERS_NEED = {"layers": ["adapter.pattern=x"], "scales": ["model.quantization
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
 RATES = "must be a list of numbers greater than 0, as [1e-4,1e-3]"
+OWN = ("classification", "completion")
+"""Tasks whose data are a user's own."""
 
 GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a")
 
@@ -48,6 +50,8 @@ def problems_of(*overrides, multirun=False):
 def test_every_committed_option_composes_and_validates(group, option):
     extra = ["model=opt-13b"] if group == "precision" else []  # paper is the model's own
     extra += ADAPTERS_NEED.get(option, [])
+    if group == "task" and option in OWN:
+        extra.append("task.path=reviews.csv")
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed

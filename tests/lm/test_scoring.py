@@ -47,7 +47,7 @@ def test_evaluation_equals_the_plain_rendering_in_the_original_order(shape):
     assert len(set(predictions)) > 1
     assert result.predictions == predictions
     right = [p == e.label for p, e in zip(predictions, examples, strict=True)]
-    assert result.accuracy == pytest.approx(np.mean(right))
+    assert result.value == pytest.approx(np.mean(right))
     assert result.loss == pytest.approx(plain_loss(model, examples), abs=1e-5)
     assert sum(done) == len(examples)
     assert len(done) > 1
@@ -144,6 +144,15 @@ def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
     assert wide.loss(batch) != torch.tensor(wide.loss(batch), dtype=dtype).item()
     assert wide.loss(batch) == pytest.approx(plain_loss(model, examples), abs=0.05)
     assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
+
+
+def test_examples_with_other_numbers_of_candidates_share_a_batch():
+    scorer = CandidateScorer(opt(), pad_id=1)
+    two, three = make_examples([1, 2]), make_examples([1, 1, 2])
+    together = scorer.scores(scorer.collate([*two, *three]))
+    alone = scorer.scores(scorer.collate(two))
+    assert torch.allclose(together[: len(two), :2], alone, atol=1e-5)
+    assert (together[: len(two), 2] == -torch.inf).all()
 
 
 def test_a_sliding_window_is_the_models_own_or_refused():

@@ -106,15 +106,15 @@ def test_splits_are_the_same_every_time_and_touch_no_global_random_state(table):
 
 MISTAKES = {
     "field": ({"prompt": "{txt} It was"}, r"task\.prompt: .*'txt', only label, source, text"),
-    "label field": ({"label_field": "y"}, r"task\.label_field: .*'y', only label, source, text"),
-    "label": ({"candidates": [" bad"]}, r"task\.label_field: row \d+ .* label 1, .* of the 1 "),
+    "label field": ({"label": "y"}, r"task\.label: .*'y', only label, source, text"),
+    "label": ({"candidates": [" bad"]}, r"task\.label: row \d+ .* label 1, .* of the 1 "),
     "label elsewhere": (
-        {"label_field": "source", "labels": ["bad", "fine"]},
+        {"label": "source", "labels": ["bad", "fine"]},
         r"task\.labels: row \d+ has .* none of 'bad', 'fine'; the data have 'good'",
     ),
     "one class": (
         {"labels": [0, 1], "where": {"source": "good", "label": 1}, "train_size": 1},
-        r"task\.label_field: all 10 examples are ' good'; two classes are needed",
+        r"task\.label: all 10 examples are ' good'; two classes are needed",
     ),
     "no such file": ({"path": "rows.csv", "data_files": None}, r"task\.path: .*no file or dir"),
     "where": ({"where": {"origin": "x"}}, r"task\.where: .*'origin', only label, source, text"),
@@ -124,7 +124,7 @@ MISTAKES = {
     ),
     "package": (
         {"data_files": {"train": "package:no_such/x.csv"}, "install": "pip install it"},
-        r"task\.data_files: .*'no_such' is not installed\); `pip install it` brings it",
+        r"task\.data_files\.train: .*'no_such' is not installed; `pip install it` brings it",
     ),
 }
 
@@ -158,7 +158,7 @@ FILES = {
     "no label": (
         "text,label\na film,0\na film,\na film,1\na film,1\n",
         {},
-        r"task\.label_field: 1 of 2 rows of split 'train' have nothing in label \(the first is row 1,",
+        r"task\.label: 1 of 2 rows of split 'train' have nothing in label \(the first is row 1,",
     ),
     "unquoted commas": (
         "text,label\na film,0\na long, dull film,1\na long, dull, film,1\n",
@@ -176,6 +176,12 @@ def test_data_that_cannot_be_meant_are_refused_with_row_and_count(file, tmp_path
     with pytest.raises(TaskError, match=message) as caught:
         load_splits(rows_of(tmp_path, text, **changes))
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_as_path_is_read(tmp_path):
+    task = rows_of(tmp_path, "text,label\n" + "a film,0\na film,1\n" * 2)
+    file = dataclasses.replace(task, path=task.data_files["train"], data_files=None)
+    assert load_splits(file) == load_splits(task)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -16,6 +16,7 @@ TEXTS = [
     ("continued", "It is Ann's.", "it is Ann's."),
     ("continued", "", ""),
     ("connective", "cause", "because"),
+    ("highlights", "A town.\n@highlight\nIt is old", "A town.\n- It is old"),
     ("connective", "effect", "so"),
     ("asked", "is it", "Is it?"),
     ("asked", "is it?", "Is it?"),

@@ -41,7 +41,7 @@ def test_texts_of_which_nothing_is_left_are_refused():
 
 def test_one_class_in_a_split_is_said():
     (note,) = notes(EXAMPLES[::2])
-    assert note == "task.label_field: all 2 train examples are ' was'"
+    assert note == "task.label: all 2 train examples are ' was'"
 
 
 def test_candidates_that_are_the_same_in_some_rows_are_counted_and_in_all_refused():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import digests
-from zo.config.schema import RunConfig, scientific
+from zo.config.schema import LABEL, RunConfig, scientific
 from zo.tasks import package_files
 
 NUMBERS = 2
@@ -109,6 +109,7 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     for group in ("model", "task", "precision"):
         del plain[group]["name"]
     plain["model"].pop("sha256")
+    plain["task"][LABEL] = plain["task"].pop("label")  # the key that ids are made with
     optimizer, precision = plain["optimizer"], plain["precision"]
     if optimizer.get("m", 0) is None:
         optimizer["m"] = optimizer["k"] + 1
@@ -132,6 +133,7 @@ def _changed(config: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(config)
     }
+    defaults[LABEL] = defaults.get("label")
     return {key: value for key, value in plain.items() if value != defaults[key]}
 
 

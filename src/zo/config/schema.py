@@ -25,6 +25,9 @@ NOT_SCIENTIFIC = (
 )
 """Top-level keys that decide where and how a run is made, but none of its numbers."""
 
+LABEL = "label_field"
+"""What `task.label` is called in the files of earlier runs, and in the identity of every run."""
+
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 LEAST = dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
@@ -273,6 +276,8 @@ def from_plain(given: Any) -> RunConfig:
     """
     try:
         typed = OmegaConf.structured(RunConfig)
+        if LABEL in given["task"]:
+            given["task"]["label"] = given["task"].pop(LABEL)
         typed.optimizer = OPTIMIZERS[given["optimizer"]["name"]].config
         typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
         return to_run_config(OmegaConf.merge(typed, given))  # type: ignore[arg-type]
@@ -321,7 +326,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         for key, value in vars(node).items():
             if isinstance(value, float) and not math.isfinite(value) and key not in refused:
                 yield Problem(f"{group}.{key}", value, "must be a finite number")
-    if run.model.kind == "masked" and run.task.masked_prompt is None:
+    if run.model.kind == "masked" and run.task.prompt and run.task.masked_prompt is None:
         right = f"must be given: {run.model.name} is a masked model, and task {run.task.name} has no prompt for one"
         yield Problem("task.masked_prompt", None, right)
     if run.model.kind == "masked" and run.task.objective == "lm":
@@ -356,7 +361,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
     yield from _number_problems(run)
-    if run.batch_size > run.task.train_size:
+    if run.task.train_size is not None and run.batch_size > run.task.train_size:
         yield Problem(
             "batch_size", run.batch_size, f"must be at most task.train_size={run.task.train_size}"
         )

@@ -99,11 +99,10 @@ class Collator:
             groups: What `rows` returned for these examples; None asks it.
 
         Raises:
-            ValueError: no examples, unequal numbers of candidates, examples for the other kind of
-                model, more tokens than the model has positions.
+            ValueError: no examples, examples for the other kind of model, more tokens than the model has positions.
         """
-        if not examples or len({len(e.candidate_ids) for e in examples}) != 1:
-            raise ValueError("a batch needs examples, all with the same number of candidates")
+        if not examples:
+            raise ValueError("a batch needs examples")
         if any((e.mask_at is not None) != self._masked for e in examples):
             raise ValueError("masked models need examples with a mask, decoders without one")
         self.check(examples)
@@ -133,7 +132,7 @@ class Collator:
             )
         lengths = [max(map(len, e.candidate_ids)) for e in examples]
         span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
-        several = max(lengths) > 1
+        several = max(lengths) > 1 and max(len(e.candidate_ids) for e in examples) > 1
         if several and not self._packs:
             raise TaskError("task.candidates: the model can only score answers of one token")
         # The mask of shared rows replaces the model's own, and with it a sliding window's edge.
@@ -227,7 +226,7 @@ def _answers(
     """Returns the candidates' tokens, and where they are predicted: each place is read once."""
     reads: dict[int, int] = {}
     longest = max(len(ids) for e in examples for ids in e.candidate_ids)
-    shape = (len(examples), len(examples[0].candidate_ids), longest)
+    shape = (len(examples), max(len(e.candidate_ids) for e in examples), longest)
     token_reads, token_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     absent = np.ones(shape, np.bool_)
     for b, example in enumerate(examples):

@@ -9,6 +9,7 @@ the head is applied only there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,7 +22,11 @@ from zo.lm.collate import Batch, Collator
 from zo.lm.config import ModelError
 from zo.lm.graphs import STEP, Graphs
 from zo.lm.heads import head_of, tied_rows
+from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
+
+MOST_LOSS = 700
+"""Nats whose exponential is still a number."""
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
@@ -33,11 +38,19 @@ Plan: TypeAlias = list[tuple[list[int], list[list[int]]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a split: mean loss in nats, accuracy in [0, 1], one prediction per example."""
+    """Scores of a split.
+
+    Attributes:
+        loss: Mean of what is minimised, in nats.
+        value: Of the measure that is reported.
+        predictions: One per example; none where no candidates are compared.
+        measure: What is reported.
+    """
 
     loss: float
-    accuracy: float
+    value: float
     predictions: list[int]
+    measure: Measure = NAMED["accuracy"]
 
 
 class CandidateScorer:
@@ -48,7 +61,8 @@ class CandidateScorer:
         pad_id: token that fills short rows; no score depends on it.
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
         kind: ``decoder`` or ``masked``.
-        objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`.
+        objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`; ``completion``: as ``lm``, of examples with
+            one candidate, whose measure is perplexity.
         graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.graphs`;
             the weights must stay where they are and hooks are not called again.
 
@@ -198,8 +212,11 @@ class CandidateScorer:
                 losses[i], weights[i], predictions[i] = loss, part, int(prediction)
             if progress is not None:
                 progress(len(indices))
-        right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
+        if self._objective == "completion":
+            perplexity = math.exp(loss) if loss < MOST_LOSS else math.inf
+            return Evaluation(loss, perplexity, [], NAMED["perplexity"])
+        right = sum(e.is_right(p) for p, e in zip(predictions, examples, strict=True))
         return Evaluation(loss, right / len(examples), predictions)
 
     @torch.inference_mode()
@@ -234,7 +251,9 @@ class CandidateScorer:
 
 
 def _means(values: Tensor, batch: Batch) -> Tensor:
-    return values.sum(-1) / (~batch.absent).sum(-1)  # (B, C)
+    """Returns the mean over each candidate's tokens; -inf for one that an example does not have.  # (B, C)."""
+    absent = batch.absent.all(-1)
+    return (values.sum(-1) / (~batch.absent).sum(-1)).masked_fill(absent, -torch.inf)
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -20,9 +20,12 @@ from zo.run.progress import Progress
 from zo.run.rows import LOSSES, Row, evaluates
 from zo.run.signals import Requests
 from zo.run.tracking import RunLog
-from zo.tasks import Encoded, encode, encode_masked, load_splits
+from zo.tasks import Encoded, TaskError, load_splits, tokenize
 from zo.tasks.batches import BatchOrder
 from zo.tasks.checks import check_tokens
+from zo.tasks.measures import LOSS, NAMED, Measure, in_row
+from zo.tasks.own import complete
+from zo.tasks.preview import preview
 from zo.weights.space import ParameterSpace
 
 Summary = dict[str, Any]
@@ -60,7 +63,11 @@ class Session:
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
         """
-        splits = load_splits(cfg.task)
+        task, found = complete(cfg.task)
+        splits = load_splits(task)
+        if cfg.batch_size > len(splits.train):
+            right = f"must be at most the {len(splits.train)} training examples of {task.path}"
+            raise TaskError(f"batch_size={cfg.batch_size}: {right}")
         assembly = Assembly.of(cfg)
         loaded = assembly.loaded
         scorer = CandidateScorer(
@@ -68,12 +75,11 @@ class Session:
             loaded.tokenizer.pad_token_id,
             cfg.precision.loss,
             cfg.model.kind,
-            cfg.task.objective,
+            "completion" if task.kind == "completion" else task.objective,
             cfg.precision.graphs,
         )
-        tokens = encode_masked if cfg.model.kind == "masked" else encode
         encoded = {
-            split: tokens(cfg.task, loaded.tokenizer, examples)
+            split: tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
             for split, examples in vars(splits).items()
         }
         train, validation, test = encoded.values()
@@ -84,8 +90,12 @@ class Session:
             validation, test = shown.before(validation, scorer), shown.before(test, scorer)
         elif isinstance(how, LinearProbeConfig):
             evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
-        notes = [*loaded.notes, *check_tokens(cfg.task, vars(splits), encoded)]
-        if cfg.task.objective == "lm":
+        notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
+        if found:
+            sizes = ", ".join(f"{len(examples)} {name}" for name, examples in encoded.items())
+            shown = preview(task, splits.train, train, loaded.tokenizer)
+            notes = [*found, f"{sizes} examples", *shown, *notes]
+        if task.objective == "lm":
             train = [example.true_candidate_alone() for example in train]
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
         read["weights"] = assembly.base
@@ -97,42 +107,51 @@ class Session:
 
 @dataclass
 class Best:
-    """The first evaluation with the best validation accuracy so far.
+    """The first evaluation with the best value on the validation split so far.
 
     Attributes:
         step: Where it was.
-        val_accuracy: Fraction.
-        test_accuracy: Fraction.
-        test_predictions: One digit per test example.
-        val_predictions: One digit per validation example.
+        measure: Of the values.
+        val: On the validation split.
+        test: On the test split.
+        test_predictions: One character per test example: a digit, for candidates beyond the tenth what follows 9.
+        val_predictions: The same of the validation examples.
         weights: Hash of θ there.
         evaluations_since: Evaluations after it.
     """
 
     step: int = -1
-    val_accuracy: float = -1.0
-    test_accuracy: float = -1.0
+    measure: Measure = NAMED["accuracy"]
+    val: float = math.nan
+    test: float = math.nan
     test_predictions: str = ""
     val_predictions: str = ""
     weights: str = ""
     evaluations_since: int = 0
 
     def see(self, row: Row) -> None:
-        """Takes note of a row's evaluation, if it has one; only a new best has a test accuracy."""
-        if "eval/test_accuracy" in row:
-            self.step, self.evaluations_since = row["step"], 0
-            self.val_accuracy = row["eval/val_accuracy"]
-            self.test_accuracy = row["eval/test_accuracy"]
+        """Takes note of a row's evaluation, if it has one; only a new best is tested."""
+        if (measure := in_row(row)) is None:
+            return
+        if "best/weights" in row:
+            self.step, self.evaluations_since, self.measure = row["step"], 0, measure
+            self.val = row[f"eval/val_{measure.name}"]
+            self.test = row[f"eval/test_{measure.name}"]
             self.test_predictions = row["best/test_predictions"]
             self.val_predictions = row["best/val_predictions"]
             self.weights = row["best/weights"]
-        elif "eval/val_accuracy" in row:
+        else:
             self.evaluations_since += 1
+
+    @property
+    def shown(self) -> str:
+        """The value on the validation split for people; empty before the first evaluation."""
+        return "" if self.step < 0 else self.measure.shown(self.val)
 
     def predictions(self) -> dict[str, Any]:
         """Returns what predictions.json holds."""
         test, validation = (
-            [int(c) for c in p] for p in (self.test_predictions, self.val_predictions)
+            [ord(c) - ord("0") for c in p] for p in (self.test_predictions, self.val_predictions)
         )
         return {"step": self.step, "test": test, "validation": validation}
 
@@ -142,13 +161,13 @@ class Best:
             return {}
         return {
             "best/step": self.step,
-            "best/val_accuracy": self.val_accuracy,
-            "best/test_accuracy": self.test_accuracy,
+            f"best/val_{self.measure.name}": self.val,
+            f"best/test_{self.measure.name}": self.test,
             "best/val_n": len(session.validation),
             "best/test_n": len(session.test),
             "best/test_predictions": self.test_predictions,
             "best/weights": self.weights,
-            "test/labels": "".join(str(e.label) for e in session.test),
+            "test/labels": _characters([e.label for e in session.test if self.test_predictions]),
         }
 
 
@@ -312,7 +331,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             ending = ending_of(cfg, totals)
             _keep(cfg, session, best, journal)
             if step > 0:
-                journal.progress.advance(row["train/loss"], best.val_accuracy)
+                journal.progress.advance(row["train/loss"], best.shown)
             journal.requests.heed()
     optimizer = session.assembly.optimizer
     return {
@@ -398,22 +417,27 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         return found
 
     val = score(session.validation, "validation")
-    row: Row = {"eval/val_accuracy": val.accuracy, "eval/val_loss": val.loss}
-    if val.accuracy > best.val_accuracy:
+    measure = val.measure
+    row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
+    if best.step < 0 or measure.better(val.value, best.val):
         test = score(session.test, "test")
-        row["eval/test_accuracy"] = test.accuracy
-        row["best/test_predictions"] = "".join(map(str, test.predictions))
-        row["best/val_predictions"] = "".join(map(str, val.predictions))
+        row[f"eval/test_{measure.name}"] = test.value
+        row["best/test_predictions"] = _characters(test.predictions)
+        row["best/val_predictions"] = _characters(val.predictions)
         row["best/weights"] = assembly.weights_hash()
-        verdict = f"test {test.accuracy:.1%}, the best so far"
+        verdict = f"test {measure.shown(test.value)}, the best so far"
     else:
-        verdict = f"best {best.val_accuracy:.1%} at step {best.step}"
-    journal.progress.say(
-        f"step {step}: validation {val.accuracy:.1%}, loss {val.loss:.4f}; {verdict}"
-    )
+        verdict = f"best {best.shown} at step {best.step}"
+    shown = measure.shown(val.value)
+    journal.progress.say(f"step {step}: validation {shown}, loss {val.loss:.4f}; {verdict}")
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)
     return row
+
+
+def _characters(indices: list[int]) -> str:
+    """Returns a character for each candidate's index: its digit, and beyond 9 what follows in Unicode."""
+    return "".join(chr(ord("0") + index) for index in indices)
 
 
 def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:

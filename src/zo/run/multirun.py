@@ -18,6 +18,7 @@ from rich.text import Text
 from zo.config import RunConfig, scientific
 from zo.run.inputs import missing
 from zo.run.progress import Screen
+from zo.tasks.measures import in_summary
 
 GROUPS = ("model", "task", "optimizer", "precision")
 WIDE = 200
@@ -182,5 +183,6 @@ def _results(summary: dict[str, Any]) -> list[str]:
     """Returns test accuracy, validation accuracy and step of a run's best evaluation."""
     if summary["run/status"] == "collapsed":
         return ["collapsed", "", str(summary["run/collapse_step"])]
-    test, validation = summary["best/test_accuracy"], summary["best/val_accuracy"]
-    return [f"{test:.1%}", f"{validation:.1%}", str(summary["best/step"])]
+    measure = in_summary(summary)
+    values = (summary[f"best/{split}_{measure.name}"] for split in ("test", "val"))
+    return [*map(measure.shown, values), str(summary["best/step"])]

@@ -82,13 +82,13 @@ class Progress:
         finally:
             self._bars.remove_task(task)
 
-    def advance(self, loss: float, best_accuracy: float) -> None:
+    def advance(self, loss: float, best: str) -> None:
         """Counts a step."""
         self.loss = loss if self.loss is None else self.loss + SMOOTHING * (loss - self.loss)
         speed = self._bars.tasks[0].finished_speed or self._bars.tasks[0].speed
         parts = [f"loss {self.loss:.4f}"]
-        if best_accuracy >= 0:
-            parts.append(f"best val {best_accuracy:.1%}")
+        if best:
+            parts.append(f"best val {best}")
         if speed:
             parts.append(f"{1e3 / speed:.0f} ms/step")
         self._bars.update(self._steps, advance=1, note=self._fit(parts))

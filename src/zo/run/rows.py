@@ -10,6 +10,7 @@ from zo.run import atomic, provenance
 from zo.run.directory import load
 from zo.run.inputs import Inputs
 from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError
+from zo.tasks.measures import LOSS, in_row
 
 METRICS = "metrics.jsonl"
 LOSSES = "train/losses"
@@ -65,9 +66,7 @@ def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> li
     usable: list[Row] = []
     for row in rows[: cfg.steps]:
         step = len(usable) + 1
-        evaluated = "eval/val_accuracy" in row or not evaluates(
-            cfg, step
-        )  # not if it collapsed in it
+        evaluated = LOSS in row or not evaluates(cfg, step)  # not if it collapsed in it
         if row["step"] != step or not evaluated or len(row.get(LOSSES, ())) != losses_per_step:
             break
         usable.append(row)
@@ -110,7 +109,11 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
 
 def _bests(rows: Sequence[Mapping[str, Any]]) -> dict[int, Best]:
     return {
-        row["step"]: Best(row["eval/val_accuracy"], row["eval/test_accuracy"], row["best/weights"])
+        row["step"]: Best(
+            row[f"eval/val_{measure.name}"],
+            row[f"eval/test_{measure.name}"],
+            row["best/weights"],
+        )
         for row in rows
-        if "best/weights" in row
+        if "best/weights" in row and (measure := in_row(row))
     }

@@ -31,6 +31,7 @@ from zo.run.signals import Interrupted, Requests
 from zo.run.tracking import RunLog, note_failure, note_interruption, read_status, set_status
 from zo.run.trajectory import TrajectoryError
 from zo.tasks import TaskError
+from zo.tasks.measures import in_summary
 
 ATTEMPTS = "attempts.jsonl"
 TRAJECTORY = "trajectory.bin"
@@ -319,13 +320,17 @@ def outcome(summary: Summary, patience: int | None) -> str:
     if summary["run/status"] == "collapsed":
         at = f" at step {summary['run/collapse_step']}"
         return f"collapsed{at}: {summary['run/collapse_what'].removesuffix(at)}"
+    measure = in_summary(summary)
+    test, validation = (
+        measure.shown(summary[f"best/{split}_{measure.name}"]) for split in ("test", "val")
+    )
     found = (
-        f"test {summary['best/test_accuracy']:.1%} of {summary['best/test_n']} at step "
-        f"{summary['best/step']}, where validation is best ({summary['best/val_accuracy']:.1%})"
+        f"test {test} of {summary['best/test_n']} at step "
+        f"{summary['best/step']}, where validation is best ({validation})"
     )
     if summary["run/stop_reason"] != "patience":
         return found
     return (
         f"stopped early at step {summary['run/steps']}: patience={patience}, no better validation "
-        f"accuracy since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
+        f"{measure.name} since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
     )

@@ -4,6 +4,7 @@ from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.data import Example, Splits, load_splits
 from zo.tasks.masked import encode_masked
 from zo.tasks.prompts import Encoded, encode, render
+from zo.tasks.tokens import tokenize
 
 __all__ = [
     "Encoded",
@@ -15,4 +16,5 @@ __all__ = [
     "encode_masked",
     "load_splits",
     "render",
+    "tokenize",
 ]

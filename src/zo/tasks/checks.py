@@ -27,9 +27,13 @@ def check_tokens(
     notes = []
     for split, encoded in tokens.items():
         labels = {e.label for e in encoded}
-        if len(labels) == 1 < len(encoded) and task.objective == "classification":
-            word = task.candidates[labels.pop()]
-            notes.append(f"task.label_field: all {len(encoded)} {split} examples are {word!r}")
+        if (
+            task.kind == "classification"
+            and len(labels) == 1 < len(encoded)
+            and task.objective == "classification"
+        ):
+            word = task.words[labels.pop()]
+            notes.append(f"task.label: all {len(encoded)} {split} examples are {word!r}")
         rows = [e.row for e in examples[split]]
         if cut := [row for row, e in zip(rows, encoded, strict=True) if e.cut]:
             notes.append(
@@ -45,7 +49,7 @@ def check_tokens(
             for row, e in zip(rows, encoded, strict=True)
             if len(set(map(tuple, e.candidate_ids))) < len(e.candidate_ids)
         ]
-        if len(same) == len(encoded):
+        if same and len(same) == len(encoded):
             raise TaskError(
                 "task.candidates: two of them have the same tokens in every row; change one"
             )

@@ -8,7 +8,13 @@ from typing import Any
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
 
+KINDS = ("classification", "completion", "prompts")
 OBJECTIVES = ("classification", "lm")
+MEASURES = ("exact_match", "f1", "rouge_l")
+"""Measures of generated text, see `zo.tasks.measures`."""
+
+AUTO = "auto"
+"""A split that is taken where the data have it."""
 
 
 class TaskError(ValueError):
@@ -19,27 +25,45 @@ class TaskError(ValueError):
 class TaskConfig:
     """One task.
 
+    What is None may be found in the data by `zo.tasks.own`: columns, labels, prompt, candidates, splits and sizes.
+
     Attributes:
         name: registry name, the YAML file's name.
-        path: hub id, local directory, or a file format (csv, json, parquet) read from `data_files`.
+        path: a csv, tsv, json, jsonl or parquet file, a hub id, a directory of a dataset, or a file format
+            (csv, json, parquet) read from `data_files`.
+        kind: ``classification``: candidates, of which one is true; ``completion``: a text that follows the prompt;
+            ``prompts``: prompts alone.
         subset: the hub's configuration name, e.g. ``sst2`` of ``nyu-mll/glue``.
         data_dir: folder inside the repository or directory that holds this task's files.
         revision: the hub's commit or branch.
         data_files: split -> file; ``package:<package>/<file>`` is a file inside a pip package.
         where: column -> value; only rows that have these values count.
-        train_split: training and validation examples come from here.
-        test_split: None: test examples follow them in the same permutation of `train_split`.
-        label_field: column that tells the true candidate.
+        train_split: training examples come from here.
+        validation_split: None: validation examples follow them in the same permutation of `train_split`; ``auto``: a
+            split of that name, if there is one.
+        test_split: None: test examples follow those in the same permutation of `train_split`; ``auto``: as above.
+        text: column with the text, or a template of several columns; used where no `prompt` is given.
+        label: column that tells the true candidate. With `choices`, it lists the true choices.
         labels: its value for each candidate, in their order; None: 0, 1, ...
         prompt: template over the columns, for decoder models; see `zo.tasks.templates`.
         candidates: index = label; templates, too; each is appended to the prompt, leading space included.
+        choices: column with a row's own list of choices; the one template in `candidates` is filled for each.
+        placeholder: text in the filled candidate that a choice replaces.
+        completion: column or template of what follows the prompt.
+        messages: column with a conversation, of which the assistant's last message is the completion; the
+            tokenizer's chat template makes text of it.
+        references: column with all right answers, for `measure`; None: the completion.
+        measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
+            perplexity of completions.
+        stop: text that ends a completion; None: the tokenizer's end of sequence.
+        max_new_tokens: generated tokens at most.
         masked_prompt: template with one ``<mask>``, for masked models; None: not for them.
         label_words: index = label; what fills the mask; one token each, leading space included.
         objective: ``classification``: cross entropy over the candidates' scores; ``lm``: negative
             log-likelihood of the true candidate's tokens. Predictions are the best score either way.
-        train_size: examples, exact.
-        validation_size: examples, exact.
-        test_size: examples; at most this many of `test_split`, exactly this many without one.
+        train_size: examples, exact; None: all that are left.
+        validation_size: examples, exact; None: the whole split, or a tenth of `train_split`.
+        test_size: examples; at most this many of `test_split`, exactly this many without one; None: as validation.
         train_set_seed: of the permutation that training and validation examples are drawn by.
         split_order: ``shuffled``, or ``first``: the first rows in the order of the file.
         max_length: tokens of prompt and longest candidate, > 0; a longer prompt loses its beginning,
@@ -49,33 +73,73 @@ class TaskConfig:
 
     name: str = MISSING
     path: str = MISSING
+    kind: str = "classification"
     subset: str | None = None
     data_dir: str | None = None
     revision: str | None = None
     data_files: dict[str, str] | None = None
     where: dict[str, Any] | None = None
     train_split: str = "train"
+    validation_split: str | None = None
     test_split: str | None = "validation"
-    label_field: str = "label"
+    text: str | None = None
+    label: str | None = "label"
     labels: list[Any] | None = None
-    prompt: str = MISSING
-    candidates: list[str] = MISSING
+    prompt: str | None = None
+    candidates: list[str] | None = None
+    choices: str | None = None
+    placeholder: str | None = None
+    completion: str | None = None
+    messages: str | None = None
+    references: str | None = None
+    measure: str | None = None
+    stop: str | None = None
+    max_new_tokens: int = 50
     masked_prompt: str | None = None
     label_words: list[str] | None = None
     objective: str = "classification"
-    train_size: int = MISSING
-    validation_size: int = MISSING
-    test_size: int = MISSING
+    train_size: int | None = None
+    validation_size: int | None = None
+    test_size: int | None = None
     train_set_seed: int = 0
     split_order: str = "shuffled"
     max_length: int = 256
     install: str | None = None
 
+    @property
+    def words(self) -> list[str]:
+        """The candidates; empty where the data have not told them yet, or there are none."""
+        return self.candidates or []
+
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
-        sizes = ("train_size", "validation_size", "test_size", "max_length")
-        found = [(key, "must be at least 1") for key in sizes if getattr(self, key) < 1]
-        if len(self.candidates) < 2 or not all(c.strip() for c in self.candidates):
+        sizes = ("train_size", "validation_size", "test_size", "max_length", "max_new_tokens")
+        found = [
+            (key, "must be at least 1")
+            for key in sizes
+            if getattr(self, key) is not None and getattr(self, key) < 1
+        ]
+        if self.kind not in KINDS:
+            found.append(("kind", f"must be one of {', '.join(KINDS)}"))
+        if self.measure is not None and self.measure not in MEASURES:
+            found.append(("measure", f"must be one of {', '.join(MEASURES)}"))
+        if not str(self.path).strip():
+            found.append(("path", "must be a file, a directory or a hub id"))
+        found += self._candidate_problems()
+        if self.objective not in OBJECTIVES:
+            found.append(("objective", f"must be {' or '.join(OBJECTIVES)}"))
+        if self.split_order not in ("shuffled", "first"):
+            found.append(("split_order", "must be shuffled or first"))
+        if self.train_set_seed < 0:
+            found.append(("train_set_seed", "must be at least 0"))
+        return found
+
+    def _candidate_problems(self) -> list[tuple[str, str]]:
+        """Returns the problems of candidates and of what belongs to each."""
+        found = []
+        least = 1 if self.choices else 2
+        words = self.candidates
+        if words is not None and (len(words) < least or not all(c.strip() for c in words)):
             found.append(("candidates", "must be at least two words"))
         for key in ("candidates", "labels", "label_words"):
             given = getattr(self, key) or []
@@ -83,14 +147,8 @@ class TaskConfig:
                 found.append((key, f"must differ, but {twice[0]} is there twice"))
         for key in ("labels", "label_words"):
             given = getattr(self, key)
-            if given is not None and len(given) != len(self.candidates):
-                found.append((key, f"must be as many as task.candidates, {len(self.candidates)}"))
-        if self.masked_prompt is not None and self.label_words is None:
+            if None not in (given, words) and len(given) != len(words or ()):
+                found.append((key, f"must be as many as task.candidates, {len(words or ())}"))
+        if self.masked_prompt is not None and self.label_words is None and words is not None:
             found.append(("label_words", "must be given with task.masked_prompt"))
-        if self.objective not in OBJECTIVES:
-            found.append(("objective", f"must be {' or '.join(OBJECTIVES)}"))
-        if self.split_order not in ("shuffled", "first"):
-            found.append(("split_order", "must be shuffled or first"))
-        if self.train_set_seed < 0:
-            found.append(("train_set_seed", "must be at least 0"))
         return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.reading import read_split, require_column
+from zo.tasks.reading import read_split, require_column, values_of
 from zo.tasks.templates import task_columns
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Labels in a sentence."""
+
+PART = 10
+"""Of a split without sizes, one row in so many validates, and one tests."""
+
+EXTRA = ("choices", "references", "messages")
+"""Keys that name a column with a list."""
 
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
 
@@ -49,36 +55,73 @@ class Splits:
 def load_splits(task: TaskConfig) -> Splits:
     """Returns the task's three splits, drawn without any global random state.
 
+    Args:
+        task: With everything told, see `zo.tasks.own.complete`.
+
     Raises:
         TaskError: If data are out of reach or are not what the task says: a column that is not there, a row without
             text or label, a label without a candidate, one class, a split too small for the sizes.
     """
     fields = task_columns(task)
     rows = read_split(task, task.train_split)
-    n_train, n_validation = task.train_size, task.validation_size
+    n_train, n_validation, n_test = _sizes(task, len(rows[0]))
     order = _order(task, len(rows[0]))
-    if task.test_split is None:
-        _require(task, len(rows[0]), ("train_size", "validation_size", "test_size"))
-        test_rows, test = rows, order[n_train + n_validation :][: task.test_size]
-    else:
-        _require(task, len(rows[0]), ("train_size", "validation_size"))
+    validation_rows, validation = rows, order[n_train : n_train + n_validation]
+    if task.validation_split is not None:
+        validation_rows = read_split(task, task.validation_split)
+        validation = _chosen(len(validation_rows[0]), task.validation_size)
+    test_rows, test = rows, order[n_train + n_validation :][:n_test]
+    if task.test_split is not None:
         test_rows = read_split(task, task.test_split)
-        test = np.arange(len(test_rows[0]))
-        if len(test) > task.test_size:
-            test = np.random.default_rng(TEST_SEED).permutation(len(test))[: task.test_size]
-    name, other = task.train_split, task.test_split or task.train_split
+        test = _chosen(len(test_rows[0]), task.test_size)
+    name = task.train_split
     splits = Splits(
         train=_examples(task, name, rows, order[:n_train], fields),
-        validation=_examples(task, name, rows, order[n_train:][:n_validation], fields),
-        test=_examples(task, other, test_rows, test, fields),
+        validation=_examples(
+            task, task.validation_split or name, validation_rows, validation, fields
+        ),
+        test=_examples(task, task.test_split or name, test_rows, test, fields),
     )
     labels = Counter(e.label for of in (splits.train, splits.validation, splits.test) for e in of)
-    if len(labels) == 1 and task.objective == "classification":
+    if len(labels) == 1 and task.kind == "classification" and task.objective == "classification":
         ((label, count),) = labels.items()
         raise TaskError(
-            f"task.label_field: all {count} examples are {task.candidates[label]!r}; two classes are needed"
+            f"task.label: all {count} examples are {task.words[label]!r}; two classes are needed"
         )
     return splits
+
+
+def _chosen(n: int, most: int | None) -> np.ndarray:
+    """Returns which rows of a split of their own are used: all, or the same ones whatever the training set."""
+    if most is None or n <= most:
+        return np.arange(n)
+    return np.random.default_rng(TEST_SEED).permutation(n)[:most]
+
+
+def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
+    """Returns how many of n rows train, validate and test; a split of its own takes none of them.
+
+    Raises:
+        TaskError: If there are not enough rows.
+    """
+    part = max(1, n // PART)
+    taken = {"train_size": task.train_size}
+    for split, key in (("validation_split", "validation_size"), ("test_split", "test_size")):
+        if getattr(task, split) is None:
+            taken[key] = part if getattr(task, key) is None else getattr(task, key)
+    for key, size in taken.items():
+        if size is not None and size < 1:
+            raise TaskError(f"task.{key}: {size} examples; at least 1 is needed")
+    rest = n - sum(size for size in taken.values() if size is not None)
+    if taken["train_size"] is None:
+        taken["train_size"], rest = rest, min(rest - 1, 0)
+    if rest < 0:
+        raise TaskError(
+            f"{' + '.join(f'task.{key}' for key in taken)}: {' + '.join(map(str, taken.values()))} ="
+            f" {n - rest} examples needed, but split {task.train_split!r} of {task.path}"
+            f" has {n}"
+        )
+    return tuple(taken.get(key) or 0 for key in ("train_size", "validation_size", "test_size"))  # type: ignore[return-value]
 
 
 def _order(task: TaskConfig, n: int) -> np.ndarray:
@@ -87,19 +130,6 @@ def _order(task: TaskConfig, n: int) -> np.ndarray:
     if task.split_order == "first":
         return np.arange(n)
     raise TaskError(f"task.split_order: {task.split_order!r} is neither 'shuffled' nor 'first'")
-
-
-def _require(task: TaskConfig, have: int, keys: Sequence[str]) -> None:
-    sizes = [getattr(task, key) for key in keys]
-    for key, size in zip(keys, sizes, strict=True):
-        if size < 1:
-            raise TaskError(f"task.{key}: {size} examples; at least 1 is needed")
-    if sum(sizes) > have:
-        raise TaskError(
-            f"{' + '.join(f'task.{key}' for key in keys)}: {' + '.join(map(str, sizes))} ="
-            f" {sum(sizes)} examples needed, but split {task.train_split!r} of {task.path}"
-            f" has {have}"
-        )
 
 
 def _examples(
@@ -115,31 +145,44 @@ def _examples(
         TaskError: If a column is not there, or a row has no text or no label that can be meant.
     """
     rows, numbers = data
-    for field, key in fields.items():
+    extra = {c: k for k in EXTRA if (c := getattr(task, k)) is not None}
+    if task.kind == "classification":
+        extra[str(task.label)] = "label"
+    for field, key in (fields | extra).items():
         require_column(rows, field, key)
-    require_column(rows, task.label_field, "label_field")
     chosen, places = rows.select(indices), [int(n) for n in numbers[indices]]
-    columns = {field: chosen[field][:] for field in fields}
-    for field, key in fields.items():
+    columns = {field: values_of(chosen, field) for field in fields | extra}
+    for field, key in (fields | extra).items():
         _require_values(f"task.{key}", split, field, columns[field], places)
+    for key in ("prompt", "completion"):
+        texts = {f: columns[f] for f, k in fields.items() if k == key}
+        _require_text(f"task.{key}", split, texts, places)
+    kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
+    values = columns.get(str(task.label), [])
+    return [
+        Example(
+            {field: of[i] for field, of in kept.items()},
+            0 if task.kind != "classification" else _label(task, columns, values, i, places[i]),
+            places[i],
+        )
+        for i in range(len(places))
+    ]
+
+
+def _require_text(
+    key: str, split: str, columns: dict[str, list[Any]], places: Sequence[int]
+) -> None:
+    """Makes sure that no row is blank in all of the columns.
+
+    Raises:
+        TaskError: If one is.
+    """
     if columns:
         blank = [
             all(not str(v).strip() for v in values)
             for values in zip(*columns.values(), strict=True)
         ]
-        _require_values(
-            "task.prompt", split, ", ".join(columns), [None if b else b for b in blank], places
-        )
-    values = chosen[task.label_field][:]
-    _require_values("task.label_field", split, task.label_field, values, places)
-    return [
-        Example(
-            {field: of[i] for field, of in columns.items()},
-            _label(task, values, i, places[i]),
-            places[i],
-        )
-        for i in range(len(places))
-    ]
+        _require_values(key, split, ", ".join(columns), [None if b else b for b in blank], places)
 
 
 def _require_values(
@@ -156,7 +199,7 @@ def _require_values(
     if missing:
         raise TaskError(
             f"{key}: {len(missing)} of {len(places)} rows of split {split!r} have nothing in {column} (the first is row"
-            f" {min(missing)}, counted from 0); fill them or take them out. A csv's NA and null are read as nothing"
+            f" {min(missing)}, counted from 0); fill them or take them out"
         )
 
 
@@ -166,21 +209,28 @@ def _index(task: TaskConfig, value: Any) -> int | None:
         return task.labels.index(value) if value in task.labels else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return int(value) if isinstance(value, int) and 0 <= value < len(task.candidates) else None
+    return int(value) if isinstance(value, int) and 0 <= value < len(task.words) else None
 
 
-def _label(task: TaskConfig, values: Sequence[Any], i: int, row: int) -> int:
+def _label(
+    task: TaskConfig, columns: dict[str, list[Any]], values: Sequence[Any], i: int, row: int
+) -> int:
     """Returns the index of the true candidate of the i-th of some rows.
 
     Raises:
         TaskError: If there is none; shows the labels that there are.
     """
+    if task.choices is not None:
+        first, choices = values[i][0] if values[i] else None, columns[task.choices][i]
+        if first in choices:
+            return int(choices.index(first))
+        raise TaskError(f"task.label: row {row} has the answer {first!r}, which is no choice of it")
     index = _index(task, values[i])
     if index is not None:
         return index
     distinct = sorted(set(values), key=str)
     found = ", ".join(map(repr, distinct[:SHOWN])) + (", ..." if len(distinct) > SHOWN else "")
-    what = f"row {row} has the {task.label_field} {values[i]!r}"
+    what = f"row {row} has the {task.label} {values[i]!r}"
     if task.labels is not None:
         known = ", ".join(map(repr, task.labels))
         raise TaskError(f"task.labels: {what}, which is none of {known}; the data have {found}")
@@ -190,6 +240,6 @@ def _label(task: TaskConfig, values: Sequence[Any], i: int, row: int) -> int:
             " task.candidates, as task.labels=[...]"
         )
     raise TaskError(
-        f"task.label_field: {what}, which is not the index of one of the {len(task.candidates)} task.candidates;"
+        f"task.label: {what}, which is not the index of one of the {len(task.words)} task.candidates;"
         f" the data have {found}, and task.labels gives them an order"
     )

@@ -36,6 +36,11 @@ def connective(text: str) -> str:
     return words[text]
 
 
+def highlights(text: str) -> str:
+    """Returns ReCoRD's passage with its summary points as a list."""
+    return text.replace("@highlight\n", "- ")
+
+
 def asked(text: str) -> str:
     """Returns the text with a capital letter and one question mark."""
     return text[:1].upper() + text[1:] + ("" if text.endswith("?") else "?")
@@ -43,5 +48,5 @@ def asked(text: str) -> str:
 
 FIELDS: dict[str, Callable[[str], str]] = {
     function.__name__: function
-    for function in (strip, lower, unfinished, continued, connective, asked)
+    for function in (strip, lower, unfinished, continued, connective, highlights, asked)
 }

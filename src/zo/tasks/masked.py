@@ -50,8 +50,8 @@ def _label_tokens(task: TaskConfig, tokenizer: Any) -> list[int]:
         raise TaskError(f"task.objective: {task.objective!r} is for decoder models")
     if tokenizer.mask_token_id is None:
         raise TaskError("model.kind: the model's tokenizer has no mask token")
-    if len(task.label_words) != len(task.candidates):
-        raise TaskError(f"task.label_words: {len(task.candidates)} are needed, as task.candidates")
+    if len(task.label_words) != len(task.words):
+        raise TaskError(f"task.label_words: {len(task.words)} are needed, as task.candidates")
     tokens = []
     for word in task.label_words:
         ids = tokenizer(word, add_special_tokens=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""Examples -> the tokens of their prompt and of every candidate, for decoder models."""
+"""Examples -> the tokens of their prompt and of what follows it, for decoders and encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Encoded:
         label: index of the true candidate.
         mask_at: where in `prompt_ids` the mask stands; None: candidates follow the prompt.
         cut: tokens that the prompt lost to ``task.max_length``.
+        accepted: indices of all candidates that count as right; empty: `label` alone.
+        prompt: the prompt's text, where text is to be generated.
+        references: right answers, for measures of generated text.
+        row: number in its file, from 0.
     """
 
     prompt_ids: list[int]
@@ -28,6 +32,10 @@ class Encoded:
     label: int
     mask_at: int | None = None
     cut: int = 0
+    accepted: tuple[int, ...] = ()
+    prompt: str = ""
+    references: tuple[str, ...] = ()
+    row: int = 0
 
     @property
     def length(self) -> int:
@@ -36,69 +44,169 @@ class Encoded:
 
     def true_candidate_alone(self) -> Encoded:
         """Returns the same example with no other candidate than the true one: all that ``lm`` trains on."""
-        return replace(self, candidate_ids=[self.candidate_ids[self.label]], label=0)
+        return replace(self, candidate_ids=[self.candidate_ids[self.label]], label=0, accepted=())
+
+    def is_right(self, prediction: int) -> bool:
+        """Returns whether a candidate counts as right."""
+        return prediction in self.accepted if self.accepted else prediction == self.label
 
 
 def render(task: TaskConfig, example: Example) -> str:
     """Returns the prompt's text."""
-    return fill(task.prompt, example.fields, "prompt")
+    return fill(str(task.prompt), example.fields, "prompt")
 
 
-def encode(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
-    """Tokenizes prompts and candidates as one text each, then cut them apart.
+def encode(
+    task: TaskConfig, tokenizer: Any, examples: Sequence[Example], kind: str = "decoder"
+) -> list[Encoded]:
+    """Tokenizes prompts, and the candidates or the completion of each.
 
     A prompt that leaves no room for the longest candidate within ``task.max_length`` loses tokens
     behind its special ones, at its beginning.
 
+    Args:
+        task: With everything told.
+        tokenizer: The model's.
+        examples: In any order.
+        kind: ``decoder``; or ``encoder-decoder``: what follows a prompt is a text of its own.
+
     Raises:
-        TaskError: an unknown objective, an empty candidate, a candidate whose first letters change
-            the prompt's tokens, a ``max_length`` without room for a prompt.
+        TaskError: an empty candidate, a candidate whose first letters change the prompt's tokens, a ``max_length``
+            without room for a prompt, a conversation that the tokenizer has no template for.
     """
-    _check(task)
+    if task.kind == "classification":
+        _check(task)
     if not examples:
         return []
-    prefix = len(tokenizer("")["input_ids"])  # special tokens in front, e.g. OPT's </s>
-    prompts = [render(task, example) for example in examples]
-    quiet = {"verbose": False}  # about prompts that are too long: they are cut below
-    prompt_ids = tokenizer(prompts, **quiet)["input_ids"]
-    candidates = [
-        [fill(c, example.fields, "candidates") for c in task.candidates] for example in examples
-    ]
-    joined = [
-        tokenizer([p + texts[c] for p, texts in zip(prompts, candidates, strict=True)], **quiet)[
-            "input_ids"
-        ]
-        for c in range(len(task.candidates))
-    ]
+    texts = [_texts(task, tokenizer, example) for example in examples]
+    separate = kind == "encoder-decoder"
+    # A chat template writes the special tokens itself.
+    options = {"verbose": False, "add_special_tokens": task.messages is None or separate}
+    prefix = 0 if separate else len(tokenizer("", **options)["input_ids"])  # e.g. OPT's </s>
+    prompt_ids = tokenizer([prompt for prompt, _ in texts], **options)["input_ids"]
     encoded = []
-    for i, example in enumerate(examples):
-        ids = prompt_ids[i]
+    for example, (prompt, answers), ids in zip(examples, texts, prompt_ids, strict=True):
         if not ids:
             raise TaskError(f"task.prompt: it renders to no tokens for {example.fields}")
-        tails = [
-            _tail(task, candidate, prompts[i], ids, joined[c][i])
-            for c, candidate in enumerate(candidates[i])
-        ]
-        room = task.max_length - max(map(len, tails))
-        kept = _truncate(task, ids, prefix, room)
-        encoded.append(Encoded(kept, tails, example.label, cut=len(ids) - len(kept)))
+        if separate:
+            tails = [tokenizer(text_target=a.strip())["input_ids"] for a in answers]
+        elif task.kind == "classification":
+            joined = tokenizer([prompt + a for a in answers], **options)["input_ids"]
+            tails = [_tail(a, prompt, ids, j) for a, j in zip(answers, joined, strict=True)]
+        else:
+            tails = [_completion(task, tokenizer, prompt, ids, a, options) for a in answers]
+        room = task.max_length - (0 if separate else max(map(len, tails), default=0))
+        kept = _truncate(task, ids, prefix, room, example.row)
+        more = _told(task, example, prompt, answers)
+        encoded.append(Encoded(kept, tails, example.label, cut=len(ids) - len(kept), **more))
     return encoded
 
 
+def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
+    """Returns an example's prompt, and what may follow it."""
+    if task.messages is not None:
+        return _conversation(task, tokenizer, example)
+    fields = example.fields
+    prompt = render(task, example)
+    if task.kind == "prompts":
+        return prompt, []
+    if task.kind == "completion":
+        if task.references is not None:
+            fields = fields | {"reference": _references(task, example)[0]}
+        return prompt, [fill(str(task.completion), fields, "completion")]
+    if task.choices is None:
+        return prompt, [fill(c, fields, "candidates") for c in task.words]
+    mark = task.placeholder or "{choice}"
+    return prompt, [
+        fill(task.words[0], fields | {"choice": choice}, "candidates").replace(mark, choice)
+        for choice in fields[task.choices]
+    ]
+
+
+def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
+    """Returns a conversation as text, cut before the assistant's last message.
+
+    Raises:
+        TaskError: If the tokenizer has no chat template, or the conversation does not fit it.
+    """
+    turns, where = example.fields[str(task.messages)], f"row {example.row}"
+    if tokenizer.chat_template is None:
+        raise TaskError(
+            "task.messages: the model's tokenizer has no chat template; use a model that has one, or give"
+            " task.prompt and task.completion"
+        )
+    if not turns or not all(isinstance(t, dict) and {"role", "content"} <= t.keys() for t in turns):
+        raise TaskError(f"task.messages: {where} has no list of {{role, content}}; counted from 0")
+    answered = turns[-1]["role"] == "assistant"
+    if task.kind == "completion" and not answered:
+        raise TaskError(
+            f"task.messages: {where} ends with the role {turns[-1]['role']!r}; the assistant's is needed"
+        )
+    asked = turns[:-1] if answered else turns
+    try:
+        prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        whole = tokenizer.apply_chat_template(turns, tokenize=False)
+    except Exception as error:  # a template raises what its author wrote
+        raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
+    if task.kind == "prompts":
+        return prompt, []
+    if not whole.startswith(prompt):
+        raise TaskError(
+            f"task.messages: {where}: the chat template writes the answer elsewhere than behind the prompt"
+        )
+    return prompt, [whole[len(prompt) :]]
+
+
+def _completion(
+    task: TaskConfig, tokenizer: Any, prompt: str, ids: list[int], text: str, options: Any
+) -> list[int]:
+    """Returns a completion's tokens with its end: as in the joint text, or its own where that changes the prompt's."""
+    text += task.stop or ""
+    joined = tokenizer(prompt + text, **options)["input_ids"]
+    if joined[: len(ids)] == ids and len(joined) > len(ids):
+        tail = joined[len(ids) :]
+    else:
+        tail = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    ended = task.stop is not None or task.messages is not None or tokenizer.eos_token_id is None
+    return tail if ended else [*tail, tokenizer.eos_token_id]
+
+
+def _references(task: TaskConfig, example: Example) -> list[str]:
+    """Returns an example's right answers.
+
+    Raises:
+        TaskError: If it has none.
+    """
+    found = example.fields[str(task.references)]
+    found = [found] if isinstance(found, str) else list(found or ())
+    if not found:
+        raise TaskError(f"task.references: row {example.row} has no answer in {task.references}")
+    return [str(answer) for answer in found]
+
+
+def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -> dict[str, Any]:
+    """Returns what an encoded example keeps beside its tokens."""
+    if task.choices is not None:
+        choices, right = example.fields[task.choices], example.fields[str(task.label)]
+        return {"accepted": tuple(i for i, choice in enumerate(choices) if choice in right)}
+    if task.kind == "classification":
+        return {}
+    references = _references(task, example) if task.references is not None else answers
+    return {"prompt": prompt, "references": tuple(references), "row": example.row}
+
+
 def _check(task: TaskConfig) -> None:
-    columns(task.prompt, "prompt")
+    columns(str(task.prompt), "prompt")
     if task.objective not in OBJECTIVES:
         raise TaskError(f"task.objective: {task.objective!r} is none of {', '.join(OBJECTIVES)}")
-    if len(task.candidates) < 2:
-        raise TaskError(f"task.candidates: {len(task.candidates)} given, at least 2 are needed")
-    for candidate in task.candidates:
+    if len(task.words) < (1 if task.choices else 2):
+        raise TaskError(f"task.candidates: {len(task.words)} given, at least 2 are needed")
+    for candidate in task.words:
         if not candidate.strip():
             raise TaskError(f"task.candidates: {candidate!r} is empty, a word is needed")
 
 
-def _tail(
-    task: TaskConfig, candidate: str, prompt: str, prompt_ids: list[int], joined: list[int]
-) -> list[int]:
+def _tail(candidate: str, prompt: str, prompt_ids: list[int], joined: list[int]) -> list[int]:
     """Returns the candidate's tokens: what stands behind the prompt's in the joint text."""
     n = len(prompt_ids)
     if joined[:n] != prompt_ids or len(joined) == n:
@@ -109,13 +217,15 @@ def _tail(
     return joined[n:]
 
 
-def _truncate(task: TaskConfig, prompt_ids: list[int], prefix: int, room: int) -> list[int]:
+def _truncate(
+    task: TaskConfig, prompt_ids: list[int], prefix: int, room: int, row: int
+) -> list[int]:
     """Returns the special tokens in front, then the prompt's end; at most `room` tokens in all."""
     if room <= prefix:
         least = task.max_length + prefix - room + 1
         raise TaskError(
-            f"task.max_length={task.max_length}: special tokens and the longest answer leave no room for the prompt;"
-            f" give at least {least}"
+            f"task.max_length={task.max_length}: special tokens and the longest answer leave no room for the prompt"
+            f" of row {row}; give at least {least}"
         )
     if len(prompt_ids) <= room:
         return prompt_ids

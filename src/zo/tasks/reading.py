@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import glob
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet")
 """Values of ``task.path`` that say how ``task.data_files`` are read."""
 
+TEXT_ENDINGS = (".csv", ".tsv", ".tab", ".json", ".jsonl")
+SAVED = ("state.json", "dataset_dict.json")
+"""Files of a directory that `datasets` wrote by ``save_to_disk``."""
+
 
 def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarray]:
     """Returns the rows of a split that ``task.where`` keeps, and their numbers in the file, from 0.
@@ -28,33 +33,7 @@ def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarr
     Raises:
         TaskError: If they are out of reach, or a file is not of the format that it is read as.
     """
-    check_addresses(task)
-    import datasets  # takes a second, and the configuration alone needs none of it
-
-    try:
-        path = package_files.resolve(task.path)
-        if Path(path).is_file():
-            use = f"task.path={_format(Path(path))} task.data_files.train={task.path}"
-            raise TaskError(f"task.path: {task.path} is a file; use {use}")
-        files = {
-            name: package_files.resolve(file) for name, file in (task.data_files or {}).items()
-        }
-        for name, file in files.items():
-            if path in FORMATS and Path(file).is_file():
-                _check_file(f"task.data_files.{name}", Path(file), path)
-        with _quiet(), hub.patient(path in FORMATS or Path(path).exists()):
-            rows = datasets.load_dataset(
-                path,
-                task.subset,
-                data_dir=task.data_dir,
-                revision=task.revision,
-                data_files=files or None,
-                split=split,
-            )
-    except TaskError:
-        raise
-    except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
-        raise TaskError(_unreachable(task, split, error)) from error
+    rows = _load(task, split)
     keep = np.ones(len(rows), dtype=bool)
     for column, value in (task.where or {}).items():
         require_column(rows, column, "where")
@@ -82,15 +61,101 @@ def check_addresses(task: TaskConfig) -> None:
             raise TaskError(f"task.{key}: {error}; {remedy}") from None
 
 
+def split_names(task: TaskConfig) -> list[str]:
+    """Returns the names of the splits that the data have.
+
+    Raises:
+        TaskError: As `read_split`.
+    """
+    return list(_load(task, None))
+
+
+def _load(task: TaskConfig, split: str | None) -> Any:
+    """Returns a split, or all of them by name."""
+    check_addresses(task)
+    import datasets  # takes a second, and the configuration alone needs none of it
+
+    try:
+        path, options = _source(task)
+        with _quiet(), hub.patient(path in FORMATS or Path(path).exists()):
+            if any((Path(path) / name).exists() for name in SAVED):
+                found = datasets.load_from_disk(path)
+                splits = found if isinstance(found, dict) else {"train": found}
+                return splits if split is None else splits[split]
+            return datasets.load_dataset(path, split=split, **options)
+    except TaskError:
+        raise
+    except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
+        raise TaskError(_unreachable(task, split, error)) from error
+
+
+def _source(task: TaskConfig) -> tuple[str, dict[str, Any]]:
+    """Returns what the library loads, and its options.
+
+    Raises:
+        TaskError: If a file is not of the format that it is read as.
+    """
+    path = package_files.resolve(task.path)
+    files = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
+    keys = {name: f"task.data_files.{name}" for name in files}
+    if Path(path).is_file():
+        files, keys = {"train": path, **files}, {"train": "task.path", **keys}
+        path = _format_of_path(Path(path))
+    options: dict[str, Any] = {
+        "name": task.subset,
+        "data_dir": task.data_dir,
+        "revision": task.revision,
+        "data_files": files or None,
+    }
+    for name, file in files.items():
+        if path in FORMATS and Path(file).is_file():
+            _check_file(keys[name], Path(file), path)
+            if path == "csv":  # words as NA and null stay text; only an empty cell is missing
+                options |= {"sep": _delimiter(Path(file)), "keep_default_na": False}
+                options["na_values"] = [""]
+    return path, options
+
+
+def _format_of_path(file: Path) -> str:
+    """Returns the format of a file that ``task.path`` names.
+
+    Raises:
+        TaskError: If it is none of `FORMATS`.
+    """
+    found = _format(file)
+    if found is None or (found == "csv" and file.suffix.lower() not in TEXT_ENDINGS):
+        raise TaskError(
+            f"task.path: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
+        )
+    return found
+
+
+def _delimiter(file: Path) -> str:
+    """Returns what separates the columns of a csv file's header: a comma, a tab or a semicolon."""
+    with file.open(encoding="utf-8-sig", errors="replace") as stream:
+        header = stream.readline()
+    return max((",", "\t", ";"), key=header.count)
+
+
 def require_column(rows: datasets.Dataset, column: str, key: str) -> None:
-    """Makes sure that the data have a column.
+    """Makes sure that the data have a column; ``answers.text`` is the part ``text`` of the column ``answers``.
 
     Raises:
         TaskError: If they have not; names the key that asks for it.
     """
-    if column not in rows.column_names:
-        columns = ", ".join(sorted(rows.column_names))
-        raise TaskError(f"task.{key}: the data have no column {column!r}, only {columns}")
+    first, _, part = column.partition(".")
+    if column in rows.column_names or (first in rows.column_names and part):
+        return
+    columns = ", ".join(sorted(rows.column_names))
+    raise TaskError(f"task.{key}: the data have no column {column!r}, only {columns}")
+
+
+def values_of(rows: datasets.Dataset, column: str) -> list[Any]:
+    """Returns a column's values, or those of a part of it."""
+    first, _, part = column.partition(".")
+    if column in rows.column_names or not part:
+        return rows[column][:]
+    return [None if value is None else value.get(part) for value in rows[first][:]]
 
 
 def _format(file: Path) -> str | None:
@@ -101,7 +166,7 @@ def _format(file: Path) -> str | None:
         return "parquet"
     if begin.startswith((b"{", b"[")):
         return "json"
-    return "csv" if b"\0" not in begin and not begin.startswith(b"\x1f\x8b") else None
+    return "csv" if b"\0" not in begin and not begin.startswith((b"\x1f\x8b", b"PK")) else None
 
 
 def _check_file(key: str, file: Path, path: str) -> None:
@@ -114,11 +179,13 @@ def _check_file(key: str, file: Path, path: str) -> None:
         raise TaskError(f"{key}: {file} is empty")
     if (found := _format(file)) not in (path, None):
         raise TaskError(f"task.path={path}: {file} looks like {found}; use task.path={found}")
+    if path != "parquet":
+        _check_encoding(key, file)
     if path != "csv":
         return
     csv.field_size_limit(sys.maxsize)
-    with file.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
-        lines = csv.reader(stream)
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        lines = csv.reader(stream, delimiter=_delimiter(file))
         width = len(next(lines, []))
         rows = [(lines.line_num, len(row)) for row in lines if row]
     if not rows:
@@ -132,12 +199,47 @@ def _check_file(key: str, file: Path, path: str) -> None:
         )
 
 
-def _unreachable(task: TaskConfig, split: str, error: Exception) -> str:
+def _check_encoding(key: str, file: Path) -> None:
+    """Makes sure that a text file is UTF-8.
+
+    Raises:
+        TaskError: If it is not; names the first line that is not.
+    """
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                raise TaskError(
+                    f"{key}: line {number} of {file} is not UTF-8; save the file in that encoding"
+                ) from None
+
+
+def _broken_line(file: Path) -> str:
+    """Returns which line of a jsonl file is not JSON; empty if all are, or if it is one JSON text."""
+    lines = file.read_text(encoding="utf-8-sig").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            parsed = json.loads(line) if line.strip() else {}
+        except ValueError as error:
+            whole = lines[0].strip() in ("[", "{") or lines[0].startswith("[")
+            return "" if whole else f"line {number} is not JSON: {error}"
+        if not isinstance(parsed, dict):
+            return "" if number == 1 else f"line {number} is no object"
+    return ""
+
+
+def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> str:
     key = "task.data_files" if task.data_files else "task.path"
     part = task.subset or task.data_dir
     what = f"{task.path} ({part})" if part else task.path
     reason = hub.first_line(error)
-    message = f"{key}: split {split!r} of {what} cannot be loaded ({reason})"
+    file = Path(package_files.resolve(task.path)) if not task.path.startswith("package:") else None
+    if file is not None and file.is_file():
+        broken = _broken_line(file) if _format(file) == "json" else ""
+        return f"{key}: {file} cannot be read ({broken or reason}); mend the file"
+    named = "the splits" if split is None else f"split {split!r}"
+    message = f"{key}: {named} of {what} cannot be loaded ({reason})"
     if not isinstance(error, OSError):  # there, but not as the configuration says
         return message
     if task.install:

@@ -17,8 +17,10 @@ from zo import config
 from zo.config import ConfigError, RunConfig, command_line
 from zo.lm.config import ModelError
 from zo.lm.tokenizer import load_tokenizer
-from zo.tasks import Encoded, TaskError, encode, encode_masked, load_splits
+from zo.tasks import Encoded, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_tokens
+from zo.tasks.own import complete
+from zo.tasks.preview import visible
 
 BORDER, MASK = "dim", "black on yellow"
 TRUE, OTHER = "black on green", "black on red"
@@ -58,17 +60,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(run: RunConfig, n: int, console: Console) -> None:
-    task, masked = run.task, run.model.kind == "masked"
+    task, found = complete(run.task)
     splits = load_splits(task)
     tokenizer = load_tokenizer(run.model)
-    tokenize = encode_masked if masked else encode
-    train = tokenize(task, tokenizer, splits.train)
-    notes = check_tokens(task, {"train": splits.train}, {"train": train})
+    train = tokenize(task, tokenizer, splits.train, run.model.kind)
+    notes = [*found, *check_tokens(task, {"train": splits.train}, {"train": train})]
     console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {_sizes(splits)}")
-    words = task.label_words if masked else task.candidates
-    counts = [sum(e.label == label for e in train) for label in range(len(task.candidates))]
-    shares = [f"{word!r} {count}" for word, count in zip(words or (), counts, strict=True)]
-    console.print(f"true in the training split: {', '.join(shares)}", markup=False)
+    if task.kind == "classification" and task.choices is None:
+        words = task.label_words if run.model.kind == "masked" else task.words
+        counts = [sum(e.label == label for e in train) for label in range(len(task.words))]
+        shares = [f"{word!r} {count}" for word, count in zip(words or (), counts, strict=True)]
+        console.print(f"true in the training split: {', '.join(shares)}", markup=False)
     lengths = sorted(e.length for e in train)
     middle, most = lengths[len(lengths) // 2], lengths[-1]
     console.print(
@@ -98,26 +100,18 @@ def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:
         if place:
             prompt.append("|", style=BORDER)
         if place == example.mask_at:
-            prompt.append(f"[{_visible(tokenizer, token)}]", style=MASK)
+            prompt.append(f"[{visible(tokenizer, token)}]", style=MASK)
         else:
-            prompt.append(_visible(tokenizer, token))
+            prompt.append(visible(tokenizer, token))
     lines = [Text(head, style="bold"), prompt]
     for c, ids in enumerate(example.candidate_ids):
         true = c == example.label
         line = Text(f"  {c} {'true ' if true else 'other'} ")
         for token in ids:
-            line.append(f"[{_visible(tokenizer, token)}]", style=TRUE if true else OTHER)
+            line.append(f"[{visible(tokenizer, token)}]", style=TRUE if true else OTHER)
         line.append("  " + " ".join(map(str, ids)), style="dim")
         lines.append(line)
     return lines
-
-
-def _visible(tokenizer: Any, token: int) -> str:
-    """A token's text, its line breaks marked; a part of a letter as the tokenizer names it."""
-    text = tokenizer.decode([token])
-    if not text or "\ufffd" in text:
-        text = str(tokenizer.convert_ids_to_tokens(token))
-    return text.replace("\n", "⏎")
 
 
 if __name__ == "__main__":

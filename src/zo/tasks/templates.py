@@ -14,6 +14,10 @@ MASK = "<mask>"
 """Where a masked prompt's mask stands, whatever the model's tokenizer calls it."""
 
 
+MADE = ("choice", "reference")
+"""Columns that a template may name and the data do not have: a row's choice, and its first reference."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """A stretch of a rendered template.
@@ -47,18 +51,20 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     Raises:
         TaskError: one of them is not a template or names no column, or a masked prompt has no mask.
     """
-    templates = [("prompt", task.prompt), *(("candidates", c) for c in task.candidates)]
-    if task.masked_prompt is not None:
-        if task.masked_prompt.count(MASK) != 1:
-            raise TaskError(f"task.masked_prompt: one {MASK} is needed in {task.masked_prompt!r}")
-        templates.append(("masked_prompt", task.masked_prompt))
+    templates = [("candidates", c) for c in task.words]
+    for key in ("prompt", "completion", "masked_prompt"):
+        if (template := getattr(task, key)) is not None:
+            templates.insert(0 if key == "prompt" else len(templates), (key, template))
+    if task.masked_prompt is not None and task.masked_prompt.count(MASK) != 1:
+        raise TaskError(f"task.masked_prompt: one {MASK} is needed in {task.masked_prompt!r}")
     found: dict[str, str] = {}
     for key, template in templates:
         for column in columns(template, key):
-            found.setdefault(column, key)
+            if column not in MADE:
+                found.setdefault(column, key)
     for key in ("prompt", "masked_prompt"):
         template = getattr(task, key)
-        if template is not None and not any(columns(t, key) for t in (template, *task.candidates)):
+        if template is not None and not any(columns(t, key) for t in (template, *task.words)):
             raise TaskError(
                 f"task.{key}: {template!r} names no column of the data, as {{text}} does"
             )
@@ -103,9 +109,14 @@ def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
     except ValueError as error:
         raise TaskError(f"task.{key}: {template!r} is not a template ({error})") from error
     for _, column, function, conversion in parsed:
-        if column is not None and (not column.isidentifier() or conversion):
+        if column is not None and (not _is_name(column) or conversion):
             raise TaskError(f"task.{key}: {{{column}}} is not the name of a column in {template!r}")
         if function and function not in FIELDS:
             known = ", ".join(FIELDS)
             raise TaskError(f"task.{key}: {{{column}:{function}}} names none of {known}")
     return [(literal, column, function or None) for literal, column, function, _ in parsed]
+
+
+def _is_name(column: str) -> bool:
+    """Returns whether a template can name a column like this: no number, no part of a value."""
+    return bool(column.strip()) and not column.isdigit() and not set(".[]") & set(column)

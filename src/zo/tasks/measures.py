@@ -1,0 +1,96 @@
+"""What is reported of an evaluation: accuracy, perplexity, or a measure of generated text; and which is better."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of an evaluation.
+
+    Attributes:
+        name: Part of the keys that it is logged under, as ``eval/val_accuracy``.
+        fraction: Whether it is one, shown in percent.
+        lower: Whether a smaller value is better.
+    """
+
+    name: str
+    fraction: bool = True
+    lower: bool = False
+
+    def better(self, value: float, best: float) -> bool:
+        """Returns whether a value is better than the best so far."""
+        return value < best if self.lower else value > best
+
+    def shown(self, value: float) -> str:
+        """Returns a value for people."""
+        return f"{value:.1%}" if self.fraction else f"{self.name} {value:.4g}"
+
+
+NAMED = {
+    "accuracy": Measure("accuracy"),
+    "perplexity": Measure("perplexity", fraction=False, lower=True),
+    "exact_match": Measure("exact_match"),
+    "f1": Measure("f1"),
+    "rouge_l": Measure("rouge_l"),
+    "reward": Measure("reward", fraction=False),
+}
+
+LOSS = "eval/val_loss"
+
+
+def in_row(row: Mapping[str, Any]) -> Measure | None:
+    """Returns the measure that a row's evaluation has; None if it has no evaluation."""
+    return next((m for name, m in NAMED.items() if f"eval/val_{name}" in row), None)
+
+
+def in_summary(summary: Mapping[str, Any]) -> Measure:
+    """Returns the measure that a run's summary reports."""
+    return next(m for name, m in NAMED.items() if f"best/val_{name}" in summary)
+
+
+def normalised(text: str) -> str:
+    """Returns an answer as SQuAD compares it: lower case, without punctuation, articles and repeated blanks."""
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def exact_match(text: str, reference: str) -> float:
+    """Returns 1 if two answers are the same but for what `normalised` removes, else 0."""
+    return float(normalised(text) == normalised(reference))
+
+
+def f1(text: str, reference: str) -> float:
+    """Returns the harmonic mean of precision and recall of an answer's words, as SQuAD computes it."""
+    words, right = normalised(text).split(), normalised(reference).split()
+    if not words or not right:
+        return float(words == right)
+    common = sum((Counter(words) & Counter(right)).values())
+    return 2 * common / (len(words) + len(right))
+
+
+def rouge_l(text: str, reference: str) -> float:
+    """Returns ROUGE-L's F-measure, with Porter's stemmer."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return float(
+        RougeScorer(["rougeL"], use_stemmer=True).score(reference, text)["rougeL"].fmeasure
+    )
+
+
+OF_TEXT: dict[str, Callable[[str, str], float]] = {
+    "exact_match": exact_match,
+    "f1": f1,
+    "rouge_l": rouge_l,
+}
+
+
+def best_of(name: str, text: str, references: Sequence[str]) -> float:
+    """Returns a measure of generated text against the reference that suits it best."""
+    return max(OF_TEXT[name](text, reference) for reference in references)
