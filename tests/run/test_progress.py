@@ -31,7 +31,7 @@ def test_the_bar_and_its_time_left_fit_on_one_row(terminal, width, steps):
     written = terminal(width)
     with Progress(steps) as shown:
         for _ in range(3):
-            shown.advance(0.7123, 0.7282)
+            shown.advance(0.7123, "72.8%")
         shown._bars.refresh()
     frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).replace("\r", "\n")
     (row, *_) = [row for row in reversed(frames.splitlines()) if f"/{steps}" in row]
