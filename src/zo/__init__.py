@@ -4,7 +4,8 @@
     optimizer = zo.BSZO(model, lr=1e-6, k=2)
     loss = optimizer.step(lambda: model(**batch).loss)
 
-Everything that is not listed here is internal. Importing the package imports nothing else; the first use of a name
+The names are those of `dir(zo)`: a class for each registered zeroth-order method, `optimizer`, `replay` and
+`NonFiniteError`. Everything else is internal. Importing the package imports nothing else; the first use of a name
 imports torch.
 """
 
@@ -12,30 +13,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zo.library import BSZO, BSZOB, LOZO, HiZOO, MeZO, MeZOAdam, optimizer
-    from zo.optim.base import NonFiniteError
-    from zo.record import replay
+    from zo.library import optimizer as optimizer
+    from zo.optim.base import NonFiniteError as NonFiniteError
+    from zo.record import replay as replay
 
-__all__ = [
-    "BSZO",
-    "BSZOB",
-    "LOZO",
-    "HiZOO",
-    "MeZO",
-    "MeZOAdam",
-    "NonFiniteError",
-    "optimizer",
-    "replay",
-]
-
-_HOMES = {"NonFiniteError": "zo.optim.base", "replay": "zo.record"}
+_HOMES = {"NonFiniteError": "zo.optim.base", "optimizer": "zo.library", "replay": "zo.record"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name == "__all__":
+        return __dir__()
+    if name not in __dir__():
         raise AttributeError(f"module 'zo' has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, "zo.library")), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    from zo.optim import OPTIMIZERS  # imports no torch
+
+    methods = [m.title for m in OPTIMIZERS.values() if m.config.trains and m.config.replays]
+    return sorted([*methods, *_HOMES])

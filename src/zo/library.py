@@ -43,6 +43,7 @@ class ZerothOrder(torch.optim.Optimizer):
         weight_decay: λ ≥ 0 of groups that give none.
         seed: Seed of all directions.
         restore: How the weights come back after a probe: `merged`, `subtract`, `snapshot`, `streamed` or `factors`.
+            None is `merged`, or where the method's directions depend on the weights `streamed`, of tensors `snapshot`.
         noise: What draws directions: `torch` or `philox`.
         rounding: How updates of half-precision weights are rounded: `nearest`, `stochastic` or `compensated`.
         model: The model of tensors or groups, which `streamed` and `factors` need.
@@ -69,7 +70,7 @@ class ZerothOrder(torch.optim.Optimizer):
         *,
         weight_decay: float = 0.0,
         seed: int = 0,
-        restore: str = "merged",
+        restore: str | None = None,
         noise: str = "torch",
         rounding: str = "nearest",
         model: nn.Module | None = None,
@@ -82,6 +83,9 @@ class ZerothOrder(torch.optim.Optimizer):
             raise ValueError(f"lr={lr}: must be at least 0")
         if noise not in NOISES:
             raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
+        if restore is None:
+            whole = isinstance(params, nn.Module) or model is not None
+            restore = "merged" if not config.reads_weights else "streamed" if whole else "snapshot"
         if isinstance(params, nn.Module):
             space = ParameterSpace.of(params, restore, noise, rounding)
             groups: list[dict[str, Any]] = [{"params": space.parameters}]
@@ -174,45 +178,20 @@ class ZerothOrder(torch.optim.Optimizer):
                 )
 
 
-class BSZO(ZerothOrder):
-    """BSZO, see `zo.optim.bszo`; settings as in conf/optimizer/bszo.yaml."""
-
-    name = "bszo"
-
-
-class BSZOB(ZerothOrder):
-    """BSZO-B, see `zo.optim.bszo`; settings as in conf/optimizer/bszo_b.yaml."""
-
-    name = "bszo_b"
-
-
-class MeZO(ZerothOrder):
-    """MeZO, see `zo.optim.mezo`; settings as in conf/optimizer/mezo.yaml."""
-
-    name = "mezo"
-
-
-class MeZOAdam(ZerothOrder):
-    """MeZO-Adam, see `zo.optim.mezo_adam`; settings as in conf/optimizer/mezo_adam.yaml."""
-
-    name = "mezo_adam"
-
-
-class HiZOO(ZerothOrder):
-    """HiZOO, see `zo.optim.hizoo`; settings as in conf/optimizer/hizoo.yaml."""
-
-    name = "hizoo"
-
-
-class LOZO(ZerothOrder):
-    """LOZO, see `zo.optim.lozo`; settings as in conf/optimizer/lozo.yaml."""
-
-    name = "lozo"
+def _optimizer_class(name: str, title: str) -> type[ZerothOrder]:
+    """Returns the class of a registered method."""
+    doc = f"{title}, see `zo.optim.{OPTIMIZERS[name].module}`; settings as in conf/optimizer/{name}.yaml."
+    return type(title, (ZerothOrder,), {"name": name, "__doc__": doc, "__module__": __name__})
 
 
 METHODS: dict[str, type[ZerothOrder]] = {
-    kind.name: kind for kind in (BSZO, BSZOB, MeZO, MeZOAdam, HiZOO, LOZO)
+    name: _optimizer_class(name, method.title)
+    for name, method in OPTIMIZERS.items()
+    if method.config.trains and method.config.replays
 }
+"""Name -> class, of every registered zeroth-order method; each class is an attribute of this module, too."""
+
+globals().update({kind.__name__: kind for kind in METHODS.values()})
 
 
 def method_named(name: str) -> type[ZerothOrder]:

@@ -35,6 +35,10 @@ FORWARDS = {
     "sgd": 1,
     "bszo": 3,
     "bszo_b": 4,
+    "zo_sign": 2,
+    "zo_momentum": 2,
+    "zo_conservative": 5,
+    "sparse_mezo": 2,
 }
 
 
@@ -44,7 +48,8 @@ def test_every_method_that_trains_is_run_below():
 
 @pytest.mark.parametrize(("optimizer", "forwards"), FORWARDS.items())
 def test_a_run_logs_every_step_and_every_evaluation(make_run, optimizer, forwards):
-    cfg = make_run(f"optimizer={optimizer}")
+    snapshot = ["precision.restore=snapshot"] if OPTIMIZERS[optimizer].config.reads_weights else []
+    cfg = make_run(f"optimizer={optimizer}", *snapshot)
     summary = run(cfg)
     rows = rows_of(cfg)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]

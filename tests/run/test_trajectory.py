@@ -20,7 +20,8 @@ from zo.run.rows import trajectory_of
 from zo.run.runner import run
 from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError
 
-ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
+PAPERS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
+ZEROTH_ORDER = [name for name in PAPERS if OPTIMIZERS[name].config.replays]
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
 CONFIG = {
     "model": {"name": "tiny", "path": "a/tiny"},

@@ -6,7 +6,8 @@ from torch import Tensor
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
-TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
+TRAINING = [n for n, m in OPTIMIZERS.items() if m.config.trains and not m.config.reads_weights]
+"""Those that work with every restore policy; tests/optim/test_variants.py has the other."""
 ZEROTH_ORDER = [name for name in TRAINING if OPTIMIZERS[name].config.replays]
 FIRST_ORDER = [name for name in TRAINING if name not in ZEROTH_ORDER]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -20,9 +21,15 @@ SMALL_PROBLEM = {
     "bszo_b": UNIT_SCALE,
     "mezo_adam": {"state_dtype": "float32", "eps": 1e-3},  # float16 moments underflow
     "hizoo": {"hessian_smooth": 1e-4, "eps": 1e-3},
+    "fzoo": {"eps": 1e-3},
+    "zo_muon": {"vector_lr": 0.1},
+    "adamezo": {"scale": 1.0},
+    "lozo_m": {"momentum": 0.5},
+    "sparse_mezo": {"share": 1.0},  # a mask of some would leave the others where they are
     "adam": {"adam_eps": 1e-3},  # 1e-8 is 0 in float16
 }
-LR = {"mezo_adam": 0.05, "adam": 0.05}  # the length of a step of Adam; others take 0.01
+LR = {"mezo_adam": 0.05, "adam": 0.05, "zo_sign": 0.02, "fzoo": 0.03, "zo_muon": 0.05}  # of normalised steps
+LR |= {"zo_momentum": 2e-3, "adamezo": 0.02, "tezo": 0.02}  # others take 0.01
 
 
 class Quadratic:

@@ -346,9 +346,9 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
             "must be int8 or int4 with adapter=scales, which trains the scales of quantised weights"
         )
         yield Problem("model.quantization", None, right)
-    lozo, decay = run.optimizer.name == "lozo", getattr(run.optimizer, "weight_decay", 0.0)
     if run.precision.restore in RESTORE_POLICIES:
-        for key, right in conflicts(run.precision.restore, low_rank=lozo, decay=decay):
+        needs = run.optimizer.restore_needs()
+        for key, right in conflicts(run.precision.restore, **needs):
             group = "optimizer" if key == "weight_decay" else "precision"
             yield Problem(f"{group}.{key}", getattr(getattr(run, group), key), right)
     if (

@@ -22,6 +22,16 @@ from zo.optim.config import (
     SGDConfig,
     ZeroShotConfig,
 )
+from zo.optim.config_low_rank import LOZOMConfig, SubZeroConfig, TeZOConfig, ZOMuonConfig
+from zo.optim.config_variants import (
+    AdaMeZOConfig,
+    ConMeZOConfig,
+    FZOOConfig,
+    SparseMeZOConfig,
+    ZOConservativeConfig,
+    ZOMomentumConfig,
+    ZOSignConfig,
+)
 
 if TYPE_CHECKING:
     from zo.optim.base import ZOOptimizer
@@ -41,6 +51,11 @@ class Method(NamedTuple):
     name: str
 
     @property
+    def title(self) -> str:
+        """The method's name in print and as a class of `zo`: its settings' without the ending."""
+        return self.config.__name__.removesuffix("Config")
+
+    @property
     def optimizer(self) -> type[ZOOptimizer]:
         """The class that runs the method; the first use imports torch."""
         found: type[ZOOptimizer] = getattr(import_module(f"zo.optim.{self.module}"), self.name)
@@ -54,6 +69,17 @@ OPTIMIZERS: dict[str, Method] = {
     "lozo": Method(LOZOConfig, "lozo", "LOZO"),
     "bszo": Method(BSZOConfig, "bszo", "BSZO"),
     "bszo_b": Method(BSZOBConfig, "bszo", "BSZO"),
+    "zo_sign": Method(ZOSignConfig, "zo_sign", "ZOSign"),
+    "zo_momentum": Method(ZOMomentumConfig, "zo_momentum", "ZOMomentum"),
+    "zo_conservative": Method(ZOConservativeConfig, "zo_conservative", "ZOConservative"),
+    "sparse_mezo": Method(SparseMeZOConfig, "sparse_mezo", "SparseMeZO"),
+    "conmezo": Method(ConMeZOConfig, "conmezo", "ConMeZO"),
+    "adamezo": Method(AdaMeZOConfig, "adamezo", "AdaMeZO"),
+    "fzoo": Method(FZOOConfig, "fzoo", "FZOO"),
+    "lozo_m": Method(LOZOMConfig, "lozo_m", "LOZOM"),
+    "subzero": Method(SubZeroConfig, "subzero", "SubZero"),
+    "tezo": Method(TeZOConfig, "tezo", "TeZO"),
+    "zo_muon": Method(ZOMuonConfig, "zo_muon", "ZOMuon"),
     "adam": Method(AdamConfig, "adam", "Adam"),
     "sgd": Method(SGDConfig, "sgd", "SGD"),
     "zero_shot": Method(ZeroShotConfig, "zero_shot", "ZeroShot"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
+from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
 from zo.weights.space import ParameterSpace
@@ -29,6 +30,9 @@ class DifferentiableLoss(Protocol):
         """Returns the loss and adds its gradient to `grad` of the parameters."""
         ...
 
+
+NORM_EPS = 1e-8
+"""ζ of `step_norm=rms`; ours, the paper's could not be verified. It matters to slopes of its own size alone."""
 
 Record: TypeAlias = tuple[float, ...]
 """The scalars that a step's update is a function of, beside the seeds and the method's state."""
@@ -122,6 +126,9 @@ class ZOOptimizer(ABC):
         lr: η ≥ 0, of all tensors.
         seed: Seed of all directions.
 
+    Raises:
+        ValueError: If the space's restore policy does not allow what the method does.
+
     Attributes:
         step_index: The current step, from 0.
         rates: Learning rate and weight decay of each group of tensors; one group of all tensors unless changed. They
@@ -129,9 +136,16 @@ class ZOOptimizer(ABC):
         group_of: Position in `rates` of each tensor's group.
         state: Tensors kept between steps, by name, one for each of θ; saved, loaded and counted here. It starts with
             the space's residuals under `rounding=compensated`, and methods add to it.
+        numbers: Numbers kept between steps, by name; saved and loaded here. With `step_norm=rms` one of them is the
+            running mean of squared slopes.
+        step_scale: Factor of the current step's learning rate.
     """
 
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
+        for key, right in conflicts(params.restore, **config.restore_needs()):
+            raise ValueError(
+                f"{key}={getattr(params, key, None) or getattr(config, key)!r}: {right}"
+            )
         self.params = params
         self.config = config
         self.seed = seed
@@ -139,8 +153,12 @@ class ZOOptimizer(ABC):
         self.rates = [Rates(lr, float(getattr(config, "weight_decay", 0.0)))]
         self.group_of = [0] * len(params.tensors)
         self.state: dict[str, list[Tensor]] = {}
+        self.numbers: dict[str, float | list[float]] = {}
+        self.step_scale = 1.0
         if params.residuals is not None:
             self.state["residual"] = params.residuals
+        if getattr(config, "step_norm", "none") == "rms":
+            self.numbers["slope_square"] = 0.0
 
     @property
     def replays(self) -> bool:
@@ -210,8 +228,24 @@ class ZOOptimizer(ABC):
 
     def advance(self, record: Record) -> None:
         """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
+        self.step_scale, moved = self.next_step_scale(record)
+        self.numbers |= moved
         self.apply(record)
         self.step_index += 1
+
+    def slope(self, record: Record) -> float:
+        """Returns the number whose running mean of squares `step_norm=rms` divides a step by: the mean coefficient."""
+        return sum(record) / len(record)
+
+    def next_step_scale(self, record: Record) -> tuple[float, dict[str, float]]:
+        """Returns a step's factor, 1 or with `step_norm=rms` 1/(√v̂ + ζ), and the v that goes with it."""
+        last = self.numbers.get("slope_square")
+        if not isinstance(last, float):
+            return 1.0, {}
+        beta, slope = self.config.norm_beta, self.slope(record)
+        square = beta * last + (1 - beta) * slope * slope
+        corrected = square / (1 - beta ** (self.step_index + 1))
+        return 1 / (math.sqrt(corrected) + NORM_EPS), {"slope_square": square}
 
     def move(self, terms: Callable[[float], Terms]) -> None:
         """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies.
@@ -221,7 +255,7 @@ class ZOOptimizer(ABC):
         """
         if len(self.rates) == 1:
             (rates,) = self.rates
-            self.params.add_(terms(rates.lr), rates.decay, self._update_key())
+            self.params.add_(terms(rates.lr * self.step_scale), rates.decay, self._update_key())
         else:
             self.carry_out(lambda lr: LinearUpdate(terms(lr)))
 
@@ -233,9 +267,10 @@ class ZOOptimizer(ABC):
         """
         if len(self.rates) == 1:
             (rates,) = self.rates
-            self.params.carry_out(change(rates.lr), rates.decay, self._update_key())
+            update = change(rates.lr * self.step_scale)
+            self.params.carry_out(update, rates.decay, self._update_key())
             return
-        changes = [change(rates.lr) for rates in self.rates]
+        changes = [change(rates.lr * self.step_scale) for rates in self.rates]
         decays = [
             self.rates[group].decay if decays else 0.0
             for group, decays in zip(self.group_of, self.params.decays, strict=True)
@@ -245,12 +280,17 @@ class ZOOptimizer(ABC):
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
-        key = NoiseKey(self.seed, PERTURBATION, self.step_index, i)
+        return self.direction_at(self.step_index, i)
+
+    def direction_at(self, step: int, i: int = 0) -> Direction:
+        """Returns direction `i` of a step."""
+        key = NoiseKey(self.seed, PERTURBATION, step, i)
         return FULL_SIZE[self.config.directions](key, self.params.engine)
 
     def live_state(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are not copied."""
-        return {"step_index": self.step_index, **{name: [*of] for name, of in self.state.items()}}
+        tensors = {name: [*of] for name, of in self.state.items()}
+        return {"step_index": self.step_index, **self.numbers, **tensors}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns `live_state` with its tensors copied to the host."""
@@ -262,6 +302,7 @@ class ZOOptimizer(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""
         self.step_index = int(state["step_index"])
+        self.numbers |= {name: state[name] for name in self.numbers}
         for name, tensors in self.state.items():
             for mine, given in zip(tensors, state[name], strict=True):
                 mine.copy_(given)

@@ -22,8 +22,7 @@ uses it; the reported loss is then the mean of the measured ones.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class BSZO(ZOOptimizer):
         auto = math.sqrt(params.numel / 1e6)
         self.prior_std = auto if config.prior_std is None else config.prior_std
         self.noise_std_start = auto if config.noise_std is None else config.noise_std
-        self.noise_var = self.noise_std_start**2  # the running σ_e², without the floor
+        self.numbers["noise_var"] = self.noise_std_start**2  # the running σ_e², without the floor
 
     @property
     def forwards_per_step(self) -> int:
@@ -99,12 +98,21 @@ class BSZO(ZOOptimizer):
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (Σ_i μ_i z_i + λ θ), in one pass; the last scalar is the running σ_e²."""
-        *mean, self.noise_var = record
+        *mean, self.numbers["noise_var"] = record
         self.move(
             lambda lr: [
                 (-lr * mu, self.direction(i)) for i, mu in enumerate(mean) if abs(mu) > NEGLIGIBLE
             ]
         )
+
+    def slope(self, record: Record) -> float:
+        """Returns the mean of the k coefficients."""
+        return sum(record[:-1]) / self.k
+
+    @property
+    def noise_var(self) -> float:
+        """The running σ_e², without the floor."""
+        return cast(float, self.numbers["noise_var"])
 
     @property
     def _cached(self) -> bool:
@@ -155,12 +163,3 @@ class BSZO(ZOOptimizer):
     def _noise_std(self, noise_var: float) -> float:
         """Returns σ_e with its floor."""
         return max(self.config.noise_floor * self.noise_std_start, math.sqrt(noise_var))
-
-    def live_state(self) -> dict[str, Any]:
-        """Returns the step index and the running σ_e²."""
-        return {**super().live_state(), "noise_var": self.noise_var}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`."""
-        super().load_state_dict(state)
-        self.noise_var = float(state["noise_var"])

@@ -5,11 +5,12 @@ A field's default is the method's default. `problems` names every value out of r
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 STATE_DTYPES = ("param", "float32")
 SMOOTH_SCHEDULES = ("constant", "cosine")
 DIRECTIONS = ("gaussian", "rademacher")
+STEP_NORMS = ("none", "rms")
 
 Problems = list[tuple[str, str]]
 """(key, what would be right), one pair for each value out of range."""
@@ -34,6 +35,19 @@ class MethodConfig:
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
+    reads_weights: ClassVar[bool] = False
+    """Whether a direction depends on θ itself, so that a probe has to know θ."""
+
+    @property
+    def low_rank(self) -> bool:
+        """Whether all moves are along directions of low rank whose right factor is kept: `restore=factors` needs it."""
+        return False
+
+    def restore_needs(self) -> dict[str, Any]:
+        """Returns what a restore policy has to allow: arguments of `zo.weights.constraints.conflicts`."""
+        decay = getattr(self, "weight_decay", 0.0)
+        return {"low_rank": self.low_rank, "reads_weights": self.reads_weights, "decay": decay}
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return []
@@ -43,16 +57,40 @@ class MethodConfig:
         return []
 
 
-def _failed(checks: Iterable[tuple[str, bool, str]]) -> Problems:
+def failed(checks: Iterable[tuple[str, bool, str]]) -> Problems:
+    """Returns key and right value of every check, (key, whether it is right, what would be right), that failed."""
     return [(key, right) for key, ok, right in checks if not ok]
 
 
-def _one_of(key: str, value: str, options: tuple[str, ...]) -> tuple[str, bool, str]:
+def one_of(key: str, value: str, options: tuple[str, ...]) -> tuple[str, bool, str]:
+    """Returns the check that a value is one of the options."""
     return key, value in options, f"must be one of {', '.join(options)}"
 
 
 @dataclass
-class MeZOConfig(MethodConfig):
+class ZerothOrderConfig(MethodConfig):
+    """What the settings of every zeroth-order method have.
+
+    Attributes:
+        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
+        norm_beta: β in [0, 1) of that mean.
+    """
+
+    step_norm: str = "none"
+    norm_beta: float = 0.99
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return failed(
+            [
+                one_of("step_norm", self.step_norm, STEP_NORMS),
+                ("norm_beta", 0 <= self.norm_beta < 1, "must be in [0, 1)"),
+            ]
+        )
+
+
+@dataclass
+class MeZOConfig(ZerothOrderConfig):
     """Settings of MeZO.
 
     Attributes:
@@ -72,12 +110,12 @@ class MeZOConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed(
+        return super().problems() + failed(
             [
                 ("eps", self.eps > 0, "must be greater than 0"),
                 ("n", self.n >= 1, "must be at least 1"),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-                _one_of("directions", self.directions, DIRECTIONS),
+                one_of("directions", self.directions, DIRECTIONS),
             ]
         )
 
@@ -101,18 +139,18 @@ class MeZOAdamConfig(MeZOConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + _failed(
+        return super().problems() + failed(
             [
                 ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
                 ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
                 ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
-                _one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
             ]
         )
 
 
 @dataclass
-class HiZOOConfig(MethodConfig):
+class HiZOOConfig(ZerothOrderConfig):
     """Settings of HiZOO.
 
     Attributes:
@@ -137,14 +175,14 @@ class HiZOOConfig(MethodConfig):
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         why = "must be gaussian: H moves by z², which is 1 for every sign, so H would be one number"
-        return _failed(
+        return super().problems() + failed(
             [
                 ("directions", self.directions == "gaussian", why),
                 ("eps", self.eps > 0, "must be greater than 0"),
                 ("hessian_smooth", 0 <= self.hessian_smooth < 1, "must be in [0, 1)"),
-                _one_of("smooth_schedule", self.smooth_schedule, SMOOTH_SCHEDULES),
+                one_of("smooth_schedule", self.smooth_schedule, SMOOTH_SCHEDULES),
                 ("smooth_steps", self.smooth_steps >= 1, "must be at least 1"),
-                _one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
             ]
         )
@@ -175,10 +213,15 @@ class LOZOConfig(MeZOConfig):
     interval: int = 50
     divide_by_rank: bool = False
 
+    @property
+    def low_rank(self) -> bool:
+        """True."""
+        return True
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         why = "must be gaussian: U and V are; they are small, and signs would save no time"
-        return super().problems() + _failed(
+        return super().problems() + failed(
             [
                 ("rank", self.rank >= 1, "must be at least 1"),
                 ("interval", self.interval >= 1, "must be at least 1"),
@@ -188,7 +231,7 @@ class LOZOConfig(MeZOConfig):
 
 
 @dataclass
-class BSZOConfig(MethodConfig):
+class BSZOConfig(ZerothOrderConfig):
     """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
 
     Attributes:
@@ -228,7 +271,7 @@ class BSZOConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed(
+        return super().problems() + failed(
             [
                 ("eps", self.eps > 0, "must be greater than 0"),
                 ("k", self.k >= 1, "must be at least 1"),
@@ -239,7 +282,7 @@ class BSZOConfig(MethodConfig):
                 ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
                 ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-                _one_of("directions", self.directions, DIRECTIONS),
+                one_of("directions", self.directions, DIRECTIONS),
             ]
         )
 
@@ -273,7 +316,7 @@ class AdamConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed(
+        return failed(
             [
                 ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
                 ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
@@ -300,7 +343,7 @@ class SGDConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed(
+        return failed(
             [
                 ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
                 ("weight_decay", self.weight_decay >= 0, "must be at least 0"),

@@ -124,3 +124,7 @@ class HiZOO(ZOOptimizer):
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = (bend, self.smooth, 2 * self.eps**2, in_float32)
         self.carry_out(lambda lr: HiZOOChange(z, self.h, -lr * slope, *scalars))
+
+    def slope(self, record: Record) -> float:
+        """Returns c."""
+        return record[0]

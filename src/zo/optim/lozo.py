@@ -39,13 +39,18 @@ class LOZO(MeZO):
         self.rank = config.rank
         self.interval = config.interval
         self.update_scale = 1.0 / config.rank if config.divide_by_rank else 1.0
+        self.renew_subspace()
         self._use_subspace()
 
     def direction(self, i: int = 0) -> LowRank:
-        """Returns direction `i` of the current step: U new, V as old as the interval says."""
+        """Returns direction `i` of the current step."""
+        return self.direction_at(self.step_index, i)
+
+    def direction_at(self, step: int, i: int = 0) -> LowRank:
+        """Returns direction `i` of a step: U new, V as old as the interval says."""
         return LowRank(
-            u=NoiseKey(self.seed, PERTURBATION, self.step_index, i),
-            v=NoiseKey(self.seed, SUBSPACE, self.step_index // self.interval, i),
+            u=NoiseKey(self.seed, PERTURBATION, step, i),
+            v=NoiseKey(self.seed, SUBSPACE, step // self.interval, i),
             rank=self.rank,
             engine=self.params.engine,
         )
@@ -55,7 +60,11 @@ class LOZO(MeZO):
         super().advance(record)
         if self.step_index % self.interval == 0:
             self.params.fold()
+            self.renew_subspace()
             self._use_subspace()
+
+    def renew_subspace(self) -> None:
+        """Makes what is kept for an interval and not drawn again at each use: nothing."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`."""

@@ -41,9 +41,11 @@ class MeZO(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes along this step's directions."""
-        z = [self.direction(i) for i in range(self.n)]
+        along = [self.along(i) for i in range(self.n)]
         signs = (1.0, -1.0) if self.two_sided else (1.0,)
-        places: list[Terms] = [[(sign * self.eps, z_i)] for z_i in z for sign in signs]
+        places: list[Terms] = [
+            [(sign * self.eps * c, z) for c, z in terms] for terms in along for sign in signs
+        ]
         losses = self.params.measure(loss_fn, [places if self.two_sided else [[], *places]])
         if self.two_sided:
             pairs = list(zip(losses[::2], losses[1::2], strict=True))
@@ -60,3 +62,7 @@ class MeZO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i z_i + λ θ)."""
         self.move(lambda lr: [(-lr * c / self.n, self.direction(i)) for i, c in enumerate(record)])
+
+    def along(self, i: int) -> Terms:
+        """Returns direction `i` of the current step as the sum that probes are displaced along."""
+        return [(1.0, self.direction(i))]

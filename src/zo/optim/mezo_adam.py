@@ -31,7 +31,7 @@ from zo.optim.kernels import AdamScalars, kernels
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Terms, fused
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, UpdateTarget
+from zo.weights.updates import ParameterUpdate, UpdateTarget, combined
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,11 @@ class AdamStep:
     correction2: float
     eps: float
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the step's part for tensor `i`, float32; not finite where the moments' dtype is too narrow."""
         denominator = self.v[i].sqrt().div_(math.sqrt(self.correction2)).add_(self.eps)
-        return (self.m[i] / self.correction1).div_(denominator).float()
+        step = (self.m[i] / self.correction1).div_(denominator).float()
+        return step if rows is None else step[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +80,7 @@ class AdamChange(ParameterUpdate):
     def terms(self, i: int, p: Tensor) -> Terms:
         """Moves the moments for tensor `i` and returns what θ moves by."""
         m, v = self.step.m[i], self.step.v[i]
-        (c, z), *others = self.gradient
-        g = z.sample(i, p).mul_(c)
-        for c, z in others:
-            g.add_(z.sample(i, p), alpha=c)
-        g = g.to(m.dtype)
+        g = combined(self.gradient, i, p).to(m.dtype)
         m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
         v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         return [(self.coefficient, self.step)]

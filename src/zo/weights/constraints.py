@@ -10,6 +10,7 @@ class Constraints(NamedTuple):
     Attributes:
         exact: Whether a probe leaves θ's bits as they were.
         low_rank: Whether it probes and moves along directions of low rank alone.
+        knows_theta: Whether a probe knows the weights that it displaces: False where it displaces them in place.
         decay: Whether the update can decay the weights.
         roundings: How its updates can be rounded.
         graphs: Whether a recorded forward pass measures its probes: False where Python code displaces the weights
@@ -18,6 +19,7 @@ class Constraints(NamedTuple):
 
     exact: bool = False
     low_rank: bool = False
+    knows_theta: bool = False
     decay: bool = True
     roundings: tuple[str, ...] = ("nearest", "stochastic", "compensated")
     graphs: bool = True
@@ -26,8 +28,8 @@ class Constraints(NamedTuple):
 RESTORE_POLICIES = {
     "subtract": Constraints(),
     "merged": Constraints(),
-    "snapshot": Constraints(exact=True),
-    "streamed": Constraints(exact=True, graphs=False),
+    "snapshot": Constraints(exact=True, knows_theta=True),
+    "streamed": Constraints(exact=True, knows_theta=True, graphs=False),
     "factors": Constraints(
         exact=True, low_rank=True, decay=False, roundings=("nearest",), graphs=False
     ),
@@ -44,6 +46,7 @@ def conflicts(
     half: bool = True,
     philox: bool = True,
     low_rank: bool = True,
+    reads_weights: bool = False,
     decay: float = 0.0,
     graphs: bool = False,
 ) -> Iterator[tuple[str, str]]:
@@ -54,13 +57,19 @@ def conflicts(
         rounding: How updates are rounded.
         half: Whether all weights are bfloat16 or float16.
         philox: Whether the noise is Philox's.
-        low_rank: Whether the method moves along directions of low rank.
+        low_rank: Whether the method moves along directions of low rank, whose right factor it keeps.
+        reads_weights: Whether the method's directions depend on the weights.
         decay: The method's weight decay.
         graphs: Whether forward passes are recorded and repeated.
     """
     policy = RESTORE_POLICIES[restore]
     if policy.low_rank and not low_rank:
-        yield "restore", "goes with optimizer=lozo alone, whose directions are of low rank"
+        right = f"{restore} needs a method whose directions are all of low rank, such as lozo"
+        yield "restore", right
+    if reads_weights and not policy.knows_theta:
+        allowed = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.knows_theta)
+        right = f"must be one of {allowed}: the method's directions depend on θ, which {restore} probes overwrite"
+        yield "restore", right
     if rounding not in policy.roundings:
         right = f"must be nearest with restore={restore}, which adds updates up in float32"
         yield "rounding", right

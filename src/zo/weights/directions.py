@@ -1,6 +1,6 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -16,10 +16,15 @@ TORCH = engine("torch")
 class Direction(Protocol):
     """A vector over all trainable tensors, produced one tensor at a time."""
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the direction's part for tensor `i`: float32, shape and device of `p`.
 
         Every call with the same `i` returns the same values.
+
+        Args:
+            i: Position of the tensor.
+            p: The tensor at θ.
+            rows: (r,), int64: returns these rows of a matrix alone, (r, columns).
         """
         ...
 
@@ -45,10 +50,13 @@ class Gaussian:
     key: NoiseKey
     engine: Engine = TORCH
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns z's part for tensor `i`, float32."""
+        if rows is not None and isinstance(self.engine, PhiloxEngine):
+            return self.engine.normal_(_rows_of(p, rows), self.key, i, rows=rows)
         out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
-        return self.engine.normal_(out, self.key, i)
+        self.engine.normal_(out, self.key, i)
+        return out if rows is None else out[rows]
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,13 @@ class Rademacher:
     key: NoiseKey
     engine: Engine = TORCH
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the signs of tensor `i`, float32."""
+        if rows is not None and isinstance(self.engine, PhiloxEngine):
+            return self.engine.rademacher_(_rows_of(p, rows), self.key, i, rows=rows)
         out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
-        return self.engine.rademacher_(out, self.key, i)
+        self.engine.rademacher_(out, self.key, i)
+        return out if rows is None else out[rows]
 
 
 FULL_SIZE: dict[str, type[Gaussian] | type[Rademacher]] = {
@@ -92,9 +103,26 @@ class Preconditioned:
     z: Direction
     h: Sequence[Tensor]
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns z / √H for tensor `i`, float32, or float64 where H is."""
-        return self.z.sample(i, p) / at_least_float32(self.h[i]).sqrt()
+        h = self.h[i] if rows is None else self.h[i][rows]
+        return self.z.sample(i, p, rows) / at_least_float32(h).sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A direction whose values are kept, such as a momentum.
+
+    Attributes:
+        parts: One tensor per trainable one, by its position; of any floating dtype, read at each call.
+    """
+
+    parts: Sequence[Tensor] | Mapping[int, Tensor]
+
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Returns the values for tensor `i`, float32, or float64 where they are; not a copy where they are float32."""
+        part = self.parts[i]
+        return at_least_float32(part if rows is None else part[rows])
 
 
 @dataclass(frozen=True)
@@ -118,18 +146,23 @@ class LowRank:
     scale: float = 1.0
     engine: Engine = TORCH
 
-    def sample(self, i: int, p: Tensor) -> Tensor:
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns U Vᵀ, or z, for tensor `i`, float32."""
         if p.dim() < 2:
             return Gaussian(self.u, self.engine).sample(i, p)
-        left, right = self.left(i, p), self.right(i, p)
-        # No matrix product: TF32 or a library would decide its rounding.
-        out = left[0, :, None] * right[0]  # (rows, columns)
-        for u_r, v_r in zip(left[1:], right[1:], strict=True):
-            out.addcmul_(u_r[:, None], v_r)
+        left = self.left(i, p)
+        out = self.product(left if rows is None else left[:, rows], self.right(i, p))
         if self.scale != 1.0:
             out.mul_(self.scale)
-        return out.view(p.shape)
+        return out.view(p.shape) if rows is None else out
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Returns the product of Uᵀ and Vᵀ, (rows, columns): sums of outer products, term by term."""
+        # No matrix product: TF32 or a library would decide its rounding.
+        out = left[0, :, None] * right[0]
+        for u_r, v_r in zip(left[1:], right[1:], strict=True):
+            out.addcmul_(u_r[:, None], v_r)
+        return out
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns Uᵀ for tensor `i`, (rank, rows), float32."""
@@ -140,6 +173,11 @@ class LowRank:
         """Returns Vᵀ for tensor `i`, (rank, columns), float32."""
         shape = (self.rank, p.numel() // p.shape[0])
         return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.v, i)
+
+
+def _rows_of(p: Tensor, rows: Tensor) -> Tensor:
+    """Returns an empty float32 matrix for so many rows of `p`."""
+    return p.new_empty(len(rows), p.shape[1], dtype=torch.float32)
 
 
 class Fused(NamedTuple):

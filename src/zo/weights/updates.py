@@ -153,6 +153,15 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
     else:
         total = at_least_float32(theta[rows])
         for c, z in terms:
-            total.add_(z.sample(i, theta)[rows], alpha=c)
+            total.add_(z.sample(i, theta, rows), alpha=c)
         some = total.to(theta.dtype)
     out.index_copy_(0, rows, some)
+
+
+def combined(terms: Terms, i: int, p: Tensor) -> Tensor:
+    """Returns Σ c_j z_j for tensor `i`, `p` at θ, in a tensor of its own: float32, or float64 where a direction is."""
+    (c, z), *others = terms
+    total = z.sample(i, p) * c
+    for c, z in others:
+        total.add_(z.sample(i, p), alpha=c)
+    return total

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
-from zo.weights.directions import Direction, LowRank, Terms
+from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.restore.base import BranchedLoss, LossFn, RestorePolicy
 from zo.weights.storage import storage_key
 from zo.weights.updates import add_
@@ -76,6 +75,7 @@ class Factors(RestorePolicy):
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Draws the V of all directions that θ moves along from now on; A is 0, or was made with these."""
         slices, width = dict[NoiseKey, slice](), 0
+        directions = list({z.v: z for z in directions}.values())
         for z in directions:
             slices[z.v] = slice(width, width := width + z.rank)
         if slices != self._slices:
@@ -127,7 +127,7 @@ class Factors(RestorePolicy):
             self._add_left(self.a, terms, drawn)
             self._moved |= any(c != 0.0 for c, _ in terms)
             self._drawn = {}
-            rest = [(c, _Drawn(drawn[_low_rank(z).u])) for c, z in terms]
+            rest = [(c, Stored(drawn[_low_rank(z).u])) for c, z in terms]
             for i in self._vectors:
                 add_(self._tensors[i], self._tensors[i], i, rest)
 
@@ -306,16 +306,6 @@ class Factors(RestorePolicy):
             raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self._count} branches")
         parts: Tensor = x.unflatten(0, (self._count, -1))
         return parts
-
-
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A direction whose parts are there, one per tensor."""
-
-    parts: Sequence[Tensor]
-
-    def sample(self, i: int, p: Tensor) -> Tensor:
-        return self.parts[i]
 
 
 def _low_rank(z: Direction) -> LowRank:

@@ -1,0 +1,122 @@
+"""Settings of the methods whose directions are of low rank, beside LOZO. Imports no torch."""
+
+from dataclasses import dataclass
+
+from zo.optim.config import LOZOConfig, MeZOConfig, Problems, failed, one_of
+
+MSIGNS = ("newton_schulz", "svd")
+VARIANTS = ("sgd", "momentum", "adam")
+ONE = "must be 1: the momentum is along one direction"
+
+
+@dataclass
+class LOZOMConfig(LOZOConfig):
+    """Settings of LOZO-M: those of LOZO, and of the momentum.
+
+    Attributes:
+        momentum: β in [0, 1); 0 is LOZO.
+    """
+
+    name: str = "lozo_m"
+    eps: float = 1e-3
+    momentum: float = 0.9
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"), ("n", self.n == 1, ONE)]
+        )
+
+
+@dataclass
+class SubZeroConfig(LOZOConfig):
+    """Settings of SubZero: those of MeZO, and of its subspaces.
+
+    Attributes:
+        rank: r ≥ 1, of both bases.
+        interval: Steps, ≥ 1, for which both bases are kept.
+        divide_by_rank: False alone.
+    """
+
+    name: str = "subzero"
+    eps: float = 1e-3
+    rank: int = 48
+    interval: int = 1000
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        right = "must be false: the directions are scaled to entries of variance 1"
+        return super().problems() + failed([("divide_by_rank", not self.divide_by_rank, right)])
+
+
+@dataclass
+class TeZOConfig(SubZeroConfig):
+    """Settings of TeZO: those of MeZO, of its factors, and of its moments.
+
+    Attributes:
+        rank: r ≥ 1.
+        interval: Steps, ≥ 1, for which both factors are kept; the paper keeps them for good.
+        variant: What moves along the factors: τ itself (`sgd`), its momentum, or Adam's step.
+        beta1: β₁ in [0, 1), of `momentum` and `adam`.
+        beta2: β₂ in [0, 1), of `adam`.
+        adam_eps: δ > 0, of `adam`.
+    """
+
+    name: str = "tezo"
+    eps: float = 1e-3
+    rank: int = 24
+    interval: int = 2**31 - 1
+    variant: str = "sgd"
+    beta1: float = 0.9
+    beta2: float = 0.99
+    adam_eps: float = 1e-8
+
+    @property
+    def low_rank(self) -> bool:
+        """False with Adam, whose step is a quotient of products of low rank."""
+        return self.variant != "adam"
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                one_of("variant", self.variant, VARIANTS),
+                ("n", self.n == 1 or self.variant == "sgd", ONE),
+                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+            ]
+        )
+
+
+@dataclass
+class ZOMuonConfig(MeZOConfig):
+    """Settings of ZO-Muon: those of MeZO, and of its subspaces.
+
+    Attributes:
+        rank: r ≥ 1.
+        interval: Steps, ≥ 1, for which P is kept.
+        vector_lr: Learning rate of biases and norms over that of matrices, ≥ 0.
+        msign: How the estimate is orthogonalised: by `newton_schulz` in five steps, or by `svd`.
+    """
+
+    name: str = "zo_muon"
+    eps: float = 1e-3
+    two_sided: bool = False
+    n: int = 4
+    rank: int = 64
+    interval: int = 100
+    vector_lr: float = 1e-5
+    msign: str = "newton_schulz"
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                ("rank", self.rank >= 1, "must be at least 1"),
+                ("interval", self.interval >= 1, "must be at least 1"),
+                one_of("msign", self.msign, MSIGNS),
+                ("vector_lr", self.vector_lr >= 0, "must be at least 0"),
+                ("directions", self.directions == "gaussian", "must be gaussian: Ψ is"),
+            ]
+        )

@@ -1,0 +1,167 @@
+"""Settings of the variants of MeZO: other steps along the directions that it measures. Imports no torch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from zo.optim.config import STATE_DTYPES, MeZOConfig, Problems, failed, one_of
+
+
+@dataclass
+class ZOSignConfig(MeZOConfig):
+    """Settings of ZO-Sign: those of MeZO."""
+
+    name: str = "zo_sign"
+    eps: float = 1e-3
+
+
+@dataclass
+class ZOMomentumConfig(MeZOConfig):
+    """Settings of ZO-Momentum: those of MeZO, and of the momentum.
+
+    Attributes:
+        momentum: β in [0, 1); 0 is MeZO.
+        state_dtype: Of m: `param`, the parameters' own, or `float32`.
+    """
+
+    name: str = "zo_momentum"
+    eps: float = 1e-3
+    momentum: float = 0.9
+    state_dtype: str = "param"
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
+                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+            ]
+        )
+
+
+@dataclass
+class ZOConservativeConfig(MeZOConfig):
+    """Settings of ZO-Conservative: those of MeZO."""
+
+    name: str = "zo_conservative"
+    eps: float = 1e-3
+
+
+@dataclass
+class SparseMeZOConfig(MeZOConfig):
+    """Settings of Sparse-MeZO: those of MeZO, and which weights move.
+
+    Attributes:
+        share: Of each tensor, in (0, 1]: the smallest weights, by absolute value, at the start.
+    """
+
+    name: str = "sparse_mezo"
+    eps: float = 1e-3
+    share: float = 0.25
+
+    reads_weights: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed([("share", 0 < self.share <= 1, "must be in (0, 1]")])
+
+
+@dataclass
+class ConMeZOConfig(MeZOConfig):
+    """Settings of ConMeZO: those of MeZO, and of the cone.
+
+    Attributes:
+        angle: ϑ in [0, π/2], radians, between z and m: π/2 is MeZO.
+        beta: β* in [0, 1), from step `hold + ramp` on.
+        beta_start: β₀ in [0, 1), for the first `hold` steps.
+        hold: t₀ ≥ 0.
+        ramp: t₁ ≥ 1.
+        state_dtype: Of m: `param`, the parameters' own, or `float32`.
+    """
+
+    name: str = "conmezo"
+    eps: float = 1e-3
+    angle: float = 1.35
+    beta: float = 0.99
+    beta_start: float = 0.1
+    hold: int = 200
+    ramp: int = 1800
+    state_dtype: str = "float32"
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                ("n", self.n == 1, "must be 1: the cone has one direction"),
+                ("angle", 0 <= self.angle <= 1.5708, "must be in [0, π/2]"),
+                ("beta", 0 <= self.beta < 1, "must be in [0, 1)"),
+                ("beta_start", 0 <= self.beta_start < 1, "must be in [0, 1)"),
+                ("hold", self.hold >= 0, "must be at least 0"),
+                ("ramp", self.ramp >= 1, "must be at least 1"),
+                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
+            ]
+        )
+
+
+@dataclass
+class AdaMeZOConfig(MeZOConfig):
+    """Settings of AdaMeZO: those of MeZO, and of its moments.
+
+    Attributes:
+        window: h ≥ 1, steps.
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0.
+        scale: s > 0, beside the learning rate.
+    """
+
+    name: str = "adamezo"
+    eps: float = 1e-3
+    window: int = 10
+    beta1: float = 0.7
+    beta2: float = 0.9
+    adam_eps: float = 1e-5
+    scale: float = 100.0
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                ("n", self.n == 1, "must be 1: the window has one slope per step"),
+                ("window", 1 <= self.window <= 1024, "must be in 1 to 1024"),
+                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+                ("scale", self.scale > 0, "must be greater than 0"),
+            ]
+        )
+
+
+@dataclass
+class FZOOConfig(MeZOConfig):
+    """Settings of FZOO: those of MeZO with one-sided differences.
+
+    Attributes:
+        n: N ≥ 2, directions per step.
+        std_floor: ≥ 0; a step whose losses' standard deviation is at most this multiple of |f₀| is left out.
+    """
+
+    name: str = "fzoo"
+    eps: float = 1e-4
+    two_sided: bool = False
+    n: int = 8
+    directions: str = "rademacher"
+    std_floor: float = 1e-7
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + failed(
+            [
+                (
+                    "two_sided",
+                    not self.two_sided,
+                    "must be false: f₀ is the base of all differences",
+                ),
+                ("n", self.n != 1, "must be at least 2, for a standard deviation"),
+                ("std_floor", self.std_floor >= 0, "must be at least 0"),
+            ]
+        )

@@ -1,0 +1,120 @@
+"""TeZO: low-rank directions whose factors stay, so that a step draws, and moments keep, r numbers per matrix.
+
+    once, for every parameter of m × n:  U ~ N(0, I), m × r;  V ~ N(0, I), n × r
+    τ ~ N(0, I_r);  D = U diag(τ) Vᵀ / √r        (biases and norms: D = τ ~ N(0, I))
+    c = (L(θ + ε D) − L(θ − ε D)) / 2ε
+    `variant`  sgd:       θ ← θ − η c D
+               momentum:  a ← β₁ a + (1 − β₁) c τ;   θ ← θ − η U diag(a) Vᵀ / √r
+               adam:      a as there;  b ← β₂ b + (1 − β₂) c² τ²;  â, b̂ corrected for their start at 0 as in Adam
+                          θ ← θ − η (U diag(â) Vᵀ) / (√((U∘U) diag(b̂) (V∘V)ᵀ) + δ), both products with their 1/√r
+    each with − η λ θ        λ: `weight_decay`, not on biases and norms
+
+Cost: 2 forward passes per step; state: none (sgd), r numbers per matrix and a copy of biases and norms (momentum), or
+twice that (adam), float32. Passes over the weights: 4 (`restore=subtract`), each a product of two thin matrices; U and
+V are drawn again from their keys, r (m + n) normals. Under `restore=factors` as LOZO, but not with Adam.
+
+Source: Sun et al. 2025, "TeZO: Empowering the Low-Rankness on the Temporal Dimension in the Zeroth-Order Optimization
+for Fine-tuning LLMs"; by a secondary rendering of its formulas.
+
+Deviations: could not be verified: the paper's choice of r by layer (here one r), β₁, β₂, δ, whether its moments are
+corrected, and the form of TeZO-Adam's denominator, which here leaves out the products of different columns. The factor
+1/√r makes the entries' variance 1, so that ε and η mean what they mean in MeZO. `n` > 1 (sgd) is ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
+from zo.optim.base import Record
+from zo.optim.config_low_rank import TeZOConfig
+from zo.optim.lozo import LOZO
+from zo.weights.directions import Stored, Terms
+from zo.weights.space import ParameterSpace
+from zo.weights.subspaces import Temporal, kept_left
+from zo.weights.updates import ParameterUpdate
+
+
+@dataclass(frozen=True, eq=False)
+class TemporalAdamUpdate(ParameterUpdate):
+    """θ moves by the quotient of both moments, made from their coefficients.
+
+    Attributes:
+        z: The direction, for U and V.
+        a: â of each tensor, (r,), or its own shape.
+        b: b̂.
+        eps: δ.
+        coefficient: Of the quotient.
+    """
+
+    z: Temporal
+    a: Sequence[Tensor]
+    b: Sequence[Tensor]
+    eps: float
+    coefficient: float
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Returns the term of tensor `i`."""
+        a, b = self.a[i], self.b[i]
+        if p.dim() > 1:
+            u, v = self.z.factor(i, p), self.z.right(i, p)  # (r, m), (r, n)
+            a = self.z.product(u * a[:, None], v).mul_(self.z.scale).view(p.shape)
+            b = self.z.product(u**2 * b[:, None], v**2).mul_(self.z.scale**2).view(p.shape)
+        return [(self.coefficient, Stored({i: a / (b.sqrt() + self.eps)}))]
+
+
+class TeZO(LOZO):
+    """θ ← θ − η U diag(c τ, its momentum or its Adam step) Vᵀ / √r."""
+
+    config: TeZOConfig
+
+    def __init__(self, params: ParameterSpace, config: TeZOConfig, *, lr: float, seed: int):
+        super().__init__(params, config, lr=lr, seed=seed)
+        self.update_scale = config.rank**-0.5
+        for name in {"sgd": (), "momentum": ("a",), "adam": ("a", "b")}[config.variant]:
+            self.state[f"tau_{name}"] = [
+                p.new_zeros(self.rank if p.dim() > 1 else p.shape, dtype=torch.float32)
+                for p in params.tensors
+            ]
+
+    def direction_at(self, step: int, i: int = 0) -> Temporal:
+        """Returns direction `i` of a step: τ new, U and V the same as ever."""
+        interval = step // self.interval
+        return Temporal(
+            u=NoiseKey(self.seed, PERTURBATION, step, i),
+            v=NoiseKey(self.seed, SUBSPACE, interval, 1),
+            rank=self.rank,
+            scale=self.rank**-0.5,
+            engine=self.params.engine,
+            kept=NoiseKey(self.seed, SUBSPACE, interval, 0),
+        )
+
+    def apply(self, record: Record) -> None:
+        """Moves the moments of c τ, and θ by what the variant makes of them."""
+        if self.config.variant == "sgd":
+            super().apply(record)
+            return
+        (c,), z, beta1, beta2 = (
+            record,
+            self.direction_at(self.step_index),
+            self.config.beta1,
+            self.config.beta2,
+        )
+        a, tensors = self.state["tau_a"], self.params.tensors
+        tau = [z.coefficients(i, p) for i, p in enumerate(tensors)]
+        for a_p, tau_p in zip(a, tau, strict=True):
+            a_p.mul_(beta1).add_(tau_p, alpha=(1 - beta1) * c)
+        if self.config.variant == "momentum":
+            left = [
+                z.factor(i, p) * a[i][:, None] if p.dim() > 1 else a[i]
+                for i, p in enumerate(tensors)
+            ]
+            self.move(lambda lr: [(-lr, kept_left(z, left))])
+            return
+        b, t = self.state["tau_b"], self.step_index + 1
+        for b_p, tau_p in zip(b, tau, strict=True):
+            b_p.mul_(beta2).add_(tau_p * tau_p, alpha=(1 - beta2) * c * c)
+        a_hat, b_hat = [x / (1 - beta1**t) for x in a], [x / (1 - beta2**t) for x in b]
+        self.carry_out(lambda lr: TemporalAdamUpdate(z, a_hat, b_hat, self.config.adam_eps, -lr))

@@ -1,0 +1,125 @@
+"""ZO-Muon: slopes in a random row subspace of each matrix, and a step along their orthogonalised estimate.
+
+    every `interval` steps, for every matrix of m × n:  P, m × r, orthonormal columns, uniformly random
+    f₀ = L(θ);  for i = 1 … N:  Ψ_i ~ N(0, I), r × n;  c_i = (L(θ + ε P Ψ_i) − f₀) / ε     (all matrices at once)
+    G = 1/N Σ_i c_i Ψ_i;  W ← W − η (P msign(G) + λ W)         msign(X): X with all singular values 1
+    biases and norms: z_i ~ N(0, I) in the same probes;  w ← w − η ρ/N Σ_i c_i z_i        ρ: `vector_lr`
+
+Cost: 1 + N forward passes per step; state: P, m r values of each matrix, float32. Passes over the weights: N + 2
+(`restore=subtract`), each a product of two thin matrices; r n normals for a matrix. `msign` is five steps of
+Newton-Schulz, whose singular values end between about 0.7 and 1.2, or `svd`, exact. η is the spectral norm of a step.
+
+Source: "Powering Up Zeroth-Order Training via Subspace Gradient Orthogonalization" (ZO-Muon), arXiv 2602.17155, by its
+released code's settings; Newton-Schulz coefficients of Jordan et al. 2024, "Muon".
+
+Deviations: P is the same in all N probes of a step; in the released code each sample draws P anew on a step that
+refreshes it (docs/deviations.md). Newton-Schulz runs in float32, not in the weights' dtype. P is not scaled by √(m/r):
+a probe is √(r/m) of the length of MeZO's. ρ is relative to η, where the released code has a constant 1e-7.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
+from zo.optim.base import Record
+from zo.optim.config_low_rank import ZOMuonConfig
+from zo.optim.mezo import MeZO
+from zo.weights.directions import Stored, Terms
+from zo.weights.space import ParameterSpace
+from zo.weights.subspaces import RowSubspace, orthonormal
+from zo.weights.updates import ParameterUpdate
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of a X + b (X Xᵀ) X + c (X Xᵀ)² X."""
+
+
+def msign(x: Tensor, method: str) -> Tensor:
+    """Returns the nearest matrix with orthonormal rows (columns where it is tall), (r, n); zeros stay zeros."""
+    norm = x.norm()
+    if norm == 0 or not torch.isfinite(norm):
+        return x
+    if method == "svd":
+        u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
+        return (u @ vh).float()
+    wide = x.shape[0] <= x.shape[1]
+    y = (x if wide else x.mT) / norm
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(5):
+        square = y @ y.mT
+        y = a * y + (b * square + c * square @ square) @ y
+    return y if wide else y.mT
+
+
+@dataclass(frozen=True, eq=False)
+class MuonUpdate(ParameterUpdate):
+    """Matrices move by a multiple of P msign(G), vectors along their slopes.
+
+    Attributes:
+        slopes: (c_i / N, direction i).
+        lr: η.
+        vector_lr: ρ.
+        method: Of `msign`.
+    """
+
+    slopes: Sequence[tuple[float, RowSubspace]]
+    lr: float
+    vector_lr: float
+    method: str
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Returns the terms of tensor `i`."""
+        if p.dim() < 2:
+            return [(-self.lr * self.vector_lr * c, z) for c, z in self.slopes]
+        (c, z), *others = self.slopes
+        r = min(z.rank, p.shape[0])  # P has no more columns
+        g = z.right(i, p)[:r] * c
+        for c, z in others:
+            g.add_(z.right(i, p)[:r], alpha=c)
+        step = z.product(z.left(i, p)[:r], msign(g, self.method)).view(p.shape)
+        return [(-self.lr, Stored({i: step}))]
+
+
+class ZOMuon(MeZO):
+    """W ← W − η P msign(1/N Σ c_i Ψ_i)."""
+
+    config: ZOMuonConfig
+
+    def __init__(self, params: ParameterSpace, config: ZOMuonConfig, *, lr: float, seed: int):
+        super().__init__(params, config, lr=lr, seed=seed)
+        self._renew_subspace()
+
+    def direction_at(self, step: int, i: int = 0) -> RowSubspace:
+        """Returns direction `i` of a step of the current interval."""
+        return RowSubspace(
+            u=NoiseKey(self.seed, PERTURBATION, step, i),
+            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 0),
+            rank=self.config.rank,
+            engine=self.params.engine,
+            p=self.state["p"],
+        )
+
+    def apply(self, record: Record) -> None:
+        """W ← W − η (P msign(G) + λ W)."""
+        slopes = [(c / self.n, self.direction_at(self.step_index, i)) for i, c in enumerate(record)]
+        rho, method = self.config.vector_lr, self.config.msign
+        self.carry_out(lambda lr: MuonUpdate(slopes, lr, rho, method))
+
+    def advance(self, record: Record) -> None:
+        """Applies the update and goes on to the next step, where an interval ends with a new P."""
+        super().advance(record)
+        if self.step_index % self.config.interval == 0:
+            self._renew_subspace()
+
+    def _renew_subspace(self) -> None:
+        """Draws P of the current interval."""
+        key = NoiseKey(self.seed, SUBSPACE, self.step_index // self.config.interval, 0)
+        rank, engine = self.config.rank, self.params.engine
+        self.state["p"] = [
+            orthonormal(engine, key, i, p.shape[0], rank, p)
+            if p.dim() > 1
+            else p.new_zeros(0, dtype=torch.float32)
+            for i, p in enumerate(self.params.tensors)
+        ]

@@ -1,0 +1,149 @@
+"""Directions of low rank in subspaces that are kept for a while: U Vᵀ with one factor, or both, fixed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zo.noise import Engine, NoiseKey
+from zo.weights.directions import LowRank
+
+
+@dataclass(frozen=True)
+class MatrixProduct(LowRank):
+    """U Vᵀ by a matrix product: for ranks at which a sum of outer products would take longer than drawing z.
+
+    The product's last bits are those of the device's library.
+    """
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Returns the product of Uᵀ and Vᵀ, (rows, columns)."""
+        return left.mT @ right
+
+
+@dataclass(frozen=True)
+class Projected(MatrixProduct):
+    """P Z Qᵀ, scaled to entries of variance 1: P and Q kept, Z ~ N(0, I), rank × rank, drawn from `u`.
+
+    Attributes:
+        p: Pᵀ of each tensor, (rank, rows), orthonormal rows.
+        q: Qᵀ of each tensor, (rank, columns), orthonormal rows.
+    """
+
+    p: Sequence[Tensor] = field(default=(), compare=False)
+    q: Sequence[Tensor] = field(default=(), compare=False)
+
+    def left(self, i: int, p: Tensor) -> Tensor:
+        """Returns (P Z)ᵀ √(mn) / r of tensor `i`, (rank, rows)."""
+        z = p.new_empty((self.rank, self.rank), dtype=torch.float32)
+        m, n = p.shape[0], p.numel() // p.shape[0]
+        scale = (m * n / (min(self.rank, m) * min(self.rank, n))) ** 0.5
+        return self.engine.normal_(z, self.u, i).mT @ self.p[i] * scale
+
+    def right(self, i: int, p: Tensor) -> Tensor:
+        """Returns Qᵀ of tensor `i`, (rank, columns)."""
+        return self.q[i]
+
+
+@dataclass(frozen=True)
+class RowSubspace(MatrixProduct):
+    """P Ψ: P kept, Ψ ~ N(0, I), rank × columns, drawn from `u`.
+
+    Attributes:
+        p: Pᵀ of each tensor, (rank, rows), orthonormal rows.
+    """
+
+    p: Sequence[Tensor] = field(default=(), compare=False)
+
+    def left(self, i: int, p: Tensor) -> Tensor:
+        """Returns Pᵀ of tensor `i`, (rank, rows)."""
+        return self.p[i]
+
+    def right(self, i: int, p: Tensor) -> Tensor:
+        """Returns Ψ of tensor `i`, (rank, columns)."""
+        shape = (self.rank, p.numel() // p.shape[0])
+        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.u, i)
+
+
+@dataclass(frozen=True)
+class Temporal(MatrixProduct):
+    """U diag(τ) Vᵀ: U and V drawn from keys that stay, τ ~ N(0, I) of length `rank` from `u`.
+
+    Attributes:
+        kept: Key of U.
+    """
+
+    kept: NoiseKey = field(kw_only=True)
+
+    def left(self, i: int, p: Tensor) -> Tensor:
+        """Returns (U diag(τ))ᵀ of tensor `i`, (rank, rows)."""
+        return self.factor(i, p).mul_(self.coefficients(i, p)[:, None])
+
+    def factor(self, i: int, p: Tensor) -> Tensor:
+        """Returns Uᵀ of tensor `i`, (rank, rows)."""
+        shape = (self.rank, p.shape[0])
+        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.kept, i)
+
+    def coefficients(self, i: int, p: Tensor) -> Tensor:
+        """Returns τ of tensor `i`, (rank,), or z where it has fewer than two dimensions."""
+        if p.dim() < 2:
+            return self.sample(i, p)
+        return self.engine.normal_(p.new_empty(self.rank, dtype=torch.float32), self.u, i)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLeft(LowRank):
+    """A low-rank direction whose left factor is state: N Vᵀ, and as it is where a tensor is no matrix.
+
+    Attributes:
+        of: The direction whose V, rank and product it has.
+        parts: Nᵀ of each tensor, (rank, rows), or its values where it is no matrix.
+    """
+
+    of: LowRank = field(kw_only=True)
+    parts: Sequence[Tensor] = field(kw_only=True)
+
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Returns N Vᵀ, or the values, for tensor `i`, float32."""
+        return self.parts[i] if p.dim() < 2 else super().sample(i, p, rows)
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Returns the product as `of` makes it."""
+        return self.of.product(left, right)
+
+    def left(self, i: int, p: Tensor) -> Tensor:
+        """Returns Nᵀ of tensor `i`, (rank, rows)."""
+        return self.parts[i]
+
+    def right(self, i: int, p: Tensor) -> Tensor:
+        """Returns Vᵀ of tensor `i`, (rank, columns)."""
+        return self.of.right(i, p)
+
+
+def kept_left(of: LowRank, parts: Sequence[Tensor]) -> KeptLeft:
+    """Returns the direction with another left factor."""
+    return KeptLeft(of.u, of.v, of.rank, of.scale, of.engine, of=of, parts=parts)
+
+
+def orthonormal(
+    engine: Engine, key: NoiseKey, i: int, length: int, rank: int, like: Tensor
+) -> Tensor:
+    """Returns `rank` orthonormal rows, (rank, length): a uniformly random subspace; rows beyond `length` are 0.
+
+    QR of a Gaussian in float64 on the host, the signs of R's diagonal taken out, so that devices agree on it.
+
+    Args:
+        engine: Draws.
+        key: See `NoiseKey`.
+        i: Position of the tensor.
+        length: Of a row.
+        rank: Number of rows.
+        like: A tensor on the device of the result.
+    """
+    drawn = engine.normal_(like.new_empty((rank, length), dtype=torch.float32), key, i)
+    q, r = torch.linalg.qr(drawn[: min(rank, length)].mT.cpu().double())
+    basis = (q * r.diagonal().sign()).mT.float()  # (min(rank, length), length)
+    out = torch.zeros_like(drawn)
+    out[: len(basis)] = basis.to(out.device)
+    return out

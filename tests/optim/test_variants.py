@@ -1,0 +1,167 @@
+"""The methods beyond the paper's six: 50 steps beside plain renderings, and what each promises beyond the contract."""
+
+import itertools
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.plain_variants import RENDERINGS, Twin
+from zo.optim import OPTIMIZERS
+from zo.weights.space import ParameterSpace
+
+STEPS = 50
+
+
+class Bowl:
+    """½ Σ h (θ − t)² over a vector and a matrix, curvatures from 0.1 to 2, in float64 from the weights."""
+
+    def __init__(
+        self, restore: str = "snapshot", dtype: torch.dtype = torch.float32, scale: float = 1.0
+    ):
+        generator = torch.Generator().manual_seed(3)
+        shapes = {"v": (7,), "m": (6, 5)}
+        named = [(n, torch.randn(s, generator=generator)) for n, s in shapes.items()]
+        self.h = [torch.rand(t.shape, generator=generator).double() * 1.9 + 0.1 for _, t in named]
+        self.t = [torch.randn(t.shape, generator=generator).double() for _, t in named]
+        self.scale = scale
+        self.params = ParameterSpace([(n, t.to(dtype)) for n, t in named], restore)
+
+    def at(self, tensors: list[Tensor]) -> float:
+        parts = zip(tensors, self.h, self.t, strict=True)
+        return self.scale * sum(float((h * (p.double() - t) ** 2).sum()) for p, h, t in parts) / 2
+
+    def __call__(self) -> float:
+        return self.at(self.params.tensors)
+
+    def flat(self) -> np.ndarray:
+        return torch.cat([p.double().flatten() for p in self.params.tensors]).numpy()
+
+
+def make(name: str, loss: Bowl, lr: float = 1e-2, seed: int = 42, **settings):
+    config = OPTIMIZERS[name].config(**settings)
+    return OPTIMIZERS[name].optimizer(loss.params, config, lr=lr, seed=seed)
+
+
+def moves(
+    name: str, steps: int, lr: float = 1e-2, loss: Bowl | None = None, **settings
+) -> np.ndarray:
+    """θ after each step, (steps, n)."""
+    loss = Bowl() if loss is None else loss
+    opt = make(name, loss, lr, **settings)
+    return np.array([(opt.step(loss), loss.flat())[1] for _ in range(steps)])
+
+
+CASES = [
+    ("mezo", "meazo", {"step_norm": "rms"}, 1e-2),
+    ("mezo", "meazo", {"step_norm": "rms", "norm_beta": 0.5, "n": 3}, 1e-2),
+    ("zo_sign", "zo_sign", {}, 1e-2),
+    ("zo_sign", "zo_sign", {"n": 3}, 1e-2),
+    ("zo_momentum", "zo_momentum", {}, 1e-3),
+    ("zo_momentum", "zo_momentum", {"momentum": 0.5, "n": 2}, 1e-3),
+    ("zo_conservative", "zo_conservative", {}, 3e-2),
+    ("sparse_mezo", "sparse_mezo", {"share": 0.5}, 1e-2),
+    ("sparse_mezo", "sparse_mezo", {"n": 3}, 1e-2),
+]
+
+
+@pytest.mark.parametrize(("name", "rendering", "settings", "lr"), CASES, ids=str)
+def test_fifty_steps_are_those_of_the_plain_rendering(name, rendering, settings, lr):
+    """θ within two float32 units of a weight of size one (2⁻²²) per step, slopes within a unit of the loss over ε."""
+    loss = Bowl()
+    twin = [p.clone() for p in loss.params.tensors]
+    opt = make(name, loss, lr, **{"eps": 1e-2, **settings})
+    step = RENDERINGS[rendering](Twin(opt, asdict(opt.config), lr, twin, lambda: loss.at(twin)))
+    start = loss.flat()
+    for _ in range(STEPS):
+        expected = step()
+        np.testing.assert_allclose(opt.step(loss).record, expected, rtol=1e-4, atol=2e-4)
+        for p, q in zip(loss.params.tensors, twin, strict=True):
+            torch.testing.assert_close(p, q, rtol=0, atol=STEPS * 2.0**-22)
+    assert np.abs(loss.flat() - start).max() > 0.01, "the trajectory went somewhere"
+
+
+def test_every_method_has_a_rendering_here_or_in_the_parity_tests():
+    from tests.optim.test_parity import RUNNERS
+
+    training = {name for name, method in OPTIMIZERS.items() if method.config.trains}
+    assert training == {*RUNNERS} | {name for name, *_ in CASES}
+
+
+def test_a_momentum_of_nothing_is_mezo():
+    np.testing.assert_allclose(
+        moves("zo_momentum", 20, momentum=0.0), moves("mezo", 20, eps=1e-3), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
+)
+def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
+    """v̂ = c² at t = 1: with one direction θ moves by lr · z/|z| of its slope, at any scale of the loss."""
+    settings = {"k": 1} if name.startswith("bszo") else {}
+    settings |= {"prior_std": 1.0, "noise_std": 1e-9} if settings else {}
+    first = [
+        moves(name, 1, loss=Bowl(scale=s), step_norm="rms", **settings)[0] for s in (1.0, 64.0)
+    ]
+    if name not in ("mezo_adam", "zo_sign"):  # which divide by the scale themselves
+        np.testing.assert_allclose(first[0], first[1], rtol=0, atol=1e-5)
+    assert np.abs(first[0] - Bowl().flat()).max() > 1e-4
+
+
+def test_signs_move_every_weight_by_the_learning_rate():
+    change = np.diff(moves("zo_sign", 5), axis=0)
+    np.testing.assert_allclose(np.abs(change), 1e-2, rtol=1e-4)
+
+
+def test_a_conservative_step_never_raises_the_loss_of_its_batch():
+    loss = Bowl()
+    opt = make("zo_conservative", loss, lr=0.1)
+    values, sides = [loss()], []
+    for _ in range(100):
+        sides.append(opt.step(loss).scalars["side"])
+        values.append(loss())
+    assert all(b <= a + 1e-6 for a, b in itertools.pairwise(values))
+    assert {0.0, 1.0} <= set(sides), "some steps are too long"
+
+
+@pytest.mark.parametrize("restore", ["snapshot"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_mask_is_that_of_theta_in_every_probe_and_in_the_update(restore, dtype):
+    """ε so large that displaced weights would be masked otherwise: what is beyond the threshold never moves."""
+    loss = Bowl(restore, dtype)
+    opt = make("sparse_mezo", loss, lr=1e-3, eps=1.0, share=0.5, weight_decay=0.0)
+    for _ in range(10):
+        was, seen = [p.clone() for p in loss.params.tensors], []
+        small = [p.abs() <= h for p, h in zip(was, opt.state["threshold"], strict=True)]
+        opt.step(
+            lambda seen=seen: (seen.append([*map(Tensor.clone, loss.params.tensors)]), loss())[1]
+        )
+        assert len(seen) == 2
+        for there in seen:
+            moved = [p != q for p, q in zip(there, was, strict=True)]
+            assert all(torch.equal(a, b) for a, b in zip(moved, small, strict=True))
+        for p, q, mask in zip(loss.params.tensors, was, small, strict=True):
+            assert torch.equal(p[~mask], q[~mask])
+
+
+@pytest.mark.parametrize("restore", ["subtract", "merged"])
+def test_a_mask_of_displaced_weights_is_refused(restore):
+    with pytest.raises(
+        ValueError, match="must be one of snapshot, streamed: the method's directions depend on"
+    ):
+        make("sparse_mezo", Bowl(restore))
+
+
+def test_sparse_mezo_keeps_the_contract():
+    """What `test_contract.py` holds the others to, under the policies that it works with."""
+    from tests.optim import test_contract as contract
+
+    contract.test_loss_falls_on_a_quadratic("sparse_mezo", "snapshot")
+    contract.test_theta_is_back_after_probing("sparse_mezo", "snapshot", torch.bfloat16)
+    contract.test_a_failed_step_can_be_repeated("sparse_mezo")
+    contract.test_losses_replay_the_run_bit_for_bit_without_a_forward_pass(
+        "sparse_mezo", "snapshot", torch.float16
+    )
