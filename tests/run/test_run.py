@@ -39,6 +39,13 @@ FORWARDS = {
     "zo_momentum": 2,
     "zo_conservative": 5,
     "sparse_mezo": 2,
+    "conmezo": 2,
+    "adamezo": 2,
+    "fzoo": 9,
+    "lozo_m": 2,
+    "subzero": 2,
+    "tezo": 2,
+    "zo_muon": 5,
 }
 
 
