@@ -28,7 +28,13 @@ SMALL_PROBLEM = {
     "sparse_mezo": {"share": 1.0},  # a mask of some would leave the others where they are
     "adam": {"adam_eps": 1e-3},  # 1e-8 is 0 in float16
 }
-LR = {"mezo_adam": 0.05, "adam": 0.05, "zo_sign": 0.02, "fzoo": 0.03, "zo_muon": 0.05}  # of normalised steps
+LR = {
+    "mezo_adam": 0.05,
+    "adam": 0.05,
+    "zo_sign": 0.02,
+    "fzoo": 0.03,
+    "zo_muon": 0.05,
+}  # of normalised steps
 LR |= {"zo_momentum": 2e-3, "adamezo": 0.02, "tezo": 0.02}  # others take 0.01
 
 

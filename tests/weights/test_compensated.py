@@ -17,6 +17,7 @@ from zo.weights.space import ParameterSpace
 HALVES = [torch.bfloat16, torch.float16]
 KEY = NoiseKey(seed=5, stream=ROUNDING, step=0, direction=0)
 SETTINGS = {"mezo_adam": {"state_dtype": "float32"}, "hizoo": {"state_dtype": "float32"}}
+SETTINGS["zo_momentum"] = {"state_dtype": "float32"}
 STATE_IN_HALF = {name: {"state_dtype": "param"} for name in SETTINGS}
 DECAYING = [name for name in ZEROTH_ORDER if not name.startswith("bszo")]
 

@@ -378,7 +378,7 @@ class ICLConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed([("k", self.k >= 1, "must be at least 1")])
+        return failed([("k", self.k >= 1, "must be at least 1")])
 
 
 @dataclass
@@ -397,4 +397,4 @@ class LinearProbeConfig(MethodConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return _failed([("c", self.c > 0, "must be greater than 0")])
+        return failed([("c", self.c > 0, "must be greater than 0")])
