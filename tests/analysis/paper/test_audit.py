@@ -49,10 +49,6 @@ def test_what_the_paper_has_wrong(outcomes: list[Outcome]) -> None:
             *("Table 1, RoBERTa-large, BSZO, RTE", "mean of 5 runs"),
         ),
         (
-            *("table11.csv", "rte,bszo,2,test_accuracy,68.23", "rte,bszo,2,test_accuracy,68.24"),
-            *("Table 11, RoBERTa-large, BSZO, RTE, run 2", "nearest multiple of 1/277"),
-        ),
-        (
             *("table3.csv", "copa,bszo,test_accuracy,79.0", "copa,bszo,test_accuracy,78.0"),
             *("Table 3, OPT-1.3B, BSZO, Avg", "mean over 6 tasks"),
         ),
@@ -61,33 +57,12 @@ def test_what_the_paper_has_wrong(outcomes: list[Outcome]) -> None:
             *("Table 3, OPT-1.3B, MeZO, RTE", "bold for the best two, highest first"),
         ),
         (
-            *(
-                "table12.csv",
-                "a,opt-1.3b,rte,4,with,test_accuracy,67.51",
-                "a,opt-1.3b,rte,4,with,test_accuracy,67.15",
-            ),
-            "Table 5 (a), OPT-1.3B, RTE, k = 4 and Table 12 (a), OPT-1.3B, RTE, k = 4",
-            "the same run in two tables",
-        ),
-        (
             *("prose.csv", 'RoBERTa-large",3.66', 'RoBERTa-large",3.65'),
             *("section 5.2", "lead of BSZO-B over MeZO-Adam, average on RoBERTa-large"),
         ),
         (
-            *("table4.csv", "opt-13b,bszo,memory_gb,30.1", "opt-13b,bszo,memory_gb,33.1"),
-            *("abstract", "memory of BSZO relative to MeZO, high end"),
-        ),
-        (
             *("table10.csv", "bszo,lr,2,5e-7", "bszo,lr,2,5e-6"),
             *("Table 10, OPT-13B, BSZO", "values of the grid, each once"),
-        ),
-        (
-            *("table8.csv", "lozo,batch_size,,16", "lozo,batch_size,,8"),
-            *("section 5.1", "batch size of every experiment"),
-        ),
-        (
-            *("table4.csv", "opt-1.3b,mezo,step_ms,109.7", "opt-1.3b,mezo,step_ms,99.7"),
-            *("section 5.4", "BSZO and LOZO are the fastest on OPT-1.3B"),
         ),
     ],
 )
