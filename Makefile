@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 MEASURED ?=
 
-.PHONY: help setup quickstart tables report audit bench measured test test-all test-slurm test-slow docs lint format clean
+.PHONY: help setup quickstart tables report audit bench bench-distributed measured test test-all test-slurm test-slow docs lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ audit: $(VENV)/run ## check the paper's printed numbers against each other; what
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
+
+bench-distributed: $(VENV)/run ## time of a step on one process and on two
+	$(BIN)/python -m benchmarks.divided_steps $(BENCH)
 
 measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from submitit.helpers import DelayedSubmission
+from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
 
 from launch.pool import INTERRUPTED, Pool, cpu_slots, gpu_slots
 
@@ -31,6 +31,8 @@ class RunsFailed(RuntimeError):
 
 class Job:
     """The runs of one job, to be called there. Small to pickle: the runs are frozen in their directories.
+
+    Where a job has several tasks, each of them calls it: their processes divide its run.
 
     Args:
         directories: Of the runs, absolute.
@@ -53,6 +55,10 @@ class Job:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         gpus = [gpu for gpu in visible.split(",") if gpu]
         count = len(self.directories)
+        if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
+            task = TorchDistributedEnvironment()
+            task.export(set_cuda_visible_devices=False, overwrite=True)
+            gpus = [gpus[task.local_rank % len(gpus)]] if gpus else gpus
         slots = gpu_slots(gpus, count) if gpus else cpu_slots(count)
         pool = Pool([Path(d) for d in self.directories], slots)
         pool.run()

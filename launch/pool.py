@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from zo.distributed.environment import follows
 from zo.run.atomic import replace_json
 from zo.run.lock import holder
 
@@ -110,7 +111,7 @@ class Pool:
                 self._waiting.append((path, not_before))
                 continue
             slot = self._free.popleft()
-            with (path / "log.txt").open("ab") as log:
+            with log_of(path).open("ab") as log:
                 _head(log, slot)
                 child = subprocess.Popen(
                     [*RUN, str(path)],
@@ -138,7 +139,7 @@ class Pool:
             else:
                 code = INTERRUPTED if path in self._killed else code
                 self.codes[path] = code
-                if code not in (DONE, BUSY, *STOPPED):
+                if code not in (DONE, BUSY, *STOPPED) and not follows():
                     _note_failure(path, code)
             self.changed()
 
@@ -191,9 +192,14 @@ def _why(path: Path, code: int) -> str:
     if code == BUSY:
         return f"another process has held {path} for {BUSY_LIMIT_S / 60:.0f} minutes"
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}, see {path / 'log.txt'}"
-    lines = (path / "log.txt").read_text(errors="replace").strip().splitlines()
-    return f"{lines[-1].strip()} (exit status {code}), see {path / 'log.txt'}"
+        return f"killed by {signal.Signals(-code).name}, see {log_of(path)}"
+    lines = log_of(path).read_text(errors="replace").strip().splitlines()
+    return f"{lines[-1].strip()} (exit status {code}), see {log_of(path)}"
+
+
+def log_of(path: Path) -> Path:
+    """Returns the file for what a run prints; of several processes each has its own."""
+    return path / (f"log-{os.environ['RANK']}.txt" if follows() else "log.txt")
 
 
 def cpu_slots(count: int, threads: int | None = None) -> list[dict[str, str]]:

@@ -31,6 +31,8 @@ class SlurmProfile:
     constraint: str | None = None
     gres: str | None = None
     gpus_per_node: int | None = None
+    nodes: int = 1
+    tasks_per_node: int = 1
     cpus_per_task: int = 4
     mem_gb: float = 32.0
     timeout_min: int = 1440
@@ -46,7 +48,7 @@ class SlurmProfile:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields (key, what would be right)."""
         least = {"cpus_per_task": 1, "timeout_min": 1, "signal_delay_s": 1, "max_num_timeout": 0}
-        least |= {"array_parallelism": 1, "runs_per_job": 1}
+        least |= {"array_parallelism": 1, "runs_per_job": 1, "nodes": 1, "tasks_per_node": 1}
         for key, bound in least.items():
             if getattr(self, key) < bound:
                 yield key, f"must be at least {bound}"
@@ -57,6 +59,8 @@ class SlurmProfile:
                 "signal_delay_s",
                 f"must be less than the time limit, {self.timeout_min} minutes",
             )
+        if self.runs_per_job > 1 and self.nodes * self.tasks_per_node > 1:
+            yield "runs_per_job", "must be 1 where several processes divide a run"
         if self.gres is not None and self.gpus_per_node is not None:
             yield "gpus_per_node", "must be null where gres asks for GPUs"
         known = {f.name for f in fields(self)}

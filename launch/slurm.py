@@ -94,8 +94,8 @@ def _parameters(profile: SlurmProfile) -> dict[str, Any]:
     }
     return {
         **{key: value for key, value in asked.items() if value is not None},
-        "nodes": 1,
-        "ntasks_per_node": 1,
+        "nodes": profile.nodes,
+        "ntasks_per_node": profile.tasks_per_node,
         "cpus_per_task": profile.cpus_per_task,
         "mem": f"{round(1024 * profile.mem_gb)}M",
         "time": profile.timeout_min,

@@ -42,7 +42,7 @@ def test_every_make_target_exists():
         assert set(named) <= targets, f"{page}: {command}"
 
 
-@pytest.mark.parametrize(("page", "command"), commands("python train.py"))
+@pytest.mark.parametrize(("page", "command"), [*commands("python train.py"), *commands("torchrun")])
 def test_every_training_command_composes(page, command):
     words = shlex.split(command)[2:]
     if any(part in command for part in ELSEWHERE):

@@ -9,13 +9,16 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from contextlib import nullcontext
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from zo.distributed.closure import DataParallel
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
 from zo.optim.base import LossFn, Rates, StepInfo, number
@@ -48,7 +51,10 @@ class ZerothOrder(torch.optim.Optimizer):
         rounding: How updates of half-precision weights are rounded: `nearest`, `stochastic` or `compensated`.
         model: The model of tensors or groups, which `streamed` and `factors` need.
         check_closure: Whether the first step measures the loss twice and refuses a difference.
-        record: File to which every step is written, for `zo.replay`.
+        record: File to which every step is written, for `zo.replay`; process 0 of a group writes it.
+        group: Processes that train together. Each calls `step` with the loss of its own part of the batch; the parts
+            have equally many examples. The step's loss is their mean, in the order of ranks.
+        check_every: Steps between comparisons of the weights of a group's processes; None compares them only here.
         settings: The method's own, as in its YAML file in conf/optimizer: `eps`, `k`, …
 
     Attributes:
@@ -57,7 +63,8 @@ class ZerothOrder(torch.optim.Optimizer):
 
     Raises:
         TypeError: If the method has no such setting.
-        ValueError: If a setting is out of range, or the weights cannot be trained as asked.
+        ValueError: If a setting is out of range, the weights cannot be trained as asked, or the processes of a group
+            have different settings or weights.
     """
 
     name: ClassVar[str]
@@ -76,6 +83,8 @@ class ZerothOrder(torch.optim.Optimizer):
         model: nn.Module | None = None,
         check_closure: bool = True,
         record: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        check_every: int | None = 100,
         **settings: Any,
     ):
         config = _config(self.name, {"weight_decay": weight_decay, **settings})
@@ -101,7 +110,11 @@ class ZerothOrder(torch.optim.Optimizer):
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
-        if record is not None:
+        self._together = None if group is None else DataParallel(group, check_every)
+        if self._together is not None:
+            settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
+            self._together.begin(self.method, {**settled, "noise": noise, "rounding": rounding})
+        if record is not None and (self._together is None or self._together.processes.leads):
             self._recorder = Recorder(Path(record), self.method)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -124,18 +137,26 @@ class ZerothOrder(torch.optim.Optimizer):
             TypeError: If there is no closure, or it returns no number.
             ValueError: If two calls at the same weights differ.
             NonFiniteError: If a loss is not finite. The weights are those before the step.
+            ProcessLostError: If another process of the group ended or did not answer in time.
+            ProcessesError: If the weights of the group's processes differ.
         """
         if closure is None:
             raise TypeError("step: needs a closure that returns the loss of one mini-batch")
         self._check_storage()
         if self._check:
-            _check_repeats(closure)
+            with nullcontext() if self._together is None else self._together.processes.together():
+                _check_repeats(closure)
             self._check = False
         rates = [Rates(float(g["lr"]), float(g["weight_decay"])) for g in self.param_groups]
         self.method.rates = rates
         if self._recorder is not None:
             self._recorder.begin()
-        self.info = self.method.step(cast("LossFn", closure))  # it takes tensors, too
+        loss_fn = cast("LossFn", closure)  # it takes tensors, too
+        if self._together is not None:
+            loss_fn = self._together.loss(loss_fn)
+        self.info = self.method.step(loss_fn)
+        if self._together is not None:
+            self._together.after_step(self.method)
         if self._recorder is not None:
             self._recorder.append(rates, self.info.losses)
         return self.info.loss

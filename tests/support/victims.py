@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
-TIMED = ("time/", "mem/")
+TIMED = ("time/", "mem/", "dist/")
 FINAL = "final.json"
 
 
@@ -33,8 +33,9 @@ class At(NamedTuple):
     number: int = signal.SIGKILL
 
 
-def attempt(directory: str, log: str, points: tuple[At, ...]) -> None:
+def attempt(directory: str, log: str, points: tuple[At, ...], env: dict[str, str]) -> None:
     """Continues a run and gets a signal at each of the points; to be called in a process of its own."""
+    os.environ.update(env)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -54,7 +55,8 @@ def here(directory: Path) -> int:
 
     def noting(cfg: Any, session: Any, *rest: Any) -> Any:
         summary = train(cfg, session, *rest)
-        (directory / FINAL).write_text(session.assembly.weights_hash())
+        if session.processes.leads:
+            (directory / FINAL).write_text(session.assembly.weights_hash())
         return summary
 
     runner.train = noting
@@ -87,12 +89,14 @@ def _arm(point: At) -> None:
     setattr(owner, name, armed)
 
 
-def start(directory: Path, *points: At) -> multiprocessing.Process:
+def start(
+    directory: Path, *points: At, env: dict[str, str] | None = None
+) -> multiprocessing.Process:
     """Starts a process that continues the run in a directory; its output goes to log.txt there."""
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.support.preloaded"])
     process = context.Process(
-        target=attempt, args=(str(directory), str(directory / "log.txt"), points)
+        target=attempt, args=(str(directory), str(directory / "log.txt"), points, env or {})
     )
     process.start()
     return process

@@ -54,7 +54,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
         plain[group] = _changed(getattr(run, group), plain[group])
     if "adapter" in plain:
         plain["adapter"] = _changed(run.adapter, plain["adapter"]) | {"name": run.adapter.name}
-    decisive = {**_changed(run, plain), "numbers": NUMBERS}
+    sharded = {"distributed": plain.pop("distributed")} if "distributed" in plain else {}
+    decisive = {**_changed(run, plain), **sharded, "numbers": NUMBERS}
     decisive["optimizer"]["name"] = run.optimizer.name
     for key, address in _addresses(run):
         if key in files and not address.startswith(package_files.PREFIX):

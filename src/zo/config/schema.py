@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.origin import follow_path
 from zo.config.precision import PrecisionConfig
+from zo.distributed.config import DistributedConfig
 from zo.lm.adapter_config import ADAPTERS
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
@@ -94,6 +95,7 @@ class RunConfig:
         threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
         checkpoint: When whole weights are written. Not part of a run's identity.
         tracking: W&B. Not part of a run's identity.
+        distributed: See `zo.distributed.config.DistributedConfig`. Only `shards` is part of a run's identity.
     """
 
     model: ModelConfig = MISSING
@@ -115,6 +117,7 @@ class RunConfig:
     threads: int | None = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
 
 class Problem(NamedTuple):
@@ -204,6 +207,9 @@ def scientific(run: RunConfig) -> dict[str, Any]:
     plain = asdict(run)
     for key in NOT_SCIENTIFIC:
         del plain[key]
+    shards = plain.pop("distributed")["shards"]
+    if shards > 1 and run.steps > 0:
+        plain["distributed"] = {"shards": shards}
     for group, key in (
         ("model", "lr_grid"),
         ("model", "lr_grid_of"),
@@ -317,7 +323,7 @@ def _resolve_lr(run: RunConfig) -> list[Problem]:
 
 def _problems(run: RunConfig) -> Iterator[Problem]:
     """Yields every value that is out of range or does not fit another one."""
-    for group in ("model", "task", "optimizer", "precision", "adapter"):
+    for group in ("model", "task", "optimizer", "precision", "adapter", "distributed"):
         node = getattr(run, group)
         refused = set()
         for key, right in node.problems():
@@ -357,6 +363,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     ):
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)
+    yield from _shard_problems(run)
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
@@ -386,6 +393,17 @@ def _value(node: Any, key: str) -> Any:
     for part in inside:
         value = value[part]
     return value
+
+
+def _shard_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what is wrong with the number of parts of a mini-batch."""
+    shards = run.distributed.shards
+    if shards > 1 and not OPTIMIZERS[run.optimizer.name].config.replays:
+        right = f"must be 1: {run.optimizer.name} makes one backward pass per step"
+        yield Problem("distributed.shards", shards, right)
+    elif shards > 1 and run.batch_size % shards:
+        right = f"must divide batch_size={run.batch_size}, so that all parts are of one size"
+        yield Problem("distributed.shards", shards, right)
 
 
 def _number_problems(run: RunConfig) -> Iterator[Problem]:

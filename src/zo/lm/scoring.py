@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zo.distributed.processes import Processes
 from zo.lm.collate import Batch, Collator
 from zo.lm.config import ModelError
 from zo.lm.graphs import STEP, Graphs
@@ -65,6 +66,7 @@ class CandidateScorer:
             one candidate, whose measure is perplexity.
         graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.graphs`;
             the weights must stay where they are and hooks are not called again.
+        processes: divide evaluations; each returns the same.
 
     Raises:
         ValueError: another `loss_dtype`.
@@ -79,9 +81,11 @@ class CandidateScorer:
         kind: str = "decoder",
         objective: str = "classification",
         graphs: bool = False,
+        processes: Processes | None = None,
     ) -> None:
         if loss_dtype not in ("model", "float32"):
             raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
+        self._processes = processes or Processes()
         self._base = model.base_model
         self._head = head_of(model, kind)
         self._masked = kind == "masked"
@@ -118,6 +122,12 @@ class CandidateScorer:
         ``lm``: negative log-likelihood of the true candidates, mean over their tokens.
         """
         return self._recorded(batch).item()
+
+    def share(self, examples: Sequence[Encoded]) -> int:
+        """Returns over how many examples, or for ``lm`` tokens, `loss` is the mean."""
+        if self._objective == "classification":
+            return len(examples)
+        return sum(len(example.candidate_ids[example.label]) for example in examples)
 
     @torch.inference_mode()
     def branches(self, batch: Batch, n: int) -> list[float]:
@@ -188,30 +198,34 @@ class CandidateScorer:
         max_tokens: int,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Scores a whole split, examples of similar length together.
+        """Scores a whole split, examples of similar length together; processes divide its batches.
 
         Args:
             examples: in any order; predictions come back in the same.
             max_tokens: padded tokens per forward pass, > 0; a longer example goes alone.
-            progress: called with the number of examples that were just scored.
+            progress: called with the number of examples that were just scored, by all processes.
 
         Raises:
             ValueError: no examples.
         """
         if not examples:
             raise ValueError("there is nothing to evaluate: the split has no examples")
+        processes, plan = self._processes, self._plan(examples, max_tokens)
+        world = processes.world
+        mine: list[float] = []
+        for turn in range(0, len(plan), world):
+            for indices, rows in plan[turn + processes.rank : turn + processes.rank + 1]:
+                mine += self._scored([examples[i] for i in indices], rows)
+            if progress is not None:
+                progress(sum(len(indices) for indices, _ in plan[turn : turn + world]))
+        orders = [[i for indices, _ in plan[rank::world] for i in indices] for rank in range(world)]
+        mine += [0.0] * (3 * max(map(len, orders)) - len(mine))
         losses, weights = [0.0] * len(examples), [1.0] * len(examples)
         predictions = [0] * len(examples)
-        for indices, rows in self._plan(examples, max_tokens):
-            batch = self._collator([examples[i] for i in indices], rows)
-            comparable = self._objective == "classification"
-            scores = self._comparable(batch) if comparable else self.scores(batch)
-            each, parts = self._losses(scores, batch)
-            columns = torch.stack([each.double(), parts.double(), scores.argmax(-1).double()])
-            for i, loss, part, prediction in zip(indices, *columns.tolist(), strict=True):
-                losses[i], weights[i], predictions[i] = loss, part, int(prediction)
-            if progress is not None:
-                progress(len(indices))
+        for order, found in zip(orders, processes.gather(mine), strict=True):
+            for n, i in enumerate(order):
+                losses[i], weights[i], prediction = found[3 * n : 3 * n + 3]
+                predictions[i] = int(prediction)
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         if self._objective == "completion":
             perplexity = math.exp(loss) if loss < MOST_LOSS else math.inf
@@ -229,6 +243,19 @@ class CandidateScorer:
             for i, state in zip(indices, hidden.cpu(), strict=True):
                 found[i] = state
         return torch.stack(found)
+
+    def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> list[float]:
+        """Returns loss, part of the mean and prediction of one example after another."""
+        batch = self._collator(examples, rows)
+        comparable = self._objective == "classification"
+        scores = self._comparable(batch) if comparable else self.scores(batch)
+        each, parts = self._losses(scores, batch)
+        found: list[float] = (
+            torch.stack([each.double(), parts.double(), scores.argmax(-1).double()], dim=1)
+            .flatten()
+            .tolist()
+        )
+        return found
 
     def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
         """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""

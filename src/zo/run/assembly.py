@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from zo.config import RunConfig
+from zo.distributed.environment import local_rank, started_together
 from zo.lm.adapt import adapt
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
@@ -78,12 +79,14 @@ def _base_hash(params: ParameterSpace, model: nn.Module) -> str:
 
 
 def find_device(name: str) -> torch.device:
-    """Returns the device that a name stands for; `auto` is the GPU if there is one.
+    """Returns the device that a name stands for; `auto` is the GPU if there is one, and a GPU for each process.
 
     Raises:
         DeviceError: If this machine does not have it.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto" and count > 1 and started_together():
+        return torch.device("cuda", local_rank() % count)
     if name == "auto":
         return torch.device("cuda" if count else "cpu")
     if name.startswith("cuda") and not count:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from zo.config import RunConfig, describe
+from zo.distributed.environment import follows
 from zo.run.inputs import missing
 from zo.run.progress import Screen
 
@@ -37,6 +38,7 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
         print(error, file=sys.stderr)
         return runner.LOCKED
     except runner.UNUSABLE as error:
-        print(error, file=sys.stderr)
+        if not follows():  # process 0 has the same error
+            print(error, file=sys.stderr)
         return 2
     return 0

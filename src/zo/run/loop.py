@@ -3,30 +3,31 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from zo.config import RunConfig
+from zo.distributed.processes import Processes
+from zo.distributed.watch import Watch
 from zo.lm.baselines import Demonstrations, LinearProbe
-from zo.lm.scoring import Batch, CandidateScorer, Evaluation
+from zo.lm.scoring import CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
 from zo.optim.config import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples
+from zo.run.losses import BatchLoss, ShardedLoss
 from zo.run.progress import Progress
 from zo.run.rows import LOSSES, Row, evaluates
 from zo.run.signals import Requests
-from zo.run.tracking import RunLog
+from zo.run.tracking import NoLog, RunLog
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
 from zo.tasks.batches import BatchOrder
 from zo.tasks.checks import check_tokens
 from zo.tasks.measures import LOSS, NAMED, Measure, in_row
 from zo.tasks.own import complete
 from zo.tasks.preview import preview
-from zo.weights.space import ParameterSpace
 
 Summary = dict[str, Any]
 Evaluator: TypeAlias = CandidateScorer | LinearProbe
@@ -45,6 +46,7 @@ class Session:
         assembly: Model, θ and optimizer.
         read: See `zo.run.inputs.Inputs.read`.
         notes: What a person should know of data and model, one sentence each.
+        processes: That divide forward passes and evaluations.
     """
 
     train: list[Encoded]
@@ -55,14 +57,16 @@ class Session:
     assembly: Assembly
     read: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    processes: Processes = field(default_factory=Processes)
 
     @classmethod
-    def open(cls, cfg: RunConfig) -> "Session":
+    def open(cls, cfg: RunConfig, processes: Processes | None = None) -> "Session":
         """Loads data and model and makes the optimizer.
 
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
         """
+        processes = processes or Processes()
         task, found = complete(cfg.task)
         splits = load_splits(task)
         if cfg.batch_size > len(splits.train):
@@ -77,6 +81,7 @@ class Session:
             cfg.model.kind,
             "completion" if task.kind == "completion" else task.objective,
             cfg.precision.graphs,
+            processes,
         )
         encoded = {
             split: tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
@@ -102,7 +107,14 @@ class Session:
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
-        return cls(train, validation, test, scorer, evaluator, assembly, read, notes)
+        return cls(train, validation, test, scorer, evaluator, assembly, read, notes, processes)
+
+    def loss_of(self, examples: list[Encoded], shards: int) -> BatchLoss | ShardedLoss:
+        """Returns the loss of a mini-batch in so many parts; its batches are built once for a step's forward passes."""
+        params = self.assembly.params
+        if shards == self.processes.world == 1:
+            return BatchLoss(self.scorer, self.scorer.collate(examples), params)
+        return ShardedLoss(self.scorer, examples, shards, params, self.processes)
 
 
 @dataclass
@@ -241,56 +253,18 @@ class Journal:
         log: Rows with their losses, predictions, W&B.
         progress: What a person sees.
         requests: Signals to stop.
+        watch: Compares the weights of several processes.
     """
 
     run_id: str
-    log: RunLog
+    log: RunLog | NoLog
     progress: Progress
     requests: Requests
+    watch: Watch
 
     def sync(self) -> None:
         """Waits until the disk has all steps."""
         self.log.sync()
-
-
-@dataclass
-class BatchLoss:
-    """The loss of one mini-batch at the current θ, as a number and with its gradient.
-
-    Attributes:
-        scorer: What computes it.
-        batch: The mini-batch, built once for all forward passes of a step.
-        params: θ, whose own seconds are left out where modules are displaced in the middle of a forward pass.
-        seconds: Time spent in forward passes, and in backward passes if there are any.
-    """
-
-    scorer: CandidateScorer
-    batch: Batch
-    params: ParameterSpace
-    seconds: float = 0.0
-
-    def __call__(self) -> float:
-        """Returns the loss, without a gradient."""
-        with self._timed():
-            return self.scorer.loss(self.batch)
-
-    def branches(self, n: int) -> list[float]:
-        """Returns the losses of n copies of the mini-batch that go through the model together."""
-        with self._timed():
-            return self.scorer.branches(self.batch, n)
-
-    def backward(self) -> float:
-        """Returns the loss and adds its gradient to `grad` of the parameters."""
-        with self._timed():
-            loss = self.scorer.differentiable_loss(self.batch)
-            loss.backward()
-            return loss.item()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        start, displacing = time.perf_counter(), self.params.seconds
-        yield
-        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
 
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
@@ -307,6 +281,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
 
     Raises:
         Interrupted: If a signal asked to stop; the journal has what was made.
+        ProcessLostError: If another process ended; the journal has what was made.
+        WeightsDifferError: If the weights of the processes differ.
     """
     order = BatchOrder(len(session.train), cfg.batch_size, cfg.seed)
     best, ending = totals.best, ending_of(cfg, totals)
@@ -317,7 +293,9 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         row: Row = {"step": step}
         try:
             if step > 0:
-                row |= _step(session, [session.train[i] for i in order.indices(step - 1)])
+                examples = [session.train[i] for i in order.indices(step - 1)]
+                row |= _step(session, examples, cfg.distributed.shards)
+                journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
                 row |= _evaluate(cfg, session, best, step, journal)
@@ -353,6 +331,8 @@ def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
 
 def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:
     """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed."""
+    if isinstance(journal.log, NoLog):
+        return
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
     step = optimizer.step_index
     due = every is not None and step % every == 0 and 0 < step < cfg.steps
@@ -374,15 +354,20 @@ def _collapse(error: NonFiniteError, step: int) -> Summary:
     }
 
 
-def _step(session: Session, examples: list[Encoded]) -> Row:
-    """Makes one step, timed; the batch is built once for all of its forward passes."""
+def _step(session: Session, examples: list[Encoded], shards: int) -> Row:
+    """Makes one step, timed."""
     start = time.perf_counter()
-    assembly = session.assembly
+    assembly, processes = session.assembly, session.processes
     perturb_before = assembly.params.seconds
-    loss_fn = BatchLoss(session.scorer, session.scorer.collate(examples), assembly.params)
+    waited_before, bytes_before = processes.seconds, processes.bytes
+    loss_fn = session.loss_of(examples, shards)
     info = assembly.optimizer.step(loss_fn)
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
+    exchanged = {
+        "time/wait_s": processes.seconds - waited_before,
+        "dist/bytes": processes.bytes - bytes_before,
+    }
     return {
         "train/loss": info.loss,
         **losses,
@@ -391,6 +376,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         "time/step_s": seconds,
         "time/forward_s": loss_fn.seconds,
         "time/perturb_s": assembly.params.seconds - perturb_before,
+        **(exchanged if processes.world > 1 else {}),
     }
 
 

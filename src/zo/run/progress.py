@@ -9,6 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from zo.distributed.environment import follows
+
 SMOOTHING = 0.05
 """Weight of the newest loss in the loss that is shown."""
 
@@ -21,10 +23,13 @@ GAPS = 4
 
 
 class Screen:
-    """Lines for people: wrapped between words on a terminal, whole in a pipe or file."""
+    """Lines for people: wrapped between words on a terminal, whole in a pipe or file.
+
+    Of several processes of a run only the first one prints.
+    """
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
+        self.console = Console(highlight=False, quiet=follows())
 
     def say(self, line: str, indent: int = 0) -> None:
         """Prints a line; on a terminal all of its rows are indented."""

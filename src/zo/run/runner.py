@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, describe, notes, scientific
+from zo.distributed.agreement import WeightsDifferError
+from zo.distributed.processes import ProcessesError, join
+from zo.distributed.watch import Watch
 from zo.lm.config import ModelError
-from zo.run import atomic, checkpoint, lock, memory, provenance, signals
+from zo.run import atomic, checkpoint, lock, memory, provenance, signals, together
 from zo.run.assembly import DeviceError
 from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
 from zo.run.inputs import Inputs, InputsError, related
@@ -28,7 +31,8 @@ from zo.run.rows import (
     write_rows,
 )
 from zo.run.signals import Interrupted, Requests
-from zo.run.tracking import RunLog, note_failure, note_interruption, read_status, set_status
+from zo.run.together import Start, losing
+from zo.run.tracking import NoLog, RunLog, note_failure, note_interruption, read_status, set_status
 from zo.run.trajectory import TrajectoryError
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
@@ -42,7 +46,10 @@ LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
 
-UNUSABLE = (TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError)
+UNUSABLE = (
+    *(TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError),
+    ProcessesError,
+)
 """Device, data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
 
 
@@ -63,8 +70,33 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         DeviceError: If this machine does not have the device.
         InputsError: If data, weights or noise are not those that the run began with.
         LockedError: If another process is making this run.
-        Interrupted: If a signal asked to stop; what was made is saved.
+        ProcessesError: If the processes that were started together cannot make the run.
+        Interrupted: If a signal asked to stop or another process ended; what was made is saved.
     """
+    with losing():
+        processes = join(cfg.distributed.timeout)
+        together.check_start(processes, cfg)
+    start = Start(processes)
+    if not processes.leads:
+        return _follow(cfg, start)
+    try:
+        status = _lead(cfg, directory, start)
+    except BaseException as error:
+        start.end(problem=str(error) if isinstance(error, Exception) else "stopped")
+        raise
+    start.end(status)
+    return status
+
+
+def _follow(cfg: RunConfig, start: Start) -> Summary:
+    """Makes the run that process 0 writes; returns its summary."""
+    with signals.requests() as requests, losing():
+        begun = start.wait()
+        return begun if isinstance(begun, dict) else _attempt(cfg, begun, requests, start)
+
+
+def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
+    """Makes the run as `run` says, and writes its directory."""
     new = directory is None and not directory_of(cfg).exists()
     advice = "; resume=false runs it anew" if directory is None else ""
     directory, title = freeze(cfg) if directory is None else directory.resolve(), describe(cfg)
@@ -80,7 +112,12 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
                 Inputs.of(cfg).save(directory)
             if new:
                 _name_changed_files(directory, title)
-            summary = _attempt(cfg, directory, requests)
+            with losing():
+                summary = _attempt(cfg, directory, requests, start)
+        except WeightsDifferError as error:
+            write_rows(directory, read_rows(directory)[: error.agreed])
+            set_status(directory, {"run/status": "failed", "run/error": str(error)})
+            raise
         except UNUSABLE as error:
             _unusable(directory, error, new)
             raise
@@ -97,19 +134,35 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
     return summary
 
 
-def _attempt(cfg: RunConfig, directory: Path, requests: Requests) -> Summary:
+def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) -> Summary:
     """Makes what is missing of a run whose directory is held."""
-    with requests.loading():
-        session = Session.open(cfg)
-    _record_inputs(cfg, directory, session)
-    memory.reset_peak(session.assembly.device)
+    processes = start.processes
+    if processes.leads:
+        start.begin(directory)
+    with requests.loading(), processes.together():
+        session = Session.open(cfg, processes)
+    assembly = session.assembly
+    together.check_loaded(processes, cfg, assembly.optimizer, session.read)
+    with processes.together():
+        if processes.leads:
+            _record_inputs(cfg, directory, session)
+        elif not (directory / CONFIG).exists():
+            raise DirectoryError(f"no {directory} here; give an out= that all processes share")
+    memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
-        for note in [*notes(cfg), *session.notes]:
+        divided = together.notes(processes, cfg, assembly.optimizer)
+        for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = _resume(cfg, directory, session, progress, requests)
-        log = _open_log(cfg, directory, session, rows)
-        journal = Journal(directory.name, log, progress, requests)
+        watch = Watch(processes, cfg.distributed.check_every)
+        if processes.world > 1:
+            watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
+        if not processes.leads:
+            journal = Journal(directory.name, NoLog(directory), progress, requests, watch)
+            return train(cfg, session, journal, totals)
+        log = _open_log(cfg, directory, session, rows)
+        journal = Journal(directory.name, log, progress, requests, watch)
         if totals.best.step >= 0:
             log.write_predictions(totals.best.predictions())
         try:
@@ -150,16 +203,11 @@ def _resume(
     cfg: RunConfig, directory: Path, session: Session, progress: Progress, requests: Requests
 ) -> list[Row]:
     """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
-    optimizer = session.assembly.optimizer
-    losses = optimizer.forwards_per_step if optimizer.replays else 0
-    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
-    if not rows:
-        rows, source = _rows_of_another_length(cfg, directory, losses)
-    checkpoint.remove_partial(directory)
+    optimizer, processes = session.assembly.optimizer, session.processes
+    found = _find_rows(cfg, directory, session) if processes.leads else None
+    rows, source = processes.exchange(found)[0]
     if optimizer.replays and rows:
-        if source != directory:
-            write_rows(directory, rows)
-        with progress.replaying(len(rows)) as made:
+        with processes.together(), progress.replaying(len(rows)) as made:
 
             def reached(step: int) -> None:
                 made(step)
@@ -176,6 +224,19 @@ def _resume(
         of = "" if source == directory else f" of {source}"
         progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
     return rows
+
+
+def _find_rows(cfg: RunConfig, directory: Path, session: Session) -> tuple[list[Row], Path]:
+    """Returns the rows that need not be made again, and the directory of the run that made them."""
+    optimizer = session.assembly.optimizer
+    losses = optimizer.forwards_per_step if optimizer.replays else 0
+    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
+    if not rows:
+        rows, source = _rows_of_another_length(cfg, directory, losses)
+    checkpoint.remove_partial(directory)
+    if optimizer.replays and rows and source != directory:
+        write_rows(directory, rows)
+    return rows, source
 
 
 def _rows_of_another_length(

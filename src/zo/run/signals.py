@@ -39,6 +39,14 @@ class Interrupted(SystemExit):
         self.name = signal.Signals(number).name
 
 
+class Lost(Interrupted):
+    """Another process of the run ended or did not answer; what was made is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(signal.SIGTERM)
+        self.name = "lost process"
+
+
 class Requests:
     """Which signals came."""
 

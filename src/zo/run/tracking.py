@@ -132,6 +132,23 @@ class RunLog:
             )
 
 
+class NoLog:
+    """Stands for a `RunLog` on processes that write nothing.
+
+    Attributes:
+        directory: The run's own.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def sync(self) -> None:
+        """Does nothing."""
+
+
 def read_status(directory: Path) -> dict[str, Any]:
     """Returns a run's `status.json`, or an empty dict for a run that was never started or whose file is torn."""
     path = directory / STATUS

@@ -84,9 +84,11 @@ class RestorePolicy(Probe):
 
     Attributes:
         name: Value of `precision.restore`.
+        measures_together: Whether one forward pass measures all points of an excursion, if the loss can.
     """
 
     name: ClassVar[str]
+    measures_together: ClassVar[bool] = False
 
     def __init__(self, space: ParameterSpace, model: nn.Module | None):
         self.space = space

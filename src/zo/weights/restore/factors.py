@@ -49,6 +49,7 @@ class Factors(RestorePolicy):
     """
 
     name = "factors"
+    measures_together = True
 
     def __init__(self, space: ParameterSpace, model: nn.Module | None):
         super().__init__(space, model)

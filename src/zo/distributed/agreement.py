@@ -1,0 +1,104 @@
+"""Comparisons between the processes of a training: settings and code at the start, weights as it goes on."""
+
+import hashlib
+import socket
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zo.distributed.processes import Processes, ProcessesError
+
+CHUNK = 1 << 22
+"""Values of a tensor that are widened at once for its digest."""
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes."""
+
+
+class WeightsDifferError(ProcessesError):
+    """Processes whose weights are no longer the same.
+
+    Attributes:
+        agreed: The last step after which they were.
+    """
+
+    def __init__(self, sentence: str, agreed: int):
+        super().__init__(sentence)
+        self.agreed = agreed
+
+
+@cache
+def code_digest() -> str:
+    """Returns a digest of the source files of this package."""
+    digest = hashlib.blake2b(digest_size=8)
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)};".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def check_same(processes: Processes, told: Mapping[str, Any], remedy: str) -> None:
+    """Compares what each process tells with what process 0 tells.
+
+    Args:
+        processes: All call this.
+        told: Values by the name that a sentence gives them.
+        remedy: What to do about a difference.
+
+    Raises:
+        ProcessesError: On all processes, naming the first value that differs.
+    """
+    everybody = processes.exchange((socket.gethostname(), dict(told)))
+    _, first = everybody[0]
+    for rank, (host, other) in enumerate(everybody):
+        for key in (*first, *other):
+            mine, its = first.get(key, "not there"), other.get(key, "not there")
+            if mine != its:
+                raise ProcessesError(
+                    f"process {rank} on {host}: {key} is {its}, and {mine} on process 0; {remedy}"
+                )
+
+
+def tensor_digest(tensor: Tensor) -> int:
+    """Returns Σ x_i (2 i + 1) mod 2^64 over a tensor's bits, computed on its device: one changed value changes it."""
+    bits = tensor.detach().contiguous().view(-1).view(INTEGERS[tensor.element_size()])
+    total = 0
+    for start in range(0, len(bits), CHUNK):
+        part = bits[start : start + CHUNK].long()
+        factors = torch.arange(start, start + len(part), device=part.device).mul_(2).add_(1)
+        total += int(part.mul_(factors).sum())
+    return total % 2**64
+
+
+def check_weights(
+    processes: Processes, names: Sequence[str], tensors: Sequence[Tensor], step: int, agreed: int
+) -> None:
+    """Compares the tensors of all processes.
+
+    Args:
+        processes: All call this after the same step.
+        names: One per tensor.
+        tensors: Weights and state.
+        step: After which they are compared.
+        agreed: The last step after which they were the same.
+
+    Raises:
+        WeightsDifferError: On all processes, naming the first tensor that differs, and the ranks.
+    """
+    found = processes.exchange([tensor_digest(t) for t in tensors])
+    for i, name in enumerate(names):
+        of_tensor = [digests[i] for digests in found]
+        usual = max(of_tensor, key=of_tensor.count)
+        if others := [rank for rank, digest in enumerate(of_tensor) if digest != usual]:
+            who = f"process {others[0]}" if len(others) == 1 else f"processes {others}"
+            raise WeightsDifferError(
+                f"step {step}: {name} of {who} differs from that of the other"
+                f" {'process' if processes.world - len(others) == 1 else 'processes'}; they agreed after step {agreed},"
+                " from which the same command goes on. A difference comes from memory or hardware that fails, or from"
+                " machines that round differently",
+                agreed,
+            )

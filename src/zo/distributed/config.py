@@ -1,0 +1,32 @@
+"""Settings of a run on several processes. Imports no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class DistributedConfig:
+    """How several processes share a run. The number of processes is not a setting: torchrun or SLURM gives it.
+
+    Attributes:
+        shards: Parts, ≥ 1, of a mini-batch. Each part is measured by forward passes of its own, on any process, and the
+            losses are added in one order. It is part of the run's identity; the other settings are not.
+        check_every: Steps between comparisons of the weights of all processes; None compares them only at the start.
+        timeout: Seconds that a process waits for the others before it ends the run as interrupted.
+    """
+
+    shards: int = 1
+    check_every: int | None = 100
+    timeout: float = 600.0
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right) of every value out of range."""
+        checks = (
+            ("shards", 1 <= self.shards <= 1024, "must be 1 to 1024"),
+            (
+                "check_every",
+                self.check_every is None or self.check_every >= 1,
+                "must be at least 1, or null",
+            ),
+            ("timeout", self.timeout >= 1, "must be at least 1 second"),
+        )
+        return [(key, right) for key, ok, right in checks if not ok]

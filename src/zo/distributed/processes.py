@@ -1,0 +1,138 @@
+"""The processes of one training: who they are, and how they exchange numbers.
+
+Losses are Python floats on the host, so that gloo carries them, also between processes with GPUs.
+"""
+
+import atexit
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zo.distributed.environment import started_together
+
+
+class ProcessesError(ValueError):
+    """Processes that cannot make a run together; one sentence that says why."""
+
+
+class ProcessLostError(RuntimeError):
+    """Another process ended, or did not answer in time."""
+
+
+class Processes:
+    """The processes of a training; without a group there is one.
+
+    Args:
+        group: A process group; the current GPU carries the losses if its backend is NCCL, else the host.
+
+    Attributes:
+        rank: Of this process, from 0.
+        world: Number of processes.
+        seconds: Time that this process spent in exchanges of losses.
+        bytes: Length of the losses that all processes sent each other.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self._group = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.world = 1 if group is None else dist.get_world_size(group)
+        self.seconds = 0.0
+        self.bytes = 0
+        nccl = group is not None and dist.get_backend(group) == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the run's directory."""
+        return self.rank == 0
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns the values of each process, in the order of ranks; all give equally many.
+
+        Raises:
+            ProcessLostError: If a process ended or did not answer in time.
+        """
+        if self.world == 1:
+            return [list(values)]
+        start = time.perf_counter()
+        mine = torch.tensor(values, dtype=torch.float64, device=self._device)
+        found = [torch.empty_like(mine) for _ in range(self.world)]
+        with _lost():
+            dist.all_gather(found, mine, group=self._group)
+        self.seconds += time.perf_counter() - start
+        self.bytes += self.world * mine.nbytes
+        return [of_one.tolist() for of_one in found]
+
+    def exchange(self, told: Any) -> list[Any]:
+        """Returns what each process tells, in the order of ranks.
+
+        Raises:
+            ProcessLostError: If a process ended or did not answer in time.
+        """
+        found: list[Any] = [told]
+        if self.world > 1:
+            found = [None] * self.world
+            with _lost():
+                dist.all_gather_object(found, told, group=self._group)
+        return found
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Runs the body on every process; where it raises on one, all raise.
+
+        Raises:
+            ProcessesError: If it raised on another process, with the sentence of that error.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.exchange(f"{type(error).__name__}: {error}")
+            raise
+        told = self.exchange(None)
+        for rank, problem in enumerate(told):
+            if problem is not None:
+                raise ProcessesError(f"process {rank}: {problem}")
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Turns what a collective raises into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLostError(
+            "another process ended or did not answer in time; see its own last lines"
+        ) from error
+
+
+def join(timeout: float) -> Processes:
+    """Returns the processes that were started together with this one.
+
+    Args:
+        timeout: Seconds that a process waits for the others.
+
+    Raises:
+        ProcessesError: If the port is taken.
+        ProcessLostError: If they do not find one another in time.
+    """
+    if not started_together():
+        return Processes()
+    if not dist.is_initialized():
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        try:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+        except (dist.DistError, RuntimeError, ValueError) as error:
+            here, why = f"{socket.gethostname()}: no connection at {where}", str(error)
+            if "EADDRINUSE" in why:
+                taken = "the port is taken; give torchrun another --master-port"
+                raise ProcessesError(f"{here}: {taken}") from None
+            raise ProcessLostError(f"{here}: {why.splitlines()[0]}") from None
+        atexit.register(dist.destroy_process_group)
+    return Processes(dist.group.WORLD)

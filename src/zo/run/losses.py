@@ -1,0 +1,89 @@
+"""The loss of one mini-batch, timed, and in the parts that several processes divide."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from zo.distributed.loss import DividedLoss
+from zo.distributed.processes import Processes
+from zo.lm.scoring import Batch, CandidateScorer
+from zo.tasks import Encoded
+from zo.weights.space import ParameterSpace
+
+
+@dataclass
+class BatchLoss:
+    """The loss of one mini-batch at the current θ, as a number and with its gradient.
+
+    Attributes:
+        scorer: What computes it.
+        batch: The mini-batch, built once for all forward passes of a step.
+        params: θ, whose own seconds are left out where modules are displaced in the middle of a forward pass.
+        seconds: Time spent in forward passes, and in backward passes if there are any.
+    """
+
+    scorer: CandidateScorer
+    batch: Batch
+    params: ParameterSpace
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        """Returns the loss, without a gradient."""
+        with self._timed():
+            return self.scorer.loss(self.batch)
+
+    def branches(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the mini-batch that go through the model together."""
+        with self._timed():
+            return self.scorer.branches(self.batch, n)
+
+    def backward(self) -> float:
+        """Returns the loss and adds its gradient to `grad` of the parameters."""
+        with self._timed():
+            loss = self.scorer.differentiable_loss(self.batch)
+            loss.backward()
+            return loss.item()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start, displacing = time.perf_counter(), self.params.seconds
+        yield
+        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
+
+
+class ShardedLoss(DividedLoss):
+    """The loss of a mini-batch in equal parts, whose forward passes processes divide.
+
+    Args:
+        scorer: What computes it.
+        examples: The mini-batch.
+        shards: Parts; they divide it.
+        params: As of `BatchLoss`.
+        processes: That divide the passes.
+    """
+
+    def __init__(
+        self,
+        scorer: CandidateScorer,
+        examples: Sequence[Encoded],
+        shards: int,
+        params: ParameterSpace,
+        processes: Processes,
+    ):
+        size = len(examples) // shards
+        parts = [examples[first : first + size] for first in range(0, len(examples), size)]
+        built: dict[int, BatchLoss] = {}
+
+        def part(shard: int) -> BatchLoss:
+            if shard not in built:
+                built[shard] = BatchLoss(scorer, scorer.collate(parts[shard]), params)
+            return built[shard]
+
+        super().__init__(part, [scorer.share(of) for of in parts], processes)
+        self._built = built
+
+    @property
+    def seconds(self) -> float:
+        """Time that this process spent in forward passes."""
+        return sum(loss.seconds for loss in self._built.values())

@@ -1,0 +1,146 @@
+"""One run on several processes: process 0 finds and writes the run's directory, the others follow it.
+
+Process 0 sends the others what they need to begin: the directory, and the rows of earlier attempts. From then on every
+step gathers losses, and all processes take the same decisions from the same numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zo.config import RunConfig
+from zo.distributed.agreement import check_same, code_digest
+from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
+from zo.optim.base import ZOOptimizer
+from zo.run.inputs import flat
+from zo.run.provenance import device_name
+from zo.run.signals import Lost
+
+OWN = ("device", "threads")
+"""Settings that may differ between processes."""
+
+
+@dataclass
+class Start:
+    """What process 0 tells the others before the first step, once.
+
+    Attributes:
+        processes: Of the run.
+        told: Whether it was sent.
+    """
+
+    processes: Processes
+    told: bool = False
+
+    def begin(self, directory: Path) -> None:
+        """Sends the run's directory."""
+        self._send({"directory": str(directory.resolve())})
+
+    def end(self, status: dict[str, Any] | None = None, problem: str | None = None) -> None:
+        """Sends that there is nothing to do, unless the run began."""
+        with suppress(ProcessLostError):
+            self._send({"status": status, "problem": problem})
+
+    def wait(self) -> Path | dict[str, Any]:
+        """Returns, on the other processes, the run's directory, or the status of a run that has ended.
+
+        Raises:
+            ProcessesError: If process 0 could not begin the run.
+        """
+        told = self.processes.exchange(None)[0]
+        if "directory" in told:
+            return Path(told["directory"])
+        if told["problem"] is not None:
+            raise ProcessesError(told["problem"])
+        status: dict[str, Any] = told["status"]
+        return status
+
+    def _send(self, told: dict[str, Any]) -> None:
+        if not self.told:
+            self.told = True
+            self.processes.exchange(told)
+
+
+def check_start(processes: Processes, cfg: RunConfig) -> None:
+    """Compares settings and code of all processes.
+
+    Raises:
+        ProcessesError: If they differ.
+    """
+    if processes.world == 1:
+        return
+    settings = {k: v for k, v in flat(asdict(cfg)).items() if k not in OWN}
+    check_same(processes, settings, "start all processes with the same command")
+    code = {"the code of zo": code_digest(), "torch's version": torch.__version__}
+    check_same(processes, code, "install the same version everywhere")
+
+
+def check_loaded(
+    processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer, read: dict[str, str]
+) -> None:
+    """Compares what was loaded, and whether so many processes can divide the method's steps.
+
+    Raises:
+        ProcessesError: If it differs, or they cannot.
+    """
+    if processes.world == 1:
+        return
+    check_same(processes, read, "all processes need the same data and base weights")
+    if cfg.precision.noise == "torch":
+        device = {"the device": device_name(optimizer.params.tensors[0].device)}
+        check_same(
+            processes, device, "precision.noise=torch draws differently there, philox does not"
+        )
+    if cfg.steps == 0:
+        return
+    if not optimizer.replays:
+        raise ProcessesError(
+            f"optimizer={cfg.optimizer.name}: backpropagation runs in one process; start it without torchrun"
+        )
+    together = optimizer.params.policy.measures_together
+    passes = 1 if together else optimizer.forwards_per_step
+    shards = cfg.distributed.shards
+    if processes.world > passes * shards:
+        why = "restore=factors measures all points in one pass" if together else cfg.optimizer.name
+        raise ProcessesError(
+            f"{processes.world} processes for {passes} forward passes per step ({why}) × distributed.shards={shards}:"
+            f" start at most {passes * shards}, or give more shards"
+        )
+
+
+def notes(processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer) -> Iterator[str]:
+    """Yields what a person should know of the division, one sentence each."""
+    if processes.world == 1 or cfg.steps == 0:
+        return
+    shards = cfg.distributed.shards
+    passes = shards * (
+        1 if optimizer.params.policy.measures_together else optimizer.forwards_per_step
+    )
+    turns = -(-passes // processes.world)
+    yield f"{processes.world} processes divide {passes} forward passes per step"
+    if passes % processes.world:
+        yield (
+            f"{processes.world} does not divide {passes}: a step takes {turns} passes one after another, and some"
+            " processes wait meanwhile"
+        )
+
+
+@contextmanager
+def losing() -> Iterator[None]:
+    """Turns the loss of a process into an interruption of the run.
+
+    Raises:
+        Lost: If another process ended or did not answer.
+    """
+    try:
+        yield
+    except ProcessLostError as error:
+        print(error, file=sys.stderr)
+        raise Lost from None

@@ -1,0 +1,44 @@
+"""Settings of a run on several processes: which are its identity, and which are refused."""
+
+import pytest
+
+from benchmarks.scaling import METHODS, step_seconds
+from zo.config import ConfigError
+from zo.config.identity import run_id
+from zo.config.schema import from_plain, scientific
+
+
+def test_only_shards_are_part_of_the_identity(make_run):
+    plain = run_id(make_run())
+    others = ("distributed.timeout=5", "distributed.check_every=null", "distributed.shards=1")
+    assert run_id(make_run(*others)) == plain
+    sharded = make_run("distributed.shards=2")
+    assert run_id(sharded) != plain
+    assert from_plain(scientific(sharded)).distributed.shards == 2
+    assert "distributed" not in scientific(make_run())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["distributed.shards=3"], "distributed.shards=3: must divide batch_size=16"),
+        (["distributed.shards=0"], "distributed.shards=0: must be 1 to 1024"),
+        (["distributed.check_every=0"], "distributed.check_every=0: must be at least 1, or null"),
+        (["distributed.timeout=0"], "distributed.timeout=0.0: must be at least 1 second"),
+        (["optimizer=adam", "distributed.shards=2"], "must be 1: adam makes one backward pass"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(make_run, settings, sentence):
+    with pytest.raises(ConfigError) as refused:
+        make_run(*settings)
+    assert sentence in str(refused.value)
+
+
+def test_the_predicted_step_counts_turns_and_passes():
+    """Four points of BSZO on two processes: half of the forward passes, and two of three displacements."""
+    method = METHODS["BSZO, k = 3"]
+    forward = step_seconds(method, 4, 1, True) - step_seconds(method, 8, 1, True)
+    assert forward == 0
+    merged = [step_seconds(method, world, 1, False) for world in (1, 2, 4)]
+    assert merged[0] - merged[1] == pytest.approx(2 * (merged[1] - merged[2]))
+    assert step_seconds(method, 2, 1, False) - step_seconds(method, 2, 1, True) > 0

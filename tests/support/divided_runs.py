@@ -1,0 +1,102 @@
+"""Runs on several processes, some of which are killed or see other things than the rest."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.crowd import ended, environment, free_port
+from tests.support.victims import At, start
+from zo.config import RunConfig
+from zo.distributed.processes import Processes
+from zo.run import runner, together
+from zo.weights.space import ParameterSpace
+
+NOBODY: Mapping[int, tuple[At, ...]] = {}
+
+
+def exit_statuses(
+    directory: Path,
+    world: int,
+    points: Mapping[int, tuple[At, ...]] = NOBODY,
+    timeout_s: float = 60,
+    after: Callable[[list[Any]], None] = lambda started: None,
+) -> list[int | None]:
+    """Continues a run on so many processes, some of which send themselves signals; returns their exit statuses.
+
+    A process that does not end in time has none. `after` is called once all have started.
+    """
+    port = free_port()
+    started = [
+        start(directory, *points.get(rank, ()), env=environment(rank, world, port))
+        for rank in range(world)
+    ]
+    deadline = time.monotonic() + timeout_s
+    with ended([]):
+        try:
+            after(started)
+            for process in started:
+                process.join(max(0.0, deadline - time.monotonic()))
+            return [process.exitcode for process in started]
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+
+
+def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
+    """Makes a run after process 1 was sabotaged; returns its status, or the sentence that stopped it."""
+    if processes.rank == 1 and sabotage:
+        globals()[sabotage](cfg)
+    try:
+        return runner.run(cfg)["run/status"]
+    except runner.UNUSABLE as error:
+        return str(error)
+    except SystemExit as stopped:
+        return stopped.code
+
+
+def flips_a_bit(cfg: RunConfig) -> None:
+    """The third update leaves another bit in one weight."""
+    calls: list[int] = []
+    add = ParameterSpace.add_
+
+    def flipping(self: ParameterSpace, *args: Any) -> None:
+        add(self, *args)
+        calls.append(1)
+        if len(calls) == 3:
+            self.tensors[4].view(torch.int32).view(-1)[5] ^= 1
+
+    ParameterSpace.add_ = flipping  # type: ignore[method-assign]
+
+
+def has_another_rate(cfg: RunConfig) -> None:
+    """The learning rate is another one."""
+    assert cfg.lr is not None
+    cfg.lr *= 2
+
+
+def has_other_code(cfg: RunConfig) -> None:
+    """The package has another digest."""
+    together.code_digest = lambda: "other"  # type: ignore[assignment]
+
+
+def has_another_device(cfg: RunConfig) -> None:
+    """The GPU is of another kind."""
+    together.device_name = lambda device: "another GPU"
+
+
+def sees_no_directory(cfg: RunConfig) -> None:
+    """The run's directory is not on this machine's disk."""
+    runner.CONFIG = "not-there"
+
+
+def has_no_model(cfg: RunConfig) -> None:
+    """The model cannot be loaded."""
+
+    def refuse(*args: Any) -> None:
+        raise runner.ModelError("model.path: it is not there")
+
+    runner.Session.open = refuse  # type: ignore[assignment, method-assign]
