@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from zo.config.addresses import missing
 from zo.run import loop
 from zo.run.__main__ import main
 from zo.run.directory import directory_of, freeze
@@ -107,3 +108,27 @@ def test_inputs_that_are_lost_are_recorded_anew(make_run):
     again = Inputs.load(directory)
     assert (again.identity, again.files) == (whole.identity, whole.files)
     assert set(again.read) == {"train", "validation", "test", "weights", "noise", "parameters"}
+
+
+def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
+    """It may have ended: its result is shown then."""
+    cfg = make_run("task.data_files.train='package:no_such/r.csv'")
+    told = "task.data_files.train: the pip package 'no_such' is not installed; "
+    assert str(missing(cfg)).startswith(told)
+    directory_of(cfg).mkdir(parents=True)
+    assert missing(cfg) is None
+
+
+@pytest.mark.parametrize(
+    "override", ["model.path=/no/such", "task.path=./no/such", "task.data_files.train=/no/such.csv"]
+)
+def test_a_path_that_is_not_there_is_named(make_run, override):
+    key, _, path = override.partition("=")
+    assert str(missing(make_run(override))).startswith(
+        f"{key}: there is no file or directory {path}"
+    )
+
+
+def test_random_weights_need_no_path(make_run):
+    random = ["model.weights=random", "+model.architecture={model_type:opt}"]
+    assert missing(make_run("model.path=/no/such", *random)) is None

@@ -23,6 +23,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
+from zo.config.addresses import missing
 from zo.config.composition import Composer, Files, NotPlainError, parse
 from zo.config.origin import CONFIG_DIR
 from zo.config.schema import ConfigError, Problem, RunConfig, checked, to_run_config
@@ -74,6 +75,8 @@ def check_command_line(argv: Sequence[str]) -> None:
             raise ConfigError(repeated)
         configs = runs(args.overrides, multirun=args.multirun)
         places = [_directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
+        if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
+            places.append(missing(configs[0]))
         if problems := [problem for problem in places if problem]:
             raise ConfigError(problems)
     except ConfigError as error:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from zo.config import RunConfig, describe
 from zo.distributed.environment import follows
-from zo.run.inputs import missing
 from zo.run.progress import Screen
 
 
@@ -25,9 +24,6 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
         Interrupted: If a signal asked to stop; its exit status is 143.
     """
     Screen().say(describe(cfg))
-    if directory is None and (why := missing(cfg)) is not None:
-        print(why, file=sys.stderr)
-        return 2
     from zo.run import lock, runner  # here, so that the title is shown before torch is imported
 
     try:

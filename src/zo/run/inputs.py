@@ -10,11 +10,8 @@ import xxhash
 
 from zo.config import RunConfig
 from zo.config.identity import id_of, identity, input_files
-from zo.lm import source
-from zo.lm.config import ModelError
 from zo.run import atomic
-from zo.tasks import Example, TaskError
-from zo.tasks.reading import check_addresses
+from zo.tasks import Example
 
 NAME = "inputs.json"
 
@@ -104,21 +101,6 @@ class Inputs:
                     f"{directory}: {READ[key]} not as when the run began ({now} instead of {was}); "
                     "put the old state back, or repeat the run's command with resume=false to make it anew"
                 )
-
-
-def missing(cfg: RunConfig) -> str | None:
-    """Returns why a new run cannot read its model or data here; None if their paths are there, or the run has begun.
-
-    Does not import torch, so that the answer takes no longer than the check of a value.
-    """
-    try:
-        if cfg.model.weights == "pretrained" or not cfg.model.architecture:
-            source.present(cfg.model)
-        check_addresses(cfg.task)
-    except (ModelError, TaskError) as error:
-        begun = (Path(cfg.out) / Inputs.of(cfg).run_id).exists()  # it may have ended, without them
-        return None if begun else str(error)
-    return None
 
 
 def digest_examples(examples: list[Example]) -> str:

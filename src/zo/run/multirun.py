@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zo.config import RunConfig, scientific
-from zo.run.inputs import missing
+from zo.config.addresses import missing
 from zo.run.progress import Screen
 from zo.tasks.measures import in_summary
 
@@ -63,7 +63,7 @@ class Multirun:
         for i, cfg in enumerate(self.runs):
             if (why := missing(cfg)) is not None:
                 screen.say(self._title(i))
-                self._fail(i, why)
+                self._fail(i, str(why))
         stopped = self._make(screen) if len(self.errors) < len(self.runs) else None
         self.show(screen)
         if stopped is not None:
