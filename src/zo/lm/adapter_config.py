@@ -185,7 +185,10 @@ class BiasAdapter(AdapterConfig):
 
 @dataclass
 class ScalesAdapter(AdapterConfig):
-    """The scales of quantised weights; their integers stay as they are."""
+    """The scales of quantised weights; their integers stay as they are.
+
+    **Source**: QZO, Shang et al. 2025. **Deviations**: slopes are not clipped, and no scale has a least value.
+    """
 
     name: str = "scales"
 
