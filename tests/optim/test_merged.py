@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import DTYPES, ZEROTH_ORDER, Quadratic, same, start
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.noise.reference import NumpyEngine
@@ -192,7 +192,7 @@ ROUNDED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "rounded"), pairwise(ZEROTH_ORDER, DTYPES, ROUNDED))
+@pytest.mark.parametrize(("name", "dtype", "rounded"), rotated(ZEROTH_ORDER, DTYPES, ROUNDED))
 def test_a_run_is_that_of_subtract_bit_for_bit(name, dtype, rounded):
     """Losses, records, θ and state of twelve steps: the moves and their roundings are the same ones."""
     runs = {}

@@ -30,3 +30,11 @@ def pairwise(*values: Iterable[Any]) -> list[tuple]:
         left = [pair for pair in left if pair not in made]
         rows.append(tuple(axis[row[k]] for k, axis in enumerate(axes)))
     return rows
+
+
+def rotated(first: Iterable[Any], *others: Iterable[Any]) -> list[tuple]:
+    """Rows in which every value of the first comes once or more, beside the others' pairwise rows in turn."""
+    firsts, axes = list(first), [list(axis) for axis in others]
+    rows = pairwise(*axes) if len(axes) > 1 else [(value,) for value in axes[0]]
+    count = max(len(firsts), len(rows))
+    return [(firsts[i % len(firsts)], *rows[i % len(rows)]) for i in range(count)]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.noise.test_philox import same_bits
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import rotated
 from tests.support.quadratic import POLICIES, ZEROTH_ORDER
 from tests.support.toy import Toy
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
@@ -81,7 +81,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "dtype", "noise"), pairwise(VARIANTS, HALVES, NOISES), ids=str)
+@pytest.mark.parametrize(("variant", "dtype", "noise"), rotated(VARIANTS, HALVES, NOISES), ids=str)
 def test_with_an_exact_restore_it_is_mixed_precision_training(variant, dtype, noise):
     """p + c are the weights of a float32 run that is fed the same records, and p those weights rounded."""
     name, settings = variant
@@ -102,7 +102,7 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(variant, dtype, no
 
 
 @pytest.mark.parametrize(
-    ("name", "restore", "noise"), pairwise(ZEROTH_ORDER, ["subtract", "merged"], NOISES)
+    ("name", "restore", "noise"), rotated(ZEROTH_ORDER, ["subtract", "merged"], NOISES)
 )
 def test_a_drifting_restore_drifts_and_the_update_is_exact(name, restore, noise):
     """Where the probes left p, p + c moves as float32 weights would, from there, by the same record."""
@@ -178,7 +178,7 @@ def test_streamed_probes_lead_to_the_same_bits_as_snapshot(noise):
     assert any(c.ne(0).any() for c in residuals[0])
 
 
-@pytest.mark.parametrize(("name", "restore"), pairwise(ZEROTH_ORDER, POLICIES))
+@pytest.mark.parametrize(("name", "restore"), rotated(ZEROTH_ORDER, POLICIES))
 def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
     """Weights and residuals go on from it bit for bit."""
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
         assert all(map(same_bits, residuals(again), residuals(whole)))
 
 
-@pytest.mark.parametrize(("name", "restore", "noise"), pairwise(ZEROTH_ORDER, POLICIES, NOISES))
+@pytest.mark.parametrize(("name", "restore", "noise"), rotated(ZEROTH_ORDER, POLICIES, NOISES))
 def test_losses_replay_weights_and_residuals_bit_for_bit(name, restore, noise):
     """With the methods' own state in half precision, as is their default."""
     runs = []
