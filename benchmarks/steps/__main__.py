@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.steps import figure, tables
 from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, noise_choices, split, ways
 from benchmarks.steps.records import Records, code_hash
+from benchmarks.steps.released import METHODS as RELEASED
 from benchmarks.steps.session import Session
 from benchmarks.steps.shapes import EXAMPLES, SHAPES
 from zo.config import register
@@ -70,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--plain",
         nargs="*",
-        choices=METHODS,
-        default=METHODS,
+        choices=RELEASED,
+        default=RELEASED,
         metavar="NAME",
         help="methods also timed in the released code's way (all); no name: none",
     )

@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks.steps.shapes import SHAPES
 from zo.config import ConfigError, RunConfig, command_line
 from zo.config.precision import PrecisionConfig
+from zo.optim import OPTIMIZERS
+from zo.optim.config import ZerothOrderConfig
 from zo.weights.constraints import RESTORE_POLICIES
 
 FORWARD = "forward"
@@ -18,7 +20,7 @@ PAPER_WAY = ("subtract", "torch")
 """Restore policy and noise of the released code and of the paper's sweeps."""
 
 PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
+METHODS = tuple(n for n, m in OPTIMIZERS.items() if issubclass(m.config, ZerothOrderConfig))
 LR = 1e-7  # nothing depends on it
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from zo.lm.heads import head_of
+from zo.optim.config import MeZOConfig
 from zo.tasks import Encoded
 
 Probe = frozenset[int]
@@ -113,9 +114,13 @@ def excursions(optimizer: Any) -> list[list[Probe]]:
         KeyError: If the method has no rule here.
     """
     name = optimizer.name
-    if name in ("mezo", "mezo_adam", "lozo"):
+    if name == "fzoo":
+        return [[frozenset({i})] for i in range(optimizer.n)]
+    if isinstance(optimizer, MeZOConfig):
         sides = 2 if optimizer.two_sided else 1
-        return [[frozenset({i}) for i in range(optimizer.n) for _ in range(sides)]]
+        trips = [[frozenset({i}) for i in range(optimizer.n) for _ in range(sides)]]
+        candidates = [[frozenset(range(optimizer.n))] * 2] if name == "zo_conservative" else []
+        return trips + candidates
     if name == "hizoo":
         return [[frozenset({0})] * 2]
     if name in ("bszo", "bszo_b"):
@@ -141,11 +146,13 @@ def passes(optimizer: Any, restore: str) -> list[Pass]:
         KeyError: If method or policy has no rule here.
     """
     probes = excursions(optimizer)
-    scaled = 1.0 if optimizer.name == "hizoo" else 0.0  # H is read with every z
-    moved = {"hizoo": 2.0, "mezo_adam": 4.0}.get(
+    scaled = 1.0 if optimizer.name in ("hizoo", "conmezo") else 0.0  # H or m is read with every z
+    moved = {"mezo_adam": 4.0, "zo_momentum": 3.0, "conmezo": 3.0, "hizoo": 2.0}.get(
         optimizer.name, 0.0
-    )  # H; m and v: read and written
+    )  # H; m and v: read and written; a momentum is read again, for its step or its norm
     along = frozenset(i for trip in probes for probe in trip for i in probe)
+    if optimizer.name == "adamezo":
+        along = frozenset(range(optimizer.window))
 
     def move(at: Probe, state: float = scaled) -> Pass:
         return Pass(2.0, state, len(at))
@@ -208,7 +215,7 @@ def roofline(
         state_bytes: Of a value of the method's state.
     """
     method, restore = cfg.optimizer, cfg.precision.restore
-    drawn = method.rank * work.low_rank if method.name == "lozo" else work.values
+    drawn = method.rank * work.low_rank if hasattr(method, "rank") else work.values
     together = forwards if restore == "factors" else 1  # branches that share one reading of θ
     forward = forward_roofline(work, ceilings, value_bytes, together)
     weights = 0.0

@@ -4,7 +4,7 @@
     σ = √(Σ_i (ℓ_i − mean ℓ)² / (N − 1))
     θ ← θ − η (1/N Σ_i (ℓ_i − f₀)/σ u_i + λ θ)        λ: `weight_decay`, not on biases and norms
 
-Cost: 1 + N forward passes per step; no state. Passes over the weights: N + 2 (`subtract`), N + 1 (`merged`); the
+Cost: 1 + N forward passes per step; no state. Passes over the weights: 2N + 1 (`subtract`), N + 1 (`merged`); the
 update of all N is one. A multiple of the loss makes the same step.
 
 Source: Dang et al. 2026, "FZOO: Fast Zeroth-Order Optimizer for Fine-Tuning Large Language Models towards Adam-Scale
@@ -21,6 +21,7 @@ import math
 from zo.optim.base import Estimate, LossFn
 from zo.optim.config_variants import FZOOConfig
 from zo.optim.mezo import MeZO
+from zo.weights.directions import Terms
 
 
 class FZOO(MeZO):
@@ -30,8 +31,8 @@ class FZOO(MeZO):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures f₀ and the N losses, and scales their differences by their standard deviation."""
-        points = [[(self.eps, self.direction(i))] for i in range(self.n)]
-        here, *losses = self.params.measure(loss_fn, [[[], *points]])
+        points: list[Terms] = [[(self.eps, self.direction(i))] for i in range(self.n)]
+        here, *losses = self.params.measure(loss_fn, [[[]], *([point] for point in points)])
         mean = sum(losses) / self.n
         std = math.sqrt(sum((loss - mean) * (loss - mean) for loss in losses) / (self.n - 1))
         known = not std <= self.config.std_floor * abs(here)
