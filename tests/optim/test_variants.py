@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.support.plain_variants import RENDERINGS, Twin
 from zo.optim import OPTIMIZERS
@@ -268,3 +268,75 @@ def test_lozo_m_and_tezo_without_momentum_are_plain():
     )
     ours = moves("tezo", 20, 1e-3, variant="momentum", beta1=0.0)
     np.testing.assert_allclose(ours, moves("tezo", 20, 1e-3), rtol=0, atol=1e-5)
+
+
+class Words(nn.Module):
+    """An embedding, a norm and two linear layers, of random weights that are the same each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(30, 8), nn.LayerNorm(8)
+        self.middle, self.out = nn.Linear(8, 6), nn.Linear(6, 3)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in self.parameters():
+                p.normal_(0, 0.3, generator=generator)
+        self.ids = torch.randint(0, 30, (4, 5), generator=generator)
+
+    def forward(self) -> Tensor:
+        return self.out(torch.tanh(self.middle(self.norm(self.table(self.ids)))))
+
+
+def trained(name: str, restore: str, dtype: torch.dtype, **settings) -> list[Tensor]:
+    """The weights after three steps."""
+    model = Words().to(dtype).eval()
+    params = ParameterSpace.of(model, restore, "philox")
+    config = OPTIMIZERS[name].config(
+        **{"interval": 2, **settings} if "interval" in vars(OPTIMIZERS[name].config()) else settings
+    )
+    opt = OPTIMIZERS[name].optimizer(params, config, lr=1e-3, seed=3)
+    target = torch.arange(20) % 3
+
+    @torch.no_grad()
+    def loss() -> float:
+        return nn.functional.cross_entropy(model().float().flatten(0, 1), target).item()
+
+    for _ in range(3):
+        opt.step(loss)
+    params.fold()
+    return [p.detach() for p in model.parameters()]
+
+
+NEW = list(dict.fromkeys(name for name, *_ in CASES if name != "mezo"))
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_streamed_probes_are_those_of_snapshot(name):
+    dtype = (torch.float32, torch.bfloat16, torch.float16)[NEW.index(name) % 3]
+    pairs = zip(trained(name, "streamed", dtype), trained(name, "snapshot", dtype), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("lozo_m", {}), ("subzero", {"rank": 3}), ("tezo", {}), ("tezo", {"variant": "momentum"})],
+)
+def test_low_rank_methods_run_with_factors(name, settings):
+    """Both probes in one matrix, updates added up in A and folded: the weights of snapshot but for rounding."""
+    pairs = zip(
+        trained(name, "factors", torch.float32, **settings),
+        trained(name, "snapshot", torch.float32, **settings),
+        strict=True,
+    )
+    for p, q in pairs:
+        torch.testing.assert_close(p, q, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("zo_muon", {}), ("tezo", {"variant": "adam"}), ("fzoo", {})]
+)
+def test_factors_is_refused_where_a_move_is_not_of_low_rank(name, settings):
+    with pytest.raises(
+        ValueError, match="factors needs a method whose directions are all of low rank"
+    ):
+        trained(name, "factors", torch.float32, **settings)

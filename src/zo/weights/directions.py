@@ -1,6 +1,6 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -163,6 +163,11 @@ class LowRank:
         for u_r, v_r in zip(left[1:], right[1:], strict=True):
             out.addcmul_(u_r[:, None], v_r)
         return out
+
+    @property
+    def left_key(self) -> Hashable:
+        """What U depends on beside the tensor: equal keys mean equal U."""
+        return self.u
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns Uᵀ for tensor `i`, (rank, rows), float32."""

@@ -1,6 +1,6 @@
 """Directions of low rank in subspaces that are kept for a while: U Vᵀ with one factor, or both, fixed."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -103,6 +103,11 @@ class KeptLeft(LowRank):
 
     of: LowRank = field(kw_only=True)
     parts: Sequence[Tensor] = field(kw_only=True)
+
+    @property
+    def left_key(self) -> Hashable:
+        """The direction itself: N is state."""
+        return self
 
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns N Vᵀ, or the values, for tensor `i`, float32."""

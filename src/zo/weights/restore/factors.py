@@ -10,7 +10,7 @@ norms are moved in place, and displaced within their own layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -67,7 +67,7 @@ class Factors(RestorePolicy):
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
         self._buffers: list[Tensor] = []  # memory of `_branches`
-        self._drawn: dict[NoiseKey, list[Tensor]] = {}  # for the probes, and the update after them
+        self._drawn: dict[Hashable, list[Tensor]] = {}  # for the probes, and the update after them
         self._unread = dict(
             enumerate(space.names)
         )  # tensors that no layer has computed a probe with
@@ -128,7 +128,7 @@ class Factors(RestorePolicy):
             self._add_left(self.a, terms, drawn)
             self._moved |= any(c != 0.0 for c, _ in terms)
             self._drawn = {}
-            rest = [(c, Stored(drawn[_low_rank(z).u])) for c, z in terms]
+            rest = [(c, Stored(drawn[_low_rank(z).left_key])) for c, z in terms]
             for i in self._vectors:
                 add_(self._tensors[i], self._tensors[i], i, rest)
 
@@ -171,26 +171,26 @@ class Factors(RestorePolicy):
                     vector.zero_()
                 self._add_left(branch, terms, drawn)
                 for c, z in terms:
-                    _add(vectors, [drawn[_low_rank(z).u][i] for i in self._vectors], c)
+                    _add(vectors, [drawn[_low_rank(z).left_key][i] for i in self._vectors], c)
             self._count, self._branches = len(points), self._buffers
 
-    def _draw(self, terms: Terms) -> dict[NoiseKey, list[Tensor]]:
-        """Returns Uᵀ of every matrix and z of every other tensor, by U's key: a step asks twice for the same."""
-        found: dict[NoiseKey, list[Tensor]] = {}
+    def _draw(self, terms: Terms) -> dict[Hashable, list[Tensor]]:
+        """Returns Uᵀ of every matrix and z of every other tensor, by its key: a step asks twice for the same."""
+        found: dict[Hashable, list[Tensor]] = {}
         for z in dict.fromkeys(_low_rank(z) for _, z in terms):
-            found[z.u] = self._drawn.get(z.u) or [
+            found[z.left_key] = self._drawn.get(z.left_key) or [
                 z.left(i, p) if p.dim() > 1 else z.sample(i, p) for i, p in enumerate(self._tensors)
             ]
         return found
 
     def _add_left(
-        self, out: Sequence[Tensor], terms: Terms, drawn: Mapping[NoiseKey, Sequence[Tensor]]
+        self, out: Sequence[Tensor], terms: Terms, drawn: Mapping[Hashable, Sequence[Tensor]]
     ) -> None:
         """Adds Σ c_j U_jᵀ to those of `out`, one per tensor, that are of matrices: (w, rows)."""
         for c, z in terms:
             z = _low_rank(z)
             parts = [out[i][self._slices[z.v]] for i in self._matrices]
-            _add(parts, [drawn[z.u][i] for i in self._matrices], c * z.scale)
+            _add(parts, [drawn[z.left_key][i] for i in self._matrices], c * z.scale)
 
     def _replace_forwards(self, model: nn.Module) -> None:
         """Makes the model's layers compute with A and V."""
