@@ -8,10 +8,8 @@ the tokenizer that stands in where weights are random, a length that `shapes.sst
 
 from __future__ import annotations
 
-import argparse
 import csv
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,26 +67,13 @@ def _cut(
     return None
 
 
-def write(target: Path) -> None:
+def write(target: Path = TARGET) -> None:
     """Writes the phrases as CSV: sentence, label."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.writer(stream, lineterminator="\n")
-        rows.writerow(["sentence", "label"])
-        rows.writerows(phrases(COUNT, SEED))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.phrases",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, default=TARGET, metavar="FILE")
-    write(parser.parse_args(argv).out)
-    return 0
+        lines = csv.writer(stream, lineterminator="\n")
+        lines.writerows([("sentence", "label"), *phrases(COUNT, SEED)])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write()

@@ -11,11 +11,11 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import numpy as np
 import wandb
@@ -28,7 +28,6 @@ from analysis.logs.run_file import CHUNK_HEADER, FILE_HEADER, read_run_file
 EVAL_EVERY = 500
 SIGNALS = ("slope", "noise_std", "shrinkage", "posterior_trace", "residual_rms", "mu_norm")
 DIGITS = 6  # of a run id: all ids have the same length, so that a copy keeps its blocks
-SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def rows(steps: int) -> Iterator[tuple[int, dict[str, float]]]:
@@ -104,55 +103,16 @@ def generate(directory: Path, runs: int, steps: int) -> int:
 
 
 def measure(directory: Path, cache_dir: Path, jobs: int | None) -> str:
-    """Reads all; says how many rows in what time, processor time and memory of all processes together."""
-    with PeakMemory() as peak:
-        start, busy = time.perf_counter(), sum(os.times()[:4])
-        frames = sources.load([directory], cache_dir=cache_dir, jobs=jobs)
-        seconds, busy = time.perf_counter() - start, sum(os.times()[:4]) - busy
+    """Reads all; says how many rows in what time, processor time and memory of the largest process."""
+    start, busy = time.perf_counter(), sum(os.times()[:4])
+    frames = sources.load([directory], cache_dir=cache_dir, jobs=jobs)
+    seconds, busy = time.perf_counter() - start, sum(os.times()[:4]) - busy
     rows = int(frames.runs["rows"].sum())
+    kib = max(getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN))
     return (
         f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s; "
-        f"{busy:.1f} s of processor time; {peak.gib:.2f} GiB"
+        f"{busy:.1f} s of processor time; {kib / 2**20:.2f} GiB"
     )
-
-
-class PeakMemory:
-    """The most memory that this process and its children had together, shared pages counted once; Linux."""
-
-    def __enter__(self) -> "PeakMemory":
-        self.gib, self._done = 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(SECONDS_BETWEEN_LOOKS):
-            kib = sum(_kib(pid) for pid in _tree(os.getpid()))
-            self.gib = max(self.gib, kib / 2**20)
-
-
-def _tree(pid: int) -> Iterator[int]:
-    """The process and all below it, as Linux has them."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            for child in children.read_text().split():
-                yield from _tree(int(child))
-        except OSError:
-            continue  # it has ended meanwhile
-
-
-def _kib(pid: int) -> int:
-    """Memory of a process, its share of shared pages."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return int(text.partition("Pss:")[2].split()[0])
 
 
 def _run_id(i: int) -> str:
@@ -161,10 +121,9 @@ def _run_id(i: int) -> str:
 
 def main() -> int:
     """Run the command; see the module."""
+    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reading",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m benchmarks.reading", None, __doc__, formatter_class=raw
     )
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=20_000)

@@ -27,13 +27,16 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.steps import figure, tables
-from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, noise_choices, split, ways
+from analysis.report.table import markdown, show
+from benchmarks.steps import figure
+from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, split, ways
 from benchmarks.steps.records import Records, code_hash
 from benchmarks.steps.released import METHODS as RELEASED
 from benchmarks.steps.session import Session
 from benchmarks.steps.shapes import EXAMPLES, SHAPES
+from benchmarks.steps.tables import tables
 from zo.config import register
+from zo.config.precision import NOISES
 from zo.run import atomic
 from zo.run.provenance import device_name
 from zo.weights.constraints import RESTORE_POLICIES
@@ -42,32 +45,27 @@ ON_CPU = ("opt-125m",)
 ON_GPU = ("opt-1.3b", "mistral-7b", "opt-13b")
 ROUNDS = {"cpu": 3, "cuda": 10}
 ROOT = Path(__file__).resolve().parents[2]
+CHOICES = {
+    "shapes": tuple(SHAPES),
+    "dtypes": tuple(PRECISIONS),
+    "examples": tuple(EXAMPLES),
+    "methods": METHODS,
+    "restores": RESTORE_POLICIES,
+    "noises": tuple(NOISES),
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.steps",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-    def choice(name: str, options: Sequence[str], words: str) -> None:
-        made.add_argument(name, nargs="+", choices=options, metavar="NAME", help=words)
-
-    def listed(options: Sequence[str]) -> str:
-        return ", ".join(options)
-
+    raw = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser("python -m benchmarks.steps", None, __doc__, formatter_class=raw)
     made.add_argument(
         "--device", default="auto", help="cpu, cuda or cuda:N (a GPU if there is one)"
     )
     made.add_argument("--threads", type=int, help="of the CPU (torch's own choice)")
-    choice("--shapes", tuple(SHAPES), listed(tuple(SHAPES)))
-    choice("--dtypes", tuple(PRECISIONS), f"{listed(tuple(PRECISIONS))} (each shape's own)")
-    choice("--examples", tuple(EXAMPLES), "sst2, trec (sst2; on a CPU BSZO on trec, too)")
-    choice("--methods", METHODS, listed(METHODS))
-    choice("--restores", RESTORE_POLICIES, listed(RESTORE_POLICIES))
-    choice("--noises", noise_choices(), listed(noise_choices()))
+    for name, options in CHOICES.items():
+        words = ", ".join(options)
+        made.add_argument(f"--{name}", nargs="+", choices=options, metavar="NAME", help=words)
     made.add_argument(
         "--plain",
         nargs="*",
@@ -119,12 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     failed = _measured(pending, Session(device, rounds, args.plain, records, print), console)
     keys = {(machine, *vars(case).values()) for case in accepted}
-    for table in tables.rich_tables([row for row in records.rows if row.key in keys]):
-        console.print(table)
+    for table in tables([row for row in records.rows if row.key in keys]):
+        show(table, console)
     _say(console, refused | failed)
     if records.rows:
-        text = tables.markdown(records.rows)
-        atomic.replace(args.out / "steps.md", text)
+        atomic.replace(args.out / "steps.md", "\n".join(map(markdown, tables(records.rows))))
         figure.draw(records.rows, args.out)
     return 1 if failed else 0
 

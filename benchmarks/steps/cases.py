@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.steps.shapes import SHAPES
 from zo.config import ConfigError, RunConfig, command_line
-from zo.config.precision import PrecisionConfig
+from zo.config.precision import NOISES
 from zo.optim import OPTIMIZERS
 from zo.optim.config import ZerothOrderConfig
 from zo.weights.constraints import RESTORE_POLICIES
@@ -71,7 +71,7 @@ class Case:
             f"optimizer={method}",
             f"precision={PRECISIONS[self.dtype]}",
             f"precision.restore={self.restore}",
-            *([f"precision.noise={self.noise}"] if _has_noise() else []),
+            f"precision.noise={self.noise}",
             f"device={self.device}",
             f"threads={self.threads}",
             f"batch_size={self.batch_size}",
@@ -88,19 +88,10 @@ class Case:
 def ways(restores: Sequence[str] | None, noises: Sequence[str] | None) -> list[tuple[str, str]]:
     """Returns pairs of restore policy and noise: those asked for; else the paper's, and all policies with Philox."""
     if restores is None and noises is None:
-        newest = noise_choices()[-1]
+        newest = list(NOISES)[-1]
         return list(dict.fromkeys([PAPER_WAY, *((r, newest) for r in RESTORE_POLICIES)]))
-    pairs = [(r, n) for n in noises or noise_choices() for r in restores or RESTORE_POLICIES]
+    pairs = [(r, n) for n in noises or NOISES for r in restores or RESTORE_POLICIES]
     return list(dict.fromkeys(pairs))
-
-
-def noise_choices() -> tuple[str, ...]:
-    """Returns the registered noise backends."""
-    if not _has_noise():
-        return ("torch",)
-    from zo.config.precision import NOISES
-
-    return tuple(NOISES)
 
 
 def cases(
@@ -137,7 +128,3 @@ def split(wanted: Iterable[Case]) -> tuple[dict[Case, RunConfig], dict[Case, str
         except ConfigError as error:
             refused[case] = "; ".join(str(p) for p in error.problems)
     return accepted, refused
-
-
-def _has_noise() -> bool:
-    return any(field.name == "noise" for field in fields(PrecisionConfig))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -32,17 +31,19 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * n**3 / best(lambda: a @ b, device)
 
 
-def normal_rate(device: torch.device, space: Callable[[list[Any]], ParameterSpace]) -> float:
+def normal_rate(device: torch.device, noise: str) -> float:
     """Returns float32 normals per second, drawn where a cache holds them on a CPU.
 
     Args:
         device: Where they are drawn.
-        space: Makes a parameter space, with the noise in question, of named tensors.
+        noise: What draws.
     """
     values = 2**27 if device.type == "cuda" else 2**17
     p = torch.zeros(values, device=device)
     method = OPTIMIZERS["mezo"]
-    optimizer = method.optimizer(space([("p", p)]), method.config(), lr=1.0, seed=0)
+    optimizer = method.optimizer(
+        ParameterSpace([("p", p)], noise=noise), method.config(), lr=1.0, seed=0
+    )
     direction = optimizer.direction(0)
     times = 1 if device.type == "cuda" else 4
 

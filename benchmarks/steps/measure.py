@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import math
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from unittest import mock
 
 import torch
 
@@ -206,16 +204,10 @@ def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
     return stepper, Peak(memory.peak_gib(stepper.device), before)
 
 
-def space_of(noise: str) -> Callable[[list[Any]], ParameterSpace]:
-    """Returns what makes a parameter space, of named tensors, whose directions come from `noise`."""
-    takes = "noise" in inspect.signature(ParameterSpace).parameters
-    return lambda named: ParameterSpace(named, **({"noise": noise} if takes else {}))
-
-
 def _prepare(case: Case) -> None:
     """Moves a few values, so that compilers and libraries that noise needs are not counted as a step's memory."""
     p = torch.zeros(8, dtype=getattr(torch, case.dtype), device=case.device)
-    space, method = space_of(case.noise)([("p", p)]), OPTIMIZERS["bszo"]
+    space, method = ParameterSpace([("p", p)], noise=case.noise), OPTIMIZERS["bszo"]
     method.optimizer(space, method.config(), lr=LR, seed=0).step(lambda: 1.0)
 
 
@@ -225,9 +217,7 @@ def peak_of_child(case: Case) -> Peak:
     Raises:
         RuntimeError: If that process ends without an answer.
     """
-    with _environment(
-        MALLOC_MMAP_THRESHOLD_=str(MAPPED)
-    ):  # of the server that children are forked from
+    with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_=str(MAPPED)):  # for the children
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__, *MODELLING])
         with ProcessPoolExecutor(1, mp_context=context) as executor:
@@ -237,18 +227,3 @@ def peak_of_child(case: Case) -> Peak:
 def _peak_alone(case: Case) -> Peak:
     register()
     return peak_here(case, case.config())[1]
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Sets environment variables for what is started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

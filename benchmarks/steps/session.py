@@ -19,7 +19,6 @@ from benchmarks.steps.measure import (
     in_turns,
     peak_here,
     peak_of_child,
-    space_of,
 )
 from benchmarks.steps.records import Records, Row, code_hash
 from benchmarks.steps.roofline import Ceilings, Roofline, forward_roofline, roofline
@@ -165,7 +164,7 @@ class Session:
             known[dtype] = ceilings.matrix_rate(device, getattr(torch, dtype))
         if noise not in known:
             self.say(f"what the device does at best: {noise} normals")
-            known[noise] = ceilings.normal_rate(device, space_of(noise))
+            known[noise] = ceilings.normal_rate(device, noise)
         return Ceilings(known["bandwidth"], known[dtype], known[noise])
 
 

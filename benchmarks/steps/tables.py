@@ -1,4 +1,4 @@
-"""The measured steps as tables: to a terminal, and in Markdown."""
+"""The measured steps as tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
-
 from analysis.report.style import look
+from analysis.report.table import Cell, Table
 from benchmarks.steps.cases import FORWARD, METHODS
 from benchmarks.steps.records import Row
 from benchmarks.steps.shapes import SHAPES
@@ -85,15 +84,16 @@ COLUMNS: dict[str, Callable[[Row, Context], str]] = {
 WORDS = 3  # the first columns are words, the others numbers
 
 
-def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields, for each setting, its title and the cells of its rows under COLUMNS."""
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yields a table per setting, without columns that are empty, with ceilings and provenance below it."""
     ordered = sorted(rows, key=lambda row: (row.setting, *_place(row)))
     for _, group in groupby(ordered, key=lambda row: row.setting):
         members = list(group)
-        yield (
-            title(members[0]),
-            [[cell(row, context(row, members)) for cell in COLUMNS.values()] for row in members],
-        )
+        lines = [[cell(row, context(row, members)) for cell in COLUMNS.values()] for row in members]
+        used = [i for i in range(len(COLUMNS)) if any(line[i] for line in lines)]
+        cells: list[Sequence[Cell | str]] = [[line[i] for i in used] for line in lines]
+        heads = [list(COLUMNS)[i] for i in used]
+        yield Table(title(members[0]), heads, cells, names=WORDS, caption=[_remark(members)])
 
 
 def context(row: Row, members: Sequence[Row]) -> Context:
@@ -118,34 +118,8 @@ def label(method: str) -> str:
     return "one forward pass" if method == FORWARD else look(method).label
 
 
-def rich_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yields a table for the terminal per setting, without columns that are empty."""
-    for heading, lines in sections(rows):
-        table = Table(title=heading, title_justify="left")
-        shown = _used(lines)
-        for i in shown:
-            table.add_column(list(COLUMNS)[i], justify="left" if i < WORDS else "right")
-        for line in lines:
-            table.add_row(*(line[i] for i in shown))
-        yield table
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """Returns the tables in Markdown, with the ceilings and the provenance below each."""
-    parts = []
-    by_title = {title(row): row for row in rows}
-    for heading, lines in sections(rows):
-        shown = _used(lines)
-        table = [[list(COLUMNS)[i] for i in shown]]
-        table += [["---" if i < WORDS else "---:" for i in shown]]
-        table += [[line[i] for i in shown] for line in lines]
-        text = "\n".join("| " + " | ".join(line) + " |" for line in table)
-        members = [row for row in rows if title(row) == heading]
-        parts.append(f"**{heading}**\n\n{text}\n\n{_remark(by_title[heading], members)}\n")
-    return "\n".join(parts)
-
-
-def _remark(row: Row, members: Sequence[Row]) -> str:
+def _remark(members: Sequence[Row]) -> str:
+    row = members[0]
     normals = {r.noise: r.normals_per_ns for r in members}
     drawn = ", ".join(f"{rate:.3g} ({noise})" for noise, rate in normals.items())
     days = sorted({r.date[:10] for r in members})
@@ -161,10 +135,6 @@ def _place(row: Row) -> tuple[int, bool, str, str]:
     order = (FORWARD, *METHODS)
     place = order.index(row.method) if row.method in order else len(order)
     return place, (row.restore, row.noise) != ("subtract", "torch"), row.noise, row.restore
-
-
-def _used(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [i for i in range(len(COLUMNS)) if any(line[i] for line in lines)]
 
 
 def _printed(shape: str, dtype: str) -> dict[tuple[str, str], float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from analysis.report.table import markdown
 from benchmarks.steps import __main__ as command
 from benchmarks.steps import ceilings, session, tables
 from benchmarks.steps.cases import FORWARD, cases, split
@@ -110,8 +111,9 @@ def row(**changes) -> Row:
 
 
 def cells(rows, i):
-    ((_, lines),) = tables.sections(rows)
-    return dict(zip(tables.COLUMNS, lines[i], strict=True))
+    (table,) = tables.tables(rows)
+    shown = dict(zip(table.columns, table.rows[i], strict=True))
+    return dict.fromkeys(tables.COLUMNS, "") | shown
 
 
 def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
@@ -130,7 +132,8 @@ def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
 def test_the_committed_page_has_the_tables_of_the_committed_csv():
     folder = Path(__file__).parents[2] / "results" / "measured" / "benchmarks"
     shown = (folder / "steps.md").read_text().strip()
-    assert shown == tables.markdown(Records(folder / "steps.csv").rows).strip()
+    pages = map(markdown, tables.tables(Records(folder / "steps.csv").rows))
+    assert shown == "\n".join(pages).strip()
 
 
 def test_cases_are_timed_in_turns_and_the_first_round_does_not_count():
