@@ -17,11 +17,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from analysis.logs import fragments
 from analysis.logs.fragments import Fragment
+from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, flatten, history_table
 
 REFRESH = ("auto", "always", "never")
@@ -126,29 +124,16 @@ def _fetch_all(project: str, runs: Sequence[Listed], directory: Path | None) -> 
     """Read the histories of some runs, several at a time, and keep each."""
     if not runs:
         return
-    api, console = _api(), Console(stderr=True)
-    with (
-        Progress(
-            TextColumn(f"reading {project}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        ) as progress,
-        ThreadPoolExecutor(CONNECTIONS) as pool,
-    ):
-        bar = progress.add_task("", total=len(runs))
+    api = _api()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
         jobs = {pool.submit(_fetch, api, project, run, directory): run for run in runs}
-        for job in as_completed(jobs):
+        for job in progress(as_completed(jobs), f"reading {project}", len(jobs)):
             try:
                 yield job.result()
             except Exception as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 place = f"{project}/{jobs[job]['id']}"
                 raise LogError(f"the history of {place} cannot be read: {_said(error)}") from None
-            progress.advance(bar)
 
 
 def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragment:

@@ -9,11 +9,9 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from analysis.logs import fragments
 from analysis.logs.fragments import Fragment
+from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, read_run_file
 
 RUN_DIRECTORY = re.compile(r"(offline-)?run-\d{8}_\d{6}-.+")  # not the symlink latest-run
@@ -71,7 +69,9 @@ def read(
             fresh[path] = replace(fragment, source=source)
         else:
             stale.append((path, source, stamp, kept))
-    fresh |= {Path(f.place): f for f in _read_all(stale, jobs)}
+    read_now = _fragments(stale, min(jobs or os.cpu_count() or 1, len(stale)))
+    for fragment in progress(read_now, "reading W&B run files", len(stale)):
+        fresh[Path(fragment.place)] = fragment
     if stale and cache_dir is not None:
         _forget_removed(cache_dir, {_kept(cache_dir, path) for path in found})
     return [fresh[path] for path in sorted(found)]
@@ -91,34 +91,12 @@ def _forget_removed(cache_dir: Path, in_use: set[Path]) -> None:
                 kept.unlink(missing_ok=True)
 
 
-def _read_all(
-    tasks: list[tuple[Path, str, str, Path | None]], jobs: int | None
-) -> Iterator[Fragment]:
-    """Read run files; several processes share the work if it is worth their start."""
-    jobs = min(jobs or os.cpu_count() or 1, len(tasks))
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("reading W&B run files"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for fragment in _fragments(tasks, jobs):
-            progress.advance(bar)
-            yield fragment
-
-
 def _fragments(tasks: list[tuple[Path, str, str, Path | None]], jobs: int) -> Iterator[Fragment]:
+    """Read run files; several processes share the work if it is worth their start."""
     if jobs <= 1 or sum(path.stat().st_size for path, *_ in tasks) < PARALLEL_BYTES:
         yield from map(_read_one, tasks)
         return
-    context = get_context(
-        "spawn"
-    )  # a fork of a process with threads, as pyarrow has them, may hang
+    context = get_context("spawn")  # a fork may hang: pyarrow has threads
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         try:
             yield from pool.map(_read_one, tasks, chunksize=FILES_PER_TASK)

@@ -38,8 +38,7 @@ def load(
     Raises:
         LogError: a source does not exist or cannot be read; the message is one sentence for the user.
     """
-    files = [Path(source) for source in sources if str(source).endswith(".parquet")]
-    directories, projects = split([s for s in sources if not str(s).endswith(".parquet")])
+    directories, projects, files = split(sources)
     found = local.read(directories, cache_dir, jobs)
     if projects:
         found += cloud.read(projects, cache_dir, refresh)
@@ -47,19 +46,23 @@ def load(
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
-def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
-    """Which sources are directories and which are projects.
+def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str], list[Path]]:
+    """Which sources are directories, which projects, and which files of committed runs.
 
     Raises:
-        LogError: one is neither.
+        LogError: one is none of them.
     """
-    directories, projects = [], []
+    directories: list[Path] = []
+    projects: list[str] = []
+    files: list[Path] = []
     for source in sources:
         project = PROJECT.fullmatch(str(source))
         if Path(source).is_dir() and not str(source).startswith("wandb:"):
             directories.append(Path(source))
+        elif Path(source).is_file() and Path(source).suffix == ".parquet":
+            files.append(Path(source))
         elif project and not str(source).startswith("."):
             projects.append(project[1])
         else:
             raise LogError(f"there is no directory {source}")
-    return directories, projects
+    return directories, projects, files

@@ -1,7 +1,8 @@
 """Names in print, and their order: methods, tasks and models."""
 
+ZERO_SHOT = "zero_shot"
 METHODS = {
-    "zero_shot": "zero-shot",
+    ZERO_SHOT: "zero-shot",
     "icl": "ICL",
     "linear_probe": "linear probing",
     "mezo": "MeZO",
@@ -13,7 +14,7 @@ METHODS = {
     "adam": "Adam",
     "sgd": "SGD",
 }
-UNTRAINED = ("zero_shot", "icl", "linear_probe")
+UNTRAINED = (ZERO_SHOT, "icl", "linear_probe")
 """Baselines without steps, and so without a learning rate."""
 PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 TASKS = {

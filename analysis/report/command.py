@@ -3,21 +3,23 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from analysis.logs import sources
 from analysis.logs.cloud import REFRESH
 from analysis.logs.frames import Frames
+from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
-from analysis.paper.printed_numbers import TABLES, PaperError
-from analysis.select import study_runs, study_sweeps, sweep_cells
+from analysis.paper.printed_numbers import TABLES, Paper, PaperError
+from analysis.select import study_runs, study_sweeps, sweep_cells, trials
 from analysis.select.cell_runs import fill
-from analysis.select.sweep_selection import NoRuns, Selection, select
-from analysis.select.trials import of_group, of_sweep
+from analysis.select.comparable import NoRuns, one_grid
 
 DEFAULT_RUNS = ["out"]
 RESULTS = Path("results/local")
@@ -28,7 +30,45 @@ EXAMPLES = """examples:
   python -m analysis paper --only 1 3                   two of the paper's tables, beside what was measured
   python -m analysis figures table4 --runs out me/zo    the figures of a sweep, from files and from W&B's cloud
 """
-Work = Callable[[argparse.Namespace], Iterator[Path | str]]
+Paths = Iterator[Path | str]
+
+
+class Call:
+    """One call of the command: what was asked for, and what is read for it.
+
+    Args:
+        asked: the command line.
+    """
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        self.results: Path = asked.results
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The runs that --runs names; none without an output directory where none was named.
+
+        Raises:
+            LogError: see `analysis.logs.sources.load`.
+        """
+        asked = self.asked
+        nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
+        places = [] if nothing else asked.runs
+        return sources.load(places, cache_dir=asked.cache, refresh=asked.refresh)
+
+    @cached_property
+    def printed(self) -> Paper:
+        """The paper's numbers."""
+        return printed_numbers.load()
+
+    @property
+    def groups(self) -> list[str]:
+        """The sweeps that runs were logged under."""
+        return sorted(set(self.frames.runs["group"]) - {""})
+
+    def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
+        """The cells of some sweeps, or of all, with what their runs say."""
+        return fill(sweep_cells.cells(sweeps, self.asked.cache), self.frames.runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 2, after one sentence on stderr, if logs or printed numbers cannot be used.
     """
-    arguments = _parser().parse_args(argv)
+    asked = _parser().parse_args(argv)
     try:
-        for path in arguments.work(arguments):
+        for path in asked.work(Call(asked)):
             print(path)
     except (LogError, PaperError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -50,243 +90,235 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def tables(arguments: argparse.Namespace) -> Iterator[Path]:
-    """The tables of the named sweeps; without a name everything that the runs fill."""
-    from analysis.report import efficiency, manifest, paper_tables
-    from analysis.report.study.write import write_study
-
-    if arguments.sweeps:
-        for sweep in arguments.sweeps:
-            yield from _sweep_tables(arguments, sweep)
-        return
-    frames = load(arguments, may_lack=True)
-    paper = printed_numbers.load()
-    cells, filled = paper_tables.cells_beside(TABLES, paper, frames.runs, arguments.cache)
-    results = paper_tables.build(TABLES, paper, frames.runs, cells, filled)
-    yield from paper_tables.write(results, filled, arguments.results / "tables")
-    paper_tables.show_results(results, full=False)
-    yield from manifest.write(frames, arguments.results)
-    timed = fill(sweep_cells.cells(list(efficiency.SWEEPS), arguments.cache), frames.runs)
-    yield from efficiency.write(timed, paper, arguments.results)
-    arguments.if_any = True
-    for sweep in _groups(frames):
-        if not sweep.startswith(study_sweeps.PREFIX):
-            yield from _sweep_tables(arguments, sweep, frames, quietly=True)
-    for name in study_sweeps.names():
-        found = study_runs.load(name, frames, arguments.cache)
-        if found.any:
-            yield from write_study(found, arguments.results / name)
-    yield from _figures(arguments, frames, [])
-
-
-def _sweep_tables(
-    arguments: argparse.Namespace, sweep: str, frames: Frames | None = None, quietly: bool = False
-) -> Iterator[Path]:
-    """The tables of one sweep; quietly: none where its runs cannot stand in one table."""
-    from analysis.report.sweep import write_tables
-
-    try:
-        selection = _select(arguments, sweep, frames)
-        directory = arguments.results / sweep
-        directory.mkdir(parents=True, exist_ok=True)
-        yield from write_tables(selection, directory)
-    except NoRuns:
-        if not arguments.if_any:
-            raise
-    except LogError:
-        if not quietly:
-            raise
-
-
-def _select(arguments: argparse.Namespace, sweep: str, frames: Frames | None) -> Selection:
-    """The runs of a sweep.
-
-    Raises:
-        LogError: a source does not exist, or see `sources.load` and `select`.
-    """
-    try:
-        sources.split([s for s in arguments.runs if not s.endswith(".parquet")])
-    except LogError as error:
-        raise NoRuns(f"{error}: make the runs with `python train.py -m sweep={sweep}`") from None
-    places = list(map(Path, arguments.runs))
-    return select(frames or load(arguments), sweep, places, arguments.where)
-
-
-def paper(arguments: argparse.Namespace) -> Iterator[Path]:
-    """The paper's tables, each number beside the measured one."""
-    from analysis.report import paper_tables
-
-    numbers = sorted(set(arguments.only or TABLES))
-    runs = load(arguments, may_lack=True).runs
-    printed = printed_numbers.load()
-    cells, filled = paper_tables.cells_beside(numbers, printed, runs, arguments.cache)
-    results = paper_tables.build(numbers, printed, runs, cells, filled)
-    lacks = paper_tables.lacking(results)
-    if arguments.strict and lacks:
-        raise LogError("; ".join(lacks))
-    paths = paper_tables.write(results, filled, arguments.results / "tables")
-    paper_tables.show_results(results, bool(arguments.only))
-    yield from paths
-
-
-def figures(arguments: argparse.Namespace) -> Iterator[Path]:
-    """The figures of some sweeps."""
-    yield from _figures(arguments, load(arguments, may_lack=True), arguments.sweeps)
-
-
-def _figures(
-    arguments: argparse.Namespace, frames: Frames, sweeps: Sequence[str]
-) -> Iterator[Path]:
-    from analysis.report.figures import beside_paper, curves
-    from analysis.report.figures.drawing import write
-    from analysis.report.progress import progress
-
-    printed = printed_numbers.load()
-    history = frames.history.one
-    known = sweep_cells.sweep_names()
-    every = [
-        name for name in dict.fromkeys([*known, *_groups(frames)]) if not study_sweeps.part_of(name)
-    ]
-    redraw = getattr(arguments, "redraw", False)
-    for name in progress(sweeps or every, "figures"):
-        if name in known and (
-            sweeps or name in _groups(frames) or _any_cell(name, frames, arguments)
-        ):
-            cells = fill(sweep_cells.cells([name], arguments.cache), frames.runs)
-            there = of_sweep(name, cells, frames.runs, history)
-        else:
-            there = of_group(name, frames.runs, history)
-        made = [
-            *(curves.sweep_figures(there) if there else []),
-            *beside_paper.paper_figures(name, printed, there),
-        ]
-        if sweeps and not made:
-            makes = f"make them with `python train.py -m sweep={name}`"
-            raise LogError(f"no run of sweep {name} among the {len(frames.runs)} W&B runs: {makes}")
-        for figure in made if there or sweeps else ():
-            yield from write(figure, arguments.results / name, redraw)
-    if not sweeps:
-        single = frames.runs[frames.runs["group"] == ""].sort_values(
-            "started", ascending=False, kind="stable"
-        )
-        for figure in curves.single_run_figure(single, history):
-            yield from write(figure, arguments.results / "single_runs", redraw)
-
-
-def _rank_plot(directory: Path) -> list[Path]:
-    """Writes the rank plot of the paper's numbers beside their ranks."""
-    from analysis.report.figures import beside_paper
-    from analysis.report.figures.drawing import write
-
-    figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
-    return write(figure, directory, redraw=False) if figure else []
-
-
-def report(arguments: argparse.Namespace) -> Iterator[Path]:
-    """One page of everything."""
+def report(call: Call) -> Paths:
+    """One page of every table and figure, what was run first: DIR/report.html."""
     from analysis.report.page import build
 
-    frames = load(arguments, may_lack=True)
-    filled = fill(sweep_cells.cells((), arguments.cache), frames.runs)
-    paper_numbers = printed_numbers.load()
-    material = build.Material(frames, filled, paper_numbers, printed_numbers.DIRECTORY)
-    path: Path = arguments.results / "report.html"
+    material = build.Material(call.frames, call.filled(), call.printed)
+    path = call.results / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(build.report(material), encoding="utf-8", newline="\n")
     yield path
 
 
-def study(arguments: argparse.Namespace) -> Iterator[Path]:
-    """A study's tables, claims and figures."""
+def tables(call: Call) -> Paths:
+    """The tables of some sweeps, or everything that the runs fill."""
+    for sweep in call.asked.sweeps:
+        yield from _sweep_tables(call, sweep)
+    if not call.asked.sweeps:
+        yield from _every_table(call)
+
+
+def _every_table(call: Call) -> Paths:
+    from analysis.report import efficiency as costs
+    from analysis.report import manifest as listed
+
+    yield from _paper(call, TABLES, full=False)
+    yield from listed.write(call.frames, call.results)
+    yield from costs.write(call.filled(list(costs.SWEEPS)), call.printed, call.results)
+    for sweep in call.groups:
+        if not sweep.startswith(study_sweeps.PREFIX):
+            try:
+                yield from _sweep_tables(call, sweep)
+            except LogError:
+                continue  # its runs cannot stand in one table
+    yield from _studies(call, study_sweeps.names(), required=False)
+    yield from _figures(call, ())
+
+
+def _sweep_tables(call: Call, sweep: str) -> Paths:
+    """The tables of one sweep.
+
+    Raises:
+        LogError: a source does not exist, its runs cannot be read, or see `one_grid`.
+    """
+    from analysis.report.sweep import write_tables
+
+    asked = call.asked
+    try:
+        sources.split(asked.runs)
+    except LogError as error:
+        raise NoRuns(f"{error}: make the runs with `python train.py -m sweep={sweep}`") from None
+    grid = one_grid(call.frames, sweep, asked.where, asked.runs)
+    directory = call.results / sweep
+    directory.mkdir(parents=True, exist_ok=True)
+    yield from write_tables(grid, directory, asked.where)
+
+
+def paper(call: Call) -> Paths:
+    """The paper's tables 1 to 12, each number beside the measured one: DIR/tables/."""
+    numbers = sorted(set(call.asked.only or TABLES))
+    yield from _paper(call, numbers, bool(call.asked.only))
+
+
+def _paper(call: Call, numbers: Sequence[int], full: bool) -> Paths:
+    from analysis.report import paper_tables
+
+    runs, cache = call.frames.runs, call.asked.cache
+    cells, filled = paper_tables.cells_beside(numbers, call.printed, runs, cache)
+    results = paper_tables.build(numbers, call.printed, runs, cells, filled)
+    paths = paper_tables.write(results, filled, call.results / "tables")
+    paper_tables.show_results(results, full)
+    yield from paths
+
+
+def figures(call: Call) -> Paths:
+    """The figures of some sweeps: png, pdf and csv, drawn when their data change."""
+    yield from _figures(call, call.asked.sweeps)
+
+
+def _figures(call: Call, sweeps: Sequence[str]) -> Paths:
+    from analysis.report.figures import beside_paper, curves
+    from analysis.report.figures.drawing import write
+
+    known = sweep_cells.sweep_names()
+    filled = call.filled([name for name in sweeps if name in known])
+    every = dict.fromkeys([*known, *call.groups])
+    names = sweeps or [name for name in every if not study_sweeps.part_of(name)]
+    for name in progress(names, "figures"):
+        there = trials.of_name(name, filled, call.frames)
+        if there is None and not sweeps:
+            continue
+        made = curves.sweep_figures(there) if there else []
+        made += beside_paper.paper_figures(name, call.printed, there)
+        if not made and sweeps:
+            makes = f"make them with `python train.py -m sweep={name}`"
+            raise LogError(
+                f"no run of sweep {name} among the {len(call.frames.runs)} W&B runs: {makes}"
+            )
+        for figure in made:
+            yield from write(figure, call.results / name)
+    if not sweeps:
+        for figure in curves.single_run_figure(call.frames):
+            yield from write(figure, call.results / "single_runs")
+
+
+def study(call: Call) -> Paths:
+    """A study's accuracies, ablations, claims, roundings and curves."""
+    yield from _studies(call, call.asked.studies or study_sweeps.names(), bool(call.asked.studies))
+
+
+def _studies(call: Call, names: Sequence[str], required: bool) -> Paths:
     from analysis.report.study.write import write_study
 
-    frames = load(arguments, may_lack=True)
-    for name in arguments.studies or study_sweeps.names():
-        found = study_runs.load(name, frames, arguments.cache)
+    for name in names:
+        found = study_runs.load(name, call.frames, call.asked.cache)
         if found.any:
-            yield from write_study(found, arguments.results / name)
-        elif arguments.studies:
+            yield from write_study(found, call.results / name)
+        elif required:
             raise LogError(
-                f"no run of study {name} has ended among the {len(frames.runs)} W&B runs: "
+                f"no run of study {name} has ended among the {len(call.frames.runs)} W&B runs: "
                 f"make them with `python train.py -m sweep={name}`"
             )
 
 
-def audit(arguments: argparse.Namespace) -> Iterator[Path]:
+def efficiency(call: Call) -> Paths:
+    """Time and memory of a step over MeZO's: DIR/table4/."""
+    from analysis.report import efficiency as costs
+
+    yield from costs.write(call.filled(list(costs.SWEEPS)), call.printed, call.results)
+
+
+def manifest(call: Call) -> Paths:
+    """What runs there are and how far each sweep is filled: DIR/runs.parquet, manifest.csv."""
+    from analysis.report import manifest as listed
+
+    asked = call.asked
+    listed.show_coverage(call.filled(asked.sweeps), call.frames)
+    yield from listed.write(call.frames, call.results)
+
+
+def compare(call: Call) -> Paths:
+    """What the runs of some sweeps say about the methods: DIR/tables/statistics.md."""
+    from analysis.report import statistics_page
+
+    sweeps, directory = call.asked.sweeps, call.results / "tables"
+    yield from statistics_page.of_sweeps(sweeps, call.frames.runs, call.asked.cache, directory)
+
+
+def audit(call: Call) -> Paths:
     """The paper's printed numbers against each other, and what they can say."""
     from analysis.report import statistics_page
+    from analysis.report.figures import beside_paper
+    from analysis.report.figures.drawing import write
 
+    directory = call.asked.paper
     # a leaf: no code depends on it, this only starts it
-    import_module("analysis.paper.audit.audit").write(arguments.paper)
-    yield from statistics_page.of_paper(arguments.paper)
-    yield from _rank_plot(arguments.paper)
+    yield from import_module("analysis.paper.audit.audit").write(directory)
+    yield from statistics_page.of_paper(directory)
+    figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
+    yield from write(figure, directory) if figure else []
 
 
-def compare(arguments: argparse.Namespace) -> Iterator[Path]:
-    """What the runs of some sweeps can say about the methods."""
-    from analysis.report import statistics_page
-
-    runs = load(arguments).runs
-    yield from statistics_page.of_sweeps(
-        arguments.sweeps, runs, arguments.cache, arguments.results / "tables"
-    )
-
-
-def efficiency(arguments: argparse.Namespace) -> Iterator[Path]:
-    """Time and memory of a step, over MeZO's on the same machine."""
-    from analysis.report import efficiency as page
-
-    filled = fill(
-        sweep_cells.cells(list(page.SWEEPS), arguments.cache), load(arguments, may_lack=True).runs
-    )
-    yield from page.write(filled, printed_numbers.load(), arguments.results)
-
-
-def manifest(arguments: argparse.Namespace) -> Iterator[Path]:
-    """What runs there are, and how far each sweep is filled."""
-    from analysis.report import manifest as page
-
-    frames = load(arguments, may_lack=True)
-    page.show_overview(frames, arguments.sweeps, arguments.cache, arguments.strict)
-    yield from page.write(frames, arguments.results)
-
-
-def dashboard(arguments: argparse.Namespace) -> Iterator[Path | str]:
-    """The W&B workspace and report."""
+def dashboard(call: Call) -> Paths:
+    """The W&B workspace and report of a project."""
     from analysis.report import dashboard as page
 
-    yield from page.make(
-        arguments.entity,
-        arguments.project,
-        arguments.results / "dashboard" if arguments.dry_run else None,
-    )
+    directory = call.results / "dashboard" if call.asked.dry_run else None
+    yield from page.make(call.asked.entity, call.asked.project, directory)
 
 
-def load(arguments: argparse.Namespace, may_lack: bool = False) -> Frames:
-    """The runs that --runs names.
-
-    Args:
-        arguments: of the command line.
-        may_lack: whether there may be no runs yet: no output directory where none was named.
-
-    Raises:
-        LogError: see `analysis.logs.sources.load`.
-    """
-    nothing = may_lack and arguments.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
-    places = [] if nothing else arguments.runs
-    return sources.load(places, cache_dir=arguments.cache, refresh=arguments.refresh)
+Option = tuple[str, dict[str, Any]]
 
 
-def _groups(frames: Frames) -> list[str]:
-    """The sweeps that runs were logged under."""
-    return sorted(set(frames.runs["group"]) - {""})
+def _option(name: str, metavar: str, words: str, **more: Any) -> Option:
+    return name, {"help": words, "metavar": metavar, **more}
 
 
-def _any_cell(name: str, frames: Frames, arguments: argparse.Namespace) -> bool:
-    """Whether a run fills a cell of the sweep, under whatever name it was logged."""
-    return bool(
-        sweep_cells.cells([name], arguments.cache)["run_id"].isin(frames.runs["run_id"]).any()
-    )
+def _flag(name: str, words: str) -> Option:
+    return name, {"help": words, "action": "store_true"}
+
+
+RUNS = "directories with W&B run files, projects as entity/project, .parquet files (default: out)"
+KEPT = f"what was read is kept here, so that only changes are read again (default: {sources.CACHE})"
+AGAIN = "what to ask W&B's cloud again: what may have changed, all, or nothing (default: auto)"
+SOURCES = (
+    _option("--runs", "SOURCE", RUNS, nargs="+", default=DEFAULT_RUNS),
+    _option("--cache", "DIR", KEPT, type=Path, default=sources.CACHE),
+    ("--refresh", {"help": AGAIN, "choices": REFRESH, "default": "auto"}),
+)
+ONLY = {"nargs": "+", "type": int, "choices": list(TABLES)}
+PRINTED = {"type": Path, "default": printed_numbers.DIRECTORY}
+COMMANDS: dict[Callable[[Call], Paths], tuple[Option, ...]] = {
+    report: SOURCES,
+    tables: (
+        *SOURCES,
+        _option("sweeps", "SWEEP", "sweeps (default: all tables and figures)", nargs="*"),
+        _option(
+            *("--where", "KEY=VALUE", "only runs with this, as optimizer.k=2"),
+            action="append",
+            default=[],
+        ),
+    ),
+    figures: (
+        *SOURCES,
+        _option("sweeps", "SWEEP", "sweeps (default: all that have runs)", nargs="*"),
+    ),
+    paper: (
+        *SOURCES,
+        _option("--only", "N", "these alone, printed in full", **ONLY),
+    ),
+    study: (
+        *SOURCES,
+        _option("studies", "STUDY", "sweeps study_... (default: all with runs)", nargs="*"),
+    ),
+    efficiency: SOURCES,
+    manifest: (
+        *SOURCES,
+        _option("--sweep", "SWEEP", "default: all", dest="sweeps", nargs="+", default=[]),
+    ),
+    compare: (
+        *SOURCES,
+        _option("sweeps", "SWEEP", "sweeps that vary the method alone", nargs="+"),
+    ),
+    audit: (_option("--paper", "DIR", "the printed numbers, also where the files go", **PRINTED),),
+    dashboard: (
+        ("--entity", {"help": "W&B user or team", "required": True}),
+        ("--project", {"help": "W&B project of the runs", "required": True}),
+        _flag("--dry-run", "write DIR/dashboard/*.json and send nothing"),
+    ),
+}
+"""What each subcommand does -> its options."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -297,130 +329,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT", required=True)
-
-    def add(name: str, work: Work, words: str, runs: bool = True) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        one.set_defaults(work=work)
-        if runs:
-            _add_sources(one)
-        one.add_argument(
-            "--results",
-            type=Path,
-            default=RESULTS,
-            metavar="DIR",
-            help=f"where the files go (default: {RESULTS})",
+    words = f"where the files go (default: {RESULTS})"
+    where = _option("--results", "DIR", words, type=Path, default=RESULTS)
+    for work, options in COMMANDS.items():
+        words = (work.__doc__ or "").rstrip(".")
+        one = commands.add_parser(
+            work.__name__, help=words[0].lower() + words[1:], description=words
         )
-        return one
-
-    add("report", report, "one page of every table and figure, what was run first: DIR/report.html")
-    one = add("tables", tables, "the tables of some sweeps, or everything that the runs fill")
-    one.add_argument(
-        "sweeps", nargs="*", metavar="SWEEP", help="sweeps (default: all tables and figures)"
-    )
-    one.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only runs with this, as optimizer.k=2",
-    )
-    one.add_argument(
-        "--if-any", action="store_true", help="do nothing, and do not fail, if there is no such run"
-    )
-    one = add(
-        "figures",
-        figures,
-        "the figures of some sweeps: png, pdf and csv, drawn when their data change",
-    )
-    one.add_argument(
-        "sweeps", nargs="*", metavar="SWEEP", help="sweeps (default: all that have runs)"
-    )
-    one.add_argument("--redraw", action="store_true", help="draw also what has not changed")
-    one = add(
-        "paper",
-        paper,
-        "the paper's tables 1 to 12, each number beside the measured one: DIR/tables/",
-    )
-    one.add_argument(
-        "--only",
-        nargs="+",
-        type=int,
-        choices=list(TABLES),
-        metavar="N",
-        help="these alone, printed in full",
-    )
-    one.add_argument("--strict", action="store_true", help="write nothing and fail if a run lacks")
-    one = add("study", study, "a study's accuracies, ablations, claims, roundings and curves")
-    one.add_argument(
-        "studies",
-        nargs="*",
-        metavar="STUDY",
-        help="sweeps that begin with study_ (default: all with runs)",
-    )
-    add("efficiency", efficiency, "time and memory of a step over MeZO's: DIR/table4/")
-    one = add(
-        "manifest",
-        manifest,
-        "what runs there are and how far each sweep is filled: DIR/runs.parquet, manifest.csv",
-    )
-    one.add_argument(
-        "--sweep",
-        dest="sweeps",
-        nargs="+",
-        default=[],
-        metavar="SWEEP",
-        help="of these sweeps (default: all)",
-    )
-    one.add_argument(
-        "--strict", action="store_true", help="fail if a cell is missing, unfinished or duplicated"
-    )
-    one = add(
-        "compare",
-        compare,
-        "what the runs of some sweeps say about the methods: DIR/tables/statistics.md",
-    )
-    one.add_argument("sweeps", nargs="+", metavar="SWEEP", help="sweeps that vary the method alone")
-    one = add(
-        "audit",
-        audit,
-        "the paper's printed numbers against each other, and what they can say",
-        runs=False,
-    )
-    one.add_argument(
-        "--paper",
-        type=Path,
-        default=printed_numbers.DIRECTORY,
-        metavar="DIR",
-        help="the printed numbers, also where the files go",
-    )
-    one = add("dashboard", dashboard, "the W&B workspace and report of a project", runs=False)
-    one.add_argument("--entity", required=True, help="W&B user or team")
-    one.add_argument("--project", required=True, help="W&B project of the runs")
-    one.add_argument(
-        "--dry-run", action="store_true", help="write DIR/dashboard/*.json and send nothing"
-    )
+        one.set_defaults(work=work)
+        for name, more in (*options, where):
+            one.add_argument(name, **more)
     return parser
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where runs are read."""
-    parser.add_argument(
-        "--runs",
-        nargs="+",
-        default=DEFAULT_RUNS,
-        metavar="SOURCE",
-        help="directories below which W&B run files are searched, and W&B projects as entity/project (default: out)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        default=sources.CACHE,
-        metavar="DIR",
-        help=f"what was read is kept here, so that only changes are read again (default: {sources.CACHE})",
-    )
-    parser.add_argument(
-        "--refresh",
-        choices=REFRESH,
-        default="auto",
-        help="what to ask W&B's cloud again: what may have changed, all, or nothing (default: auto)",
-    )

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.paper.names import method_label, method_order, model_label
 from analysis.paper.printed_numbers import Paper
-from analysis.report.table import COLLAPSED, Cell, Table, markdown, number
+from analysis.report.table import COLLAPSED, Cell, Column, Table, markdown, number
 from analysis.select.paper_cells import GIB_IN_GB
 
 SWEEPS = {
@@ -25,7 +25,7 @@ SWEEPS = {
 }
 """Sweep -> how it makes a step: restore policy and noise."""
 REFERENCE = "mezo"
-QUANTITIES = {"step_ms": "step_ms", "memory_gb": "peak_gib"}  # the paper's name -> the runs'
+QUANTITIES = ("step_ms", "memory_gb")
 COLUMNS = [
     *("model", "device", "sweep", "method", "status", "step_ms", "memory_gb"),
     *("time_ratio", "memory_ratio", "paper_time_ratio", "paper_memory_ratio", "speedup", "run_id"),
@@ -43,36 +43,34 @@ def ratios(filled: pd.DataFrame, paper: Paper) -> pd.DataFrame:
         `time_ratio` and `memory_ratio`: over MeZO of the same model, device and sweep; where the sweep has no MeZO,
         of `table4_fast`. `speedup`: the time of the same method in `table4` over this one's. NaN without the other.
     """
-    ended = filled[filled["status"].isin(["finished", "collapsed"])]
-    rows: list[dict[str, Any]] = []
-    for row in ended.to_dict("records"):
-        finished = row["status"] == "finished"
-        here = {
-            name: float(row[key]) if finished else float("nan") for name, key in QUANTITIES.items()
-        }
-        here["memory_gb"] *= GIB_IN_GB
-        known = {key: row[key] for key in ("model", "device", "sweep", "status", "run_id")}
-        rows.append({str(k): v for k, v in known.items()} | {"method": row["optimizer"], **here})
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = frame.set_index(["model", "device", "sweep", "method"])[list(QUANTITIES)]
-    printed = paper.rows("table4").set_index(["model", "method", "quantity"])["value"]
-    for index, row in enumerate(frame.to_dict("records")):
-        model, device, sweep, method = (row[key] for key in ("model", "device", "sweep", "method"))
-        reference = sweep if sweep != "table4_factors" else "table4_fast"
-        for name, quantity in (("time", "step_ms"), ("memory", "memory_gb")):
-            base = _at(numbers[quantity], (model, device, reference, REFERENCE))
-            frame.loc[index, f"{name}_ratio"] = row[quantity] / base  # type: ignore[index]
-            given = _at(printed, (model, method, quantity))
-            frame.loc[index, f"paper_{name}_ratio"] = given / _at(  # type: ignore[index]
-                printed, (model, REFERENCE, quantity)
-            )
-        before = _at(numbers["step_ms"], (model, device, "table4", method))
-        frame.loc[index, "speedup"] = before / row["step_ms"]  # type: ignore[index]
+    frame = filled[filled["status"].isin(["finished", "collapsed"])].reset_index(drop=True)
+    finished = frame["status"] == "finished"
+    frame = frame.rename(columns={"optimizer": "method", "peak_gib": "memory_gb"})
+    frame["step_ms"] = frame["step_ms"].where(finished)
+    frame["memory_gb"] = GIB_IN_GB * frame["memory_gb"].where(finished)
+    frame = frame.reindex(columns=COLUMNS)
+    here = frame.groupby(["model", "device", "sweep", "method"])[list(QUANTITIES)].first()
+    printed = paper.rows("table4").pivot(
+        index=["model", "method"], columns="quantity", values="value"
+    )
+    reference = frame["sweep"].replace("table4_factors", "table4_fast")
+    place = [frame["model"], frame["device"]]
+    for quantity in QUANTITIES:
+        name = {"step_ms": "time", "memory_gb": "memory"}[quantity]
+        base = _at(here[quantity], *place, reference, REFERENCE)
+        frame[f"{name}_ratio"] = frame[quantity] / base
+        given = _at(printed[quantity], frame["model"], frame["method"])
+        base = _at(printed[quantity], frame["model"], REFERENCE)
+        frame[f"paper_{name}_ratio"] = given / base
+    frame["speedup"] = _at(here["step_ms"], *place, "table4", frame["method"]) / frame["step_ms"]
     return frame
 
 
-def _at(series: pd.Series, key: tuple[str, ...]) -> float:
-    return float(series[key]) if key in series.index else float("nan")
+def _at(values: pd.Series, *keys: pd.Series | str) -> Any:
+    """The values at these keys, each a column or the same for all rows; NaN where there is none."""
+    rows = next(len(key) for key in keys if isinstance(key, pd.Series))
+    columns = [[key] * rows if isinstance(key, str) else list(key) for key in keys]
+    return values.reindex(pd.MultiIndex.from_arrays(columns)).to_numpy(float)
 
 
 def page(frame: pd.DataFrame) -> str:
@@ -95,32 +93,25 @@ def page(frame: pd.DataFrame) -> str:
 
 
 def _table(model: str, device: str, rows: pd.DataFrame) -> Table:
-    heads = [
-        "method",
-        "how",
-        "ms",
-        "time / MeZO",
-        "paper",
-        "GB",
-        "memory / MeZO",
-        "paper ",
-        "faster",
-    ]
-    content = Table(f"{model_label(model)}, {device}", heads, names=2)
-    order = sorted(
-        rows.to_dict("records"),
-        key=lambda row: (list(SWEEPS).index(row["sweep"]), method_order(row["method"])),
-    )
-    for row in order:
-        dead = row["status"] == "collapsed"
-        times = [number(row[key], ",.2f") for key in ("time_ratio", "paper_time_ratio")]
-        sizes = [number(row[key], ",.2f") for key in ("memory_ratio", "paper_memory_ratio")]
-        ms, gb = (Cell(COLLAPSED) if dead else number(row[key], ",.1f") for key in QUANTITIES)
-        faster = number(row["speedup"], ",.1f") if row["sweep"] != "table4" else ""
-        content.rows.append(
-            [method_label(row["method"]), SWEEPS[row["sweep"]], ms, *times, gb, *sizes, faster]
-        )
-    return content
+    def timed(key: str) -> Column:
+        dead = Cell(COLLAPSED)
+        return lambda row: dead if row["status"] == "collapsed" else number(row[key], ",.1f")
+
+    columns: dict[str, Column] = {
+        "method": lambda row: method_label(row["method"]),
+        "how": lambda row: SWEEPS[row["sweep"]],
+        "ms": timed("step_ms"),
+        "time / MeZO": ("time_ratio", ",.2f"),
+        "paper": ("paper_time_ratio", ",.2f"),
+        "GB": timed("memory_gb"),
+        "memory / MeZO": ("memory_ratio", ",.2f"),
+        "paper ": ("paper_memory_ratio", ",.2f"),
+        "faster": lambda row: "" if row["sweep"] == "table4" else number(row["speedup"], ",.1f"),
+    }
+    sweeps = list(SWEEPS)
+    records = rows.to_dict("records")
+    records.sort(key=lambda row: (sweeps.index(row["sweep"]), method_order(row["method"])))
+    return Table.of(f"{model_label(model)}, {device}", records, columns, names=2)
 
 
 def write(filled: pd.DataFrame, paper: Paper, results: Path) -> list[Path]:

@@ -3,12 +3,10 @@
     python -m analysis manifest --runs out entity/project
 
 writes results/runs.parquet, every run with all that it logged but its history, and results/manifest.csv, one line
-per run that says where its numbers come from. It prints how far each sweep is filled; with --strict it fails unless
-all are.
+per run that says where its numbers come from. It prints how far each sweep is filled.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.logs.frames import Frames
-from analysis.report.table import Table, console, number, show
-from analysis.select import cell_runs, sweep_cells
+from analysis.report.table import Column, Table, console, show
+from analysis.select.cell_runs import STATUSES, command, shortfall
+from analysis.select.study_sweeps import PREFIX
 
 VERSIONS = "provenance.versions."
+STANDS_FOR = {
+    "table1": "Tables 1 and 11",
+    "table3_opt_1_3b": "Table 3, OPT-1.3B",
+    "table3_mistral_7b": "Table 3, Mistral-7B",
+    "table3_opt_13b": "Table 3, OPT-13B",
+    "table4": "Table 4, Figure 2",
+    "table5_a": "Tables 5 (a), 12 (a)",
+    "table5_b": "Tables 5 (b), 12 (b)",
+    "table5_c": "Table 5 (c)",
+    "table5_d": "Table 5 (d)",
+    "table12_c": "Table 12 (c)",
+    "figure1": "Figure 1",
+}
+"""Sweep -> what of the paper it makes; every other sweep is ours."""
 COLUMNS = {
     "run_id": "run_id",
     "config_hash": "config_hash",
@@ -96,33 +109,36 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def show_overview(frames: Frames, sweeps: Sequence[str], cache: Path, strict: bool) -> None:
-    """Print how many cells of each sweep are in which state, and what would make the rest.
-
-    Raises:
-        LogError: under `strict`, a cell is missing, unfinished or duplicated.
-    """
-    filled = cell_runs.fill(sweep_cells.cells(sweeps, cache), frames.runs)
-    terminal = console(100)
-    show(overview(filled), terminal)
-    others = cell_runs.unexpected(sweep_cells.cells((), cache), frames.runs)
-    if len(others):
-        names = ", ".join(others["run_id"].head(5)) + ", ..." * (len(others) > 5)
-        terminal.print(f"{len(others)} runs fill no cell of any sweep: {names}")
+def show_coverage(filled: pd.DataFrame, frames: Frames) -> None:
+    """Print how much of each sweep has been run, and what would make the rest."""
+    terminal = console(150)
+    show(coverage_table(filled), terminal)
     for path in frames.unidentified:
         terminal.print(f"killed before W&B wrote which run it is: {path}")
-    if strict:
-        cell_runs.require_complete(filled)
-    for sentence in cell_runs.shortfall(filled):
+    for sentence in shortfall(filled):
         terminal.print(sentence)
 
 
-def overview(filled: pd.DataFrame) -> Table:
-    """How many cells of each sweep are in which state."""
-    content = Table("Cells of the sweeps", ["sweep", "runs", *cell_runs.STATUSES])
-    for sweep, rows in filled.groupby("sweep", sort=False):
-        counts = [int((rows["status"] == status).sum()) for status in cell_runs.STATUSES]
-        content.rows.append(
-            [str(sweep), *(number(count or None, ".0f") for count in [len(rows), *counts])]
-        )
-    return content
+def coverage_table(filled: pd.DataFrame) -> Table:
+    """How much of each sweep has been run, and the command for the rest."""
+    rows = []
+    for sweep, cells in filled.groupby("sweep", sort=False):
+        ended = int(cells["status"].isin(STATUSES[:2]).sum())
+        ours = "ours: a study" if str(sweep).startswith(PREFIX) else "ours"
+        rest = command(str(sweep)) if len(cells) > ended else "complete"
+        row = {"sweep": sweep, "of": STANDS_FOR.get(str(sweep), ours), "rest": rest}
+        counts = {status: int((cells["status"] == status).sum()) for status in STATUSES}
+        rows.append(row | counts | {"cells": len(cells), "lacking": len(cells) - ended})
+    columns: dict[str, Column] = {
+        "sweep": "sweep",
+        "stands for": "of",
+        "cells": ("cells", ".0f"),
+        "finished": ("finished", ".0f"),
+        "collapsed": ("collapsed", ".0f"),
+        "interrupted": ("unfinished", ".0f"),
+        "lacking": ("lacking", ".0f"),
+        "to run the rest": "rest",
+    }
+    said = "Every sweep is a file in conf/sweep. A run that several sweeps share is made once and counted in each."
+    title = "Cells of every sweep"
+    return Table.of(title, rows, columns, names=2, name="coverage-table", caption=[said])

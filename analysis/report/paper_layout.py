@@ -1,6 +1,7 @@
 """The layouts of Tables 1, 3, 4, 5, 11 and 12: each printed number, the measured one below it, and their difference."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -60,71 +61,57 @@ class _Layout:
 
     def __init__(self, number_: int, rows: pd.DataFrame, shortfalls: dict[str, str]) -> None:
         self.number, self.shortfalls = number_, shortfalls
-        records = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
+        records = rows.to_dict("records")
         self.cells = {tuple(row[key] for key in KEYS): row for row in records}
 
     def tables(self) -> list[Table]:
-        tasks = [task for task in self._values("task") if task]
-        methods = [m for m in METHODS if m in self._values("method")]
-        models, runs = self._values("model"), self._values("run")
-        by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks]
-        by_method = [((method_label(m),), {"method": m}) for m in methods]
+        tasks = [(PAPER_TASKS[task], {"task": task}) for task in self._values("task") if task]
+        there = self._values("method")
+        methods = [(method_label(m), {"method": m}) for m in METHODS if m in there]
+        models = [(PAPER_MODELS.get(m, m), {"model": m}) for m in self._values("model")]
         accuracy = {"quantity": "test_accuracy"}
         if self.number == 1:
-            return [
-                self._grid(("method",), by_method, by_task, model="roberta-large", quantity="mean")
-            ]
+            base = {"model": "roberta-large", "quantity": "mean"}
+            return [self._grid(("method",), _product(methods), tasks, **base)]
         if self.number == 3:
-            rows = [
-                ((PAPER_MODELS[o], method_label(m)), {"model": o, "method": m})
-                for o in models
-                for m in methods
-            ]
-            return [self._grid(("model", "method"), rows, by_task, **accuracy)]
+            rows = _product(models, methods)
+            return [self._grid(("model", "method"), rows, tasks, **accuracy)]
         if self.number == 4:
-            columns = [
-                (f"{PAPER_MODELS[model]} {label}", {"model": model, "quantity": quantity})
-                for model in models
-                for label, quantity in (("GB", "memory_gb"), ("ms", "step_ms"))
-            ]
-            return [self._grid(("method",), by_method, columns)]
+            both = [("GB", {"quantity": "memory_gb"}), ("ms", {"quantity": "step_ms"})]
+            columns = [(" ".join(words), keys) for words, keys in _product(models, both)]
+            return [self._grid(("method",), _product(methods), columns)]
         if self.number == 11:
-            rows = [
-                ((PAPER_TASKS[t], method_label(m)), {"task": t, "method": m})
-                for t in tasks
-                for m in methods
-            ]
-            columns = [(f"Run {run}", {"run": run}) for run in runs]
-            return [
-                self._grid(("task", "method"), rows, columns, model="roberta-large", **accuracy)
-            ]
+            runs = [(f"Run {run}", {"run": run}) for run in self._values("run")]
+            base = {"model": "roberta-large", **accuracy}
+            return [self._grid(("task", "method"), _product(tasks, methods), runs, **base)]
         return self._ablations()
 
     def _ablations(self) -> list[Table]:
         """Tables 5 and 12: a row per k, the parts side by side; Table 5 (d) by itself."""
-        columns = []
-        for part in "ab" if self.number == 5 else "abc":
-            noise = "without" if part == "c" else "with"
-            columns += [
-                (
-                    f"({part}) {PAPER_TASKS[task]}",
-                    {"part": part, "task": task, "adaptive_noise": noise},
-                )
-                for task in ("sst2", "rte")
-            ]
-        noises = ("with", "without")
+        columns = [
+            (
+                f"({part}) {PAPER_TASKS[task]}",
+                {
+                    "part": part,
+                    "task": task,
+                    "adaptive_noise": "without" if part == "c" else "with",
+                },
+            )
+            for part in ("ab" if self.number == 5 else "abc")
+            for task in ("sst2", "rte")
+        ]
+        noises = [(noise, {"adaptive_noise": noise}) for noise in ("with", "without")]
         if self.number == 5:
             columns += [
-                (f"(c) RTE, {n}", {"part": "c", "task": "rte", "adaptive_noise": n}) for n in noises
+                (f"(c) RTE, {n}", {"part": "c", "task": "rte", **keys}) for n, keys in noises
             ]
-        rows = [((k,), {"k": k}) for k in self._values("k")]
+        rows = _product([(k, {"k": k}) for k in self._values("k")])
         tables = [self._grid(("k",), rows, columns, model="opt-1.3b", quantity="test_accuracy")]
         if self.number == 5:
             base = {"model": "opt-13b", "quantity": "test_accuracy", "part": "d", "k": "2"}
-            by_noise = [((noise,), {"adaptive_noise": noise}) for noise in noises]
             tasks = dict.fromkeys(key[KEYS.index("task")] for key in self.cells if key[0] == "d")
             by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks]
-            tables.append(self._grid(("(d) adaptive noise",), by_noise, by_task, **base))
+            tables.append(self._grid(("(d) adaptive noise",), _product(noises), by_task, **base))
         return tables
 
     def _values(self, key: str) -> list[str]:
@@ -215,6 +202,14 @@ class _Layout:
         return number(
             cell["measured"], f".{_places(cell)}f", bold=bold, tail_bold=tail_bold, **known
         )
+
+
+def _product(*parts: Sequence[tuple[str, Selector]]) -> list[tuple[Sequence[str], Selector]]:
+    """Every combination: the words of all parts, and all their keys."""
+    return [
+        ([words for words, _ in chosen], {k: v for _, keys in chosen for k, v in keys.items()})
+        for chosen in product(*parts)
+    ]
 
 
 def _places(cell: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ import yaml
 from analysis.paper.names import PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import METHODS, TEST_SIZES, Paper, PaperError
 from analysis.report.paper_layout import TITLES
-from analysis.report.table import ABSENT, Cell, Table, number
+from analysis.report.table import ABSENT, Cell, Column, Table, number
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LABELS = {
@@ -64,28 +64,17 @@ def settings(paper: Paper, conf: Path = CONF) -> pd.DataFrame:
 
 def settings_table(number_: int, frame: pd.DataFrame) -> Table:
     """One of Tables 7 to 10."""
-    content = Table(
-        f"Table {number_}. {TITLES[number_]}",
-        ["method", "hyperparameter", "paper", "conf/", "same"],
-        names=4,
-        caption=["conf/: model/*.yaml (learning rates), optimizer/*.yaml, config.yaml."],
-    )
-    of_table = frame[frame["table"] == number_]
-    for method, of_method in of_table.groupby("method", sort=False):
+    heads = ["method", "hyperparameter", "paper", "conf/", "same"]
+    caption = ["conf/: model/*.yaml (learning rates), optimizer/*.yaml, config.yaml."]
+    content = Table(f"Table {number_}. {TITLES[number_]}", heads, names=4, caption=caption)
+    for method, of_method in frame[frame["table"] == number_].groupby("method", sort=False):
         content.breaks.append(len(content.rows))
+        label = "all methods" if method == "all" else method_label(str(method))
         for name, rows in of_method.groupby("quantity", sort=False):
-            same = bool((rows["difference"].abs() <= 1e-12).all())
-            label = "all methods" if method == "all" else method_label(str(method))
+            same = "yes" if (rows["difference"].abs() <= 1e-12).all() else "no"
             ours = ", ".join(_short(value).text for value in rows["measured"])
-            content.rows.append(
-                [
-                    label,
-                    LABELS[str(name)],
-                    ", ".join(rows["printed"]),
-                    ours,
-                    "yes" if same else "no",
-                ]
-            )
+            printed = ", ".join(rows["printed"])
+            content.rows.append([label, LABELS[str(name)], printed, ours, same])
     return content
 
 
@@ -103,32 +92,22 @@ def splits(paper: Paper, runs: pd.DataFrame, conf: Path = CONF) -> pd.DataFrame:
         PaperError: a file of conf/ is missing.
     """
     printed: Any = paper.rows("table6")
+    logged = {"train_size": "", "validation_size": "best/val_n", "test_size": "best/test_n"}
     rows = []
     for task in printed["task"].unique():
         content = _yaml(conf / "task" / f"{task}.yaml")
-        seen = runs[runs["task.name"] == task] if "task.name" in runs else runs.iloc[:0]
-        for name, logged in (
-            ("train_size", None),
-            ("validation_size", "best/val_n"),
-            ("test_size", "best/test_n"),
-        ):
+        seen = runs[runs.reindex(columns=["task.name"])["task.name"] == task]
+        for name, key in logged.items():
             cell = printed[(printed["task"] == task) & (printed["quantity"] == name)]
-            sizes = seen[logged].dropna() if logged and logged in seen else pd.Series(dtype=float)
-            configured = float(content[name]) if name != "test_size" else float("nan")
-            size = float(sizes.max()) if len(sizes) else float("nan")
-            rows.append(
-                {
-                    "task": task,
-                    "quantity": name,
-                    "printed": cell["printed"].iloc[0] if len(cell) else "",
-                    "value": cell["value"].iloc[0] if len(cell) else float(TEST_SIZES[task]),
-                    "conf": configured,
-                    "runs": size,
-                    "run_count": len(sizes),
-                    "measured": configured if pd.isna(size) else size,
-                }
-            )
+            sizes = seen.reindex(columns=[key])[key].dropna()
+            row = {"task": task, "quantity": name}
+            row["printed"] = cell["printed"].iloc[0] if len(cell) else ""
+            row["value"] = cell["value"].iloc[0] if len(cell) else float(TEST_SIZES[task])
+            row["conf"] = float(content[name]) if name != "test_size" else float("nan")
+            row |= {"runs": float(sizes.max()), "run_count": len(sizes)}
+            rows.append(row)
     frame = pd.DataFrame(rows)
+    frame["measured"] = frame["runs"].fillna(frame["conf"])
     frame["difference"] = frame["measured"] - frame["value"]
     return frame
 
@@ -136,24 +115,19 @@ def splits(paper: Paper, runs: pd.DataFrame, conf: Path = CONF) -> pd.DataFrame:
 def splits_table(frame: pd.DataFrame) -> Table:
     """Table 6."""
     tasks = list(dict.fromkeys(frame["task"]))
-    content = Table(
-        f"Table 6. {TITLES[6]}",
-        ["split", "", *(PAPER_TASKS[task] for task in tasks)],
-        names=2,
-        caption=[
-            "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
-            "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."
-        ],
-    )
+    heads = ["split", "", *(PAPER_TASKS[task] for task in tasks)]
+    caption = [
+        "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
+        "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."
+    ]
+    content = Table(f"Table 6. {TITLES[6]}", heads, names=2, caption=caption)
     for split, label in SPLITS.items():
         rows = frame[frame["quantity"] == split].set_index("task")
         content.breaks.append(len(content.rows))
-        notes = ("not printed",) if split == "test_size" else ()
-        for line, column in (("paper", "value"), ("conf", "conf"), ("runs", "runs")):
-            values = [
-                _short(rows.loc[task, column], notes if line == "paper" else ()) for task in tasks
-            ]
-            content.rows.append([label if line == "paper" else "", line, *values])
+        for line, column in {"paper": "value", "conf": "conf", "runs": "runs"}.items():
+            notes = ("not printed",) * (split == "test_size" and line == "paper")
+            cells = (_short(rows.loc[task, column], notes) for task in tasks)
+            content.rows.append([label if line == "paper" else "", line, *cells])
     return content
 
 
@@ -174,36 +148,24 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
         "precision.rounding": "rounding",
     }
     logged = runs.reindex(columns=["status", *names]).rename(columns=names)
-    logged = logged[(logged["status"] == "finished") & logged["state_mib"].notna()]
-    logged = logged[logged["parameters"].notna()]
-    residuals = logged["rounding"] == "compensated"  # state that no method asks for
-    logged = logged[~residuals]
-    rows = []
-    for method in [m for m in METHODS if paper.find(2, method=m, quantity="memory") is not None]:
-        claims = {
-            name: paper.rows(f"table2 method={method} quantity={name}")["printed"].iloc[0]
-            for name in ("memory", "additional_space")
-        }
-        mine = logged[logged["method"] == method]
-        for (model, precision), some in mine.groupby(["model", "precision"], sort=True):
-            parameters = float(some["parameters"].astype(float).median())
-            mib = float(some["state_mib"].astype(float).median())
-            rows.append(
-                {
-                    "method": method,
-                    **claims,
-                    "model": model,
-                    "precision": precision,
-                    "parameters": parameters,
-                    "state_mib": mib,
-                    "bytes_per_parameter": mib * BYTES_PER_MIB / parameters,
-                    "runs": len(some),
-                }
-            )
-        if mine.empty:
-            rows.append({"method": method, **claims, "model": "", "precision": "", "runs": 0})
+    known = logged[["state_mib", "parameters"]].notna().all(axis=1)
+    own = logged["rounding"] != "compensated"  # whose residuals are state that no method asks for
+    logged = logged[(logged["status"] == "finished") & known & own]
+    logged = logged.astype({"state_mib": float, "parameters": float})
+    groups = logged.groupby(["method", "model", "precision"])
+    medians = groups[["parameters", "state_mib"]].median().assign(runs=groups.size()).reset_index()
+    claims = paper.rows("table2").pivot(index="method", columns="quantity", values="printed")
+    nothing = {"model": "", "precision": "", "runs": 0}
+    rows = [
+        {**claims.loc[method], **row, "method": method}
+        for method in METHODS
+        if method in claims.index
+        for row in medians[medians["method"] == method].to_dict("records") or [nothing]
+    ]
     columns = ["method", "memory", "additional_space", "model", "precision", "parameters"]
-    return pd.DataFrame(rows, columns=[*columns, "state_mib", "bytes_per_parameter", "runs"])
+    frame = pd.DataFrame(rows, columns=[*columns, "state_mib", "bytes_per_parameter", "runs"])
+    frame["bytes_per_parameter"] = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
+    return frame
 
 
 def state_table(frame: pd.DataFrame, command: str) -> Table:
@@ -213,66 +175,44 @@ def state_table(frame: pd.DataFrame, command: str) -> Table:
         frame: of `state`.
         command: what makes runs of every method.
     """
-    heads = [
-        "method",
-        "memory",
-        "additional",
-        "model",
-        "precision",
-        "parameters",
-        "MiB",
-        "bytes per parameter",
-        "runs",
-    ]
-    content = Table(
-        f"Table 2. {TITLES[2]}",
-        heads,
-        names=5,
-        caption=[
-            "memory, additional: as printed; n parameters, k directions. Measured: what the method keeps between "
-            "steps, at the end of a finished run, median over the runs."
-        ],
-    )
     note = f"no finished run has logged it: `{command}` makes one per method and model of Table 4"
-    for _, of_method in frame.groupby("method", sort=False):
-        content.breaks.append(len(content.rows))
-        for i, row in enumerate(of_method.to_dict("records")):
-            claims = (
-                [method_label(row["method"]), row["memory"], row["additional_space"]]
-                if i == 0
-                else [""] * 3
-            )
-            where = [row["model"] or ABSENT, row["precision"] or ABSENT]
-            mark = () if row["runs"] else (note,)
-            numbers = [number(row["parameters"], ",.0f"), number(row["state_mib"], ".3g")]
-            numbers += [
-                number(row["bytes_per_parameter"], ".3g", notes=mark),
-                number(row["runs"], ".0f"),
-            ]
-            content.rows.append([*claims, *where, *numbers])
-    return content
+    first = ~frame["method"].duplicated()
+    claims = frame[["memory", "additional_space"]].where(first, "")
+    shown = frame.assign(label=frame["method"].map(method_label).where(first, ""), **claims)
+    columns: dict[str, Column] = {
+        "method": "label",
+        "memory": "memory",
+        "additional": "additional_space",
+        "model": lambda row: row["model"] or ABSENT,
+        "precision": lambda row: row["precision"] or ABSENT,
+        "parameters": ("parameters", ",.0f"),
+        "MiB": ("state_mib", ".3g"),
+        "bytes per parameter": lambda row: number(
+            row["bytes_per_parameter"], ".3g", notes=() if row["runs"] else (note,)
+        ),
+        "runs": ("runs", ".0f"),
+    }
+    caption = [
+        "memory, additional: as printed; n parameters, k directions. Measured: what the method keeps between "
+        "steps, at the end of a finished run, median over the runs."
+    ]
+    more = {"names": 5, "caption": caption, "breaks": list(frame.index[first])}
+    return Table.of(f"Table 2. {TITLES[2]}", shown.to_dict("records"), columns, **more)
 
 
 def _of_optimizer(
     method: str, name: str, folder: Path, read: Callable[[Path], dict[str, Any]]
 ) -> float:
     """A number of an optimizer's file, or of the file that it builds on; m is k + 1 unless it says otherwise."""
+    named = read(folder / f"{method}.yaml").get("defaults", [])
+    bases = [entry for entry in named if isinstance(entry, str) and entry != "_self_"]
     content: dict[str, Any] = {}
-    for one in [*_bases(read(folder / f"{method}.yaml")), method]:
+    for one in [*bases, method]:
         content |= read(folder / f"{one}.yaml")
     value = content.get(name)
     if value is None and name == "m":
         return float(content["k"]) + 1
     return float("nan") if value is None else float(value)
-
-
-def _bases(content: dict[str, Any]) -> list[str]:
-    """The files of the same folder that a file's defaults list names."""
-    return [
-        entry
-        for entry in content.get("defaults", [])
-        if isinstance(entry, str) and entry != "_self_"
-    ]
 
 
 def _yaml(path: Path) -> dict[str, Any]:

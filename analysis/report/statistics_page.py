@@ -1,9 +1,9 @@
 """What the numbers can say about the methods, and what they cannot: the paper's own, or those of new runs.
 
-    python -m analysis.report.statistics_page                                    Tables 11, 1 and 3: results/paper
-    python -m analysis.report.statistics_page --sweeps table1 table3_opt_1_3b    runs of these sweeps: results/tables
+    python -m analysis audit                             Tables 11, 1 and 3: results/paper
+    python -m analysis compare table1 table3_opt_1_3b    runs of these sweeps: results/local/tables
 
-writes statistics.md, differences.csv, tests.csv and ranks.csv and prints the conclusions. The page says how each number
+write statistics.md, differences.csv, tests.csv and ranks.csv and print the conclusions. The page says how each number
 is made; analysis/stats/intervals.py has the formulas and their sources.
 """
 
@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.logs.run_file import LogError
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import BASELINES, OURS, load
-from analysis.report.table import Cell, Table, markdown, number
+from analysis.report.table import Cell, Column, Table, markdown
 from analysis.select import cell_runs, sweep_cells
 from analysis.select.cell_runs import choose, fill
 from analysis.select.method_scores import (
@@ -165,48 +165,32 @@ def _differences(of_model: Any) -> Table:
 
 def _difference(known: dict[Any, Any], task: str, ours: str, other: str) -> Cell | None:
     """A difference with its interval, from the row of the pair in either order; None without one."""
-    row, sign = known.get((task, ours, other)), 1
-    if row is None:
-        row, sign = known.get((task, other, ours)), -1
-    if row is None:
-        return None
-    low, high = sorted((sign * row["low"], sign * row["high"]))
-    value = sign * row["difference"]
-    return Cell(f"{_signed(value)} [{_signed(low)}, {_signed(high)}]", value)
+    for pair, sign in (((ours, other), 1), ((other, ours), -1)):
+        if row := known.get((task, *pair)):
+            low, high = sorted((sign * row["low"], sign * row["high"]))
+            value = sign * row["difference"]
+            return Cell(f"{_signed(value)} [{_signed(low)}, {_signed(high)}]", value)
+    return None
 
 
 def _tests(tests: pd.DataFrame) -> Table:
-    heads = [
-        "pair",
-        "cells",
-        "won, tied, lost",
-        "mean, points",
-        "median",
-        "Wilcoxon p",
-        "Holm",
-        "sign p",
-        "Holm ",
-    ]
-    content = Table(str(tests["family"].iloc[0]), [*heads, "noise", "left out"])
-    for row in tests.to_dict("records"):
-        content.rows.append(
-            [
-                f"{method_label(row['first'])} − {method_label(row['second'])}",
-                number(row["cells"], ".0f"),
-                f"{row['wins']}, {row['ties']}, {row['losses']}",
-                *(
-                    Cell(_signed(row[key]), float(row[key]))
-                    for key in ("mean_difference", "median_difference")
-                ),
-                *(
-                    number(row[key], ".2g")
-                    for key in ("wilcoxon_p", "wilcoxon_holm", "sign_p", "sign_holm")
-                ),
-                f"{row['within_noise']} of {row['cells'] - row['left_out']}",
-                number(row["left_out"], ".0f"),
-            ]
-        )
-    return content
+    def signed(key: str) -> Column:
+        return lambda row: Cell(_signed(row[key]), float(row[key]))
+
+    columns: dict[str, Column] = {
+        "pair": lambda row: f"{method_label(row['first'])} − {method_label(row['second'])}",
+        "cells": ("cells", ".0f"),
+        "won, tied, lost": lambda row: f"{row['wins']}, {row['ties']}, {row['losses']}",
+        "mean, points": signed("mean_difference"),
+        "median": signed("median_difference"),
+        "Wilcoxon p": ("wilcoxon_p", ".2g"),
+        "Holm": ("wilcoxon_holm", ".2g"),
+        "sign p": ("sign_p", ".2g"),
+        "Holm ": ("sign_holm", ".2g"),
+        "noise": lambda row: f"{row['within_noise']} of {row['cells'] - row['left_out']}",
+        "left out": ("left_out", ".0f"),
+    }
+    return Table.of(str(tests["family"].iloc[0]), tests.to_dict("records"), columns)
 
 
 def _rank_lines(frame: pd.DataFrame) -> list[str]:

@@ -5,20 +5,20 @@ the runs logged, unrounded, in the units of docs/design.md. `–` is a run that 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.logs.run_file import LogError
-from analysis.paper.names import UNTRAINED, method_label
+from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label
 from analysis.report.figures.drawing import write
 from analysis.report.figures.overview import overview
 from analysis.report.table import (
     ABSENT,
     COLLAPSED,
     Cell,
+    Row,
     Table,
     console,
     latex,
@@ -26,11 +26,11 @@ from analysis.report.table import (
     number,
     show,
 )
-from analysis.select import sweep_selection
-from analysis.select.cell_runs import EDGE
-from analysis.select.provenance import provenance_json, provenance_line
-from analysis.select.sweep_selection import ZERO_SHOT, Selection
-from analysis.stats.intervals import accuracy, mcnemar_exact, wilson_interval
+from analysis.select.answers import right_answers
+from analysis.select.cell_runs import EDGE, choose
+from analysis.select.provenance import foot, runs_json
+from analysis.select.trials import Trials
+from analysis.stats.intervals import mcnemar_exact, wilson_interval
 
 CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "
@@ -38,270 +38,215 @@ CAPTION = (
     "same test examples, two-sided exact McNemar test, not corrected for the number of methods. "
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
-Run = sweep_selection.Cell
+NUMBERS = (
+    *("lr", "best_step", "val_accuracy", "val_n", "test_accuracy", "test_n", "test_low"),
+    *("test_high", "gain_points", "p_mcnemar", "step_ms", "forwards_per_step", "forwards_to_best"),
+)
+GRID = (
+    *("method", "lr", "status", "chosen", "best_step", "val_accuracy", "test_accuracy"),
+    *("last_step", "collapse_step", "run_id"),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a chosen run says beyond its own log: chance, and the comparison with zero-shot.
-
-    Accuracies are fractions; `gain` is in percentage points; None without a zero-shot run.
-    """
-
-    low: float
-    high: float
-    gain: float | None
-    p_value: float | None
-
-
-def write_tables(selection: Selection, directory: Path) -> list[Path]:
+def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> list[Path]:
     """Write all tables, their provenance and the figure; print the tables; return the paths.
+
+    Args:
+        trials: of `analysis.select.comparable.one_grid`.
+        directory: must exist.
+        where: the conditions that all runs meet.
 
     Raises:
         LogError: a run contradicts itself; then nothing has been written.
     """
-    results = compare(selection)
-    frame, grid = method_frame(selection, results), grid_frame(selection)
-    shown, shown_grid = method_table(selection, frame), grid_table(selection, grid)
+    frame, grid = method_frame(trials), grid_frame(trials)
+    shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
+    about = {"sweep": trials.sweep, "where": list(where)}
+    cells = grid[["run_id", "method", "lr", "status", "chosen"]].assign(lr=trials.table["lr"])
+    lost = [path.name for path in trials.frames.unidentified]
     texts = {
         "table.csv": frame.to_csv(index=False, lineterminator="\n"),
         "table.md": markdown(shown),
         "table.tex": latex(shown),
         "grid.csv": grid.to_csv(index=False, lineterminator="\n"),
         "grid.md": markdown(shown_grid),
-        "provenance.json": provenance_json(selection),
+        "provenance.json": runs_json(about, cells.to_dict("records"), trials.runs, lost),  # type: ignore[arg-type]
     }
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
-    paths = [directory / name for name in texts] + write(overview(selection), directory)
     terminal = console(100)
     show(shown_grid, terminal)
     show(shown, terminal)
-    return paths
+    return [directory / name for name in texts] + write(overview(trials), directory)
 
 
-def compare(selection: Selection) -> dict[str, Result]:
-    """What each method's chosen run says against chance and zero-shot.
+def method_frame(trials: Trials) -> pd.DataFrame:
+    """The main table in numbers: one row per method, empty where there is no finished run.
+
+    Accuracies and the ends of the interval are fractions, the gain is in percentage points.
 
     Raises:
         LogError: a run contradicts itself.
     """
-    return {method: _result(cell, selection) for method, cell in selection.chosen.items()}
-
-
-def _result(cell: Run, selection: Selection) -> Result:
-    """Interval and comparison of a finished run, whose predictions must have its accuracy."""
-    predictions, labels = _required(cell.predictions), _required(cell.labels)
-    n, test_accuracy = _required(cell.test_n), _required(cell.test_accuracy)
-    if len(labels) != n or len(predictions) != n:
-        raise LogError(
-            f"run {cell.run_id} logs {len(predictions)} test predictions and {len(labels)} labels "
-            f"for {n} examples"
-        )
-    counted = accuracy(predictions, labels)
-    if abs(counted - test_accuracy) > 1e-6:
-        raise LogError(
-            f"run {cell.run_id} logs a test accuracy of {test_accuracy:.6f}, "
-            f"but its predictions have {counted:.6f}"
-        )
-    low, high = wilson_interval(round(counted * n), n)
-    zero_shot = selection.chosen.get(ZERO_SHOT)
-    if zero_shot is None or cell is zero_shot:
-        return Result(low, high, None, None)
-    gain = round(100 * (test_accuracy - _required(zero_shot.test_accuracy)), 10)
-    p_value = mcnemar_exact(predictions, _required(zero_shot.predictions), labels)
-    return Result(low, high, gain, p_value)
-
-
-def _required(value: Any) -> Any:
-    """What `select` has made sure that every finished run logs."""
-    assert value is not None
-    return value
-
-
-def method_frame(selection: Selection, results: dict[str, Result]) -> pd.DataFrame:
-    """The main table in numbers: one row per method, empty where there is no finished run."""
+    table = trials.table
+    chosen = {row["method"]: row for row in table[table["chosen"]].to_dict("records")}
+    right = {method: right_answers(row) > 0 for method, row in chosen.items()}
     rows: list[dict[str, Any]] = []
-    for method in selection.methods:
-        cell, result = selection.chosen.get(method), results.get(method)
-        row: dict[str, Any] = {"method": method, "status": _status(method, selection)}
-        if cell and result:
-            row |= {
-                "lr": None if method in UNTRAINED else cell.lr,
-                "best_step": cell.best_step,
-                "val_accuracy": cell.val_accuracy,
-                "val_n": cell.val_n,
-                "test_accuracy": cell.test_accuracy,
-                "test_n": cell.test_n,
-                "test_low": result.low,
-                "test_high": result.high,
-                "gain_points": result.gain,
-                "p_mcnemar": result.p_value,
-                "step_ms": cell.step_ms,
-                "forwards_per_step": cell.forwards_per_step,
-                "forwards_to_best": cell.forwards_to_best,
-                "run_id": cell.run_id,
-            }
+    for method in trials.methods:
+        found = set(table.loc[table["method"] == method, "status"])
+        order = ("finished", "unfinished", "duplicated", "collapsed")
+        row: dict[str, Any] = {"method": method, "status": next(s for s in order if s in found)}
+        if run := chosen.get(method):
+            low, high = wilson_interval(int(right[method].sum()), len(right[method]))
+            row |= {key: run.get(key) for key in NUMBERS} | {"test_low": low, "test_high": high}
+            row["lr"] = None if method in UNTRAINED else run["lr"]
+            if ZERO_SHOT in chosen and method != ZERO_SHOT:
+                gain = run["test_accuracy"] - chosen[ZERO_SHOT]["test_accuracy"]
+                row["gain_points"] = round(100 * gain, 10)
+                row["p_mcnemar"] = mcnemar_exact(right[method], right[ZERO_SHOT])
+            row["run_id"] = run["run_id"]
         rows.append(row)
     return pd.DataFrame(rows).convert_dtypes()  # whole numbers stay whole where there are gaps
 
 
-def grid_frame(selection: Selection) -> pd.DataFrame:
+def grid_frame(trials: Trials) -> pd.DataFrame:
     """Every run in numbers: one row per method and learning rate."""
-    chosen = {cell.run_id for cell in selection.chosen.values()}
-    rows = [
-        {
-            "method": cell.method,
-            "lr": None if cell.method in UNTRAINED else cell.lr,
-            "status": cell.status,
-            "chosen": cell.run_id in chosen,
-            "best_step": cell.best_step,
-            "val_accuracy": cell.val_accuracy,
-            "test_accuracy": cell.test_accuracy,
-            "last_step": cell.last_step,
-            "collapse_step": cell.collapse_step,
-            "run_id": cell.run_id,
-        }
-        for cell in selection.cells
-    ]
-    return pd.DataFrame(rows).convert_dtypes()
+    frame = trials.table.rename(columns={"made_steps": "last_step"})[list(GRID)]
+    frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
+    return frame.convert_dtypes()
 
 
-def method_table(selection: Selection, frame: pd.DataFrame) -> Table:
+def method_table(trials: Trials, frame: pd.DataFrame) -> Table:
     """The frame of `method_frame` as a table."""
-    some = next(iter(selection.chosen.values()), None)
-    val_n, test_n = (f", n={some.val_n}", f", n={some.test_n}") if some else ("", "")
-    heads = [
-        "method",
-        "lr",
-        "best step",
-        f"val. %{val_n}",
-        f"test %{test_n}",
-        "95 % interval",
-        "gain, points",
-        "p",
-    ]
-    heads += ["ms per step", "passes per step", "passes to best"]
-    rows: list[Sequence[Cell | str]] = [
-        [
-            method_label(row["method"]),
-            *(_numbers(row, selection) if row["status"] == "finished" else _none(row, selection)),
-        ]
-        for row in frame.to_dict("records")
-    ]
-    return Table(
-        f"{selection.name}: every method at its best learning rate",
-        heads,
-        rows,
-        caption=_caption(selection),
-    )
+    sizes = frame[["val_n", "test_n"]].dropna() if "val_n" in frame else frame.iloc[:0]
+    val_n, test_n = (f", n={n}" for n in sizes.iloc[0]) if len(sizes) else ("", "")
+    notes = _notes(trials, frame)
+
+    def cell(key: str, form: str, factor: float = 1, trained: bool = True) -> Any:
+        """A number with its notes; nothing for what belongs to training where there is none."""
+
+        def made(row: Row) -> Cell:
+            said = notes.get((row["method"], key), ())
+            if row["status"] != "finished":
+                return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT, notes=said)
+            if row["method"] in UNTRAINED and trained:
+                return Cell(ABSENT)
+            runs = row["run_id"] if key == "test_accuracy" else ""
+            return number(row[key], form, factor, notes=said, runs=runs)
+
+        return made
+
+    def interval(row: Row) -> Cell:
+        if row["status"] != "finished":
+            return cell("", "")(row)
+        ends = (number(row[key], ".1f", 100).text for key in ("test_low", "test_high"))
+        return Cell("–".join(ends))
+
+    columns = {
+        "method": lambda row: method_label(row["method"]),
+        "lr": cell("lr", "g"),
+        "best step": cell("best_step", ",.0f"),
+        f"val. %{val_n}": cell("val_accuracy", ".1f", 100, trained=False),
+        f"test %{test_n}": cell("test_accuracy", ".1f", 100, trained=False),
+        "95 % interval": interval,
+        "gain, points": cell("gain_points", "+.1f", trained=False),
+        "p": cell("p_mcnemar", ".2g", trained=False),
+        "ms per step": cell("step_ms", ".1f"),
+        "passes per step": cell("forwards_per_step", "g"),
+        "passes to best": cell("forwards_to_best", ",.0f"),
+    }
+    title = f"{trials.sweep}: every method at its best learning rate"
+    return Table.of(title, frame.to_dict("records"), columns, caption=_caption(trials))
 
 
-def _numbers(row: dict[Any, Any], selection: Selection) -> list[Cell]:
-    """The cells of a finished method's row behind its name."""
-    method, zero = row["method"], row["method"] in UNTRAINED
-    mine = [cell for cell in selection.cells if cell.method == method]
-    left_out = [
-        f"{_lr(other.lr)} ({_stopped(other)})" for other in mine if other.status == "unfinished"
-    ]
-    lr_notes: tuple[str, ...] = ()
-    if left_out:
-        has = "has" if len(left_out) == 1 else "have"
-        lr_notes += (
-            f"chosen without lr {', '.join(left_out)}, which {has} not finished; "
-            f"`{selection.command}` completes the grid",
-        )
-    rates = sorted(cell.lr for cell in mine if cell.lr is not None)
-    if len(rates) > 1 and row["lr"] in (rates[0], rates[-1]):
-        lr_notes += (EDGE,)
-    gain_notes: tuple[str, ...] = ()
-    if pd.isna(row["gain_points"]) and not zero:
-        gain_notes = (f"there is no finished zero-shot run; `{selection.command}` makes it",)
-    passes: tuple[str, ...] = ()
-    if pd.isna(row["forwards_to_best"]) and not zero:
-        passes = (f"the history of run {row['run_id']} lacks its best step",)
-    ends = [number(row[key], ".1f", 100).text for key in ("test_low", "test_high")]
-    return [
-        Cell(ABSENT) if zero else number(row["lr"], "g", notes=lr_notes),
-        Cell(ABSENT) if zero else number(row["best_step"], ",.0f"),
-        number(row["val_accuracy"], ".1f", 100),
-        number(row["test_accuracy"], ".1f", 100, runs=row["run_id"]),
-        Cell("–".join(ends)),
-        number(row["gain_points"], "+.1f", notes=gain_notes),
-        number(row["p_mcnemar"], ".2g", notes=gain_notes),
-        Cell(ABSENT) if zero else number(row["step_ms"], ".1f"),
-        Cell(ABSENT) if zero else number(row["forwards_per_step"], "g"),
-        Cell(ABSENT) if zero else number(row["forwards_to_best"], ",.0f", notes=passes),
-    ]
+def _notes(trials: Trials, frame: pd.DataFrame) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Footnotes by method and column: what a number hides, or why there is none."""
+    command = f"`python train.py sweep={trials.sweep}`"
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    edges = choose(trials.table.rename(columns={"method": "optimizer"})).set_index("optimizer")
+    for row in frame.to_dict("records"):
+        method, label = row["method"], method_label(row["method"])
+        mine = trials.table[trials.table["method"] == method]
+        open_ = mine[~mine["status"].isin(["finished", "collapsed"])].to_dict("records")
+        if row["status"] == "collapsed":
+            ends = zip(mine["lr"], mine["collapse_step"], strict=True)
+            where = ", ".join(f"lr {_lr(lr)} at step {step:.0f}" for lr, step in ends)
+            said = f"every run of {label} collapsed (non-finite loss): {where}"
+            found[method, "test_accuracy"] = (said,)
+        elif row["status"] != "finished":
+            ids = ", ".join(run["run_id"] for run in open_)
+            said = f"no run of {label} has finished ({ids}); {command} completes it"
+            found[method, "test_accuracy"] = (said,)
+        elif method not in UNTRAINED:
+            left_out = ", ".join(f"{_lr(run['lr'])} ({_stopped(run)})" for run in open_)
+            has = "has" if len(open_) == 1 else "have"
+            said = f"chosen without lr {left_out}, which {has} not finished; {command} completes the grid"
+            found[method, "lr"] = (said,) * bool(open_) + (EDGE,) * bool(
+                edges.at[method, "at_edge"]
+            )
+            if pd.isna(row.get("gain_points")):
+                said = f"there is no finished zero-shot run; {command} makes it"
+                found[method, "gain_points"] = found[method, "p_mcnemar"] = (said,)
+            if pd.isna(row["forwards_to_best"]):
+                said = f"the history of run {row['run_id']} lacks its best step"
+                found[method, "forwards_to_best"] = (said,)
+    return found
 
 
-def _none(row: dict[Any, Any], selection: Selection) -> list[Cell]:
-    """The cells of a method that has no finished run: marks, and a note that says why."""
-    cells = [cell for cell in selection.cells if cell.method == row["method"]]
-    label = method_label(row["method"])
-    if row["status"] == "collapsed":
-        where = ", ".join(f"lr {_lr(c.lr)} at step {c.collapse_step}" for c in cells)
-        note, sign = f"every run of {label} collapsed (non-finite loss): {where}", COLLAPSED
-    else:
-        ids = ", ".join(cell.run_id for cell in cells if cell.status == "unfinished")
-        note, sign = (
-            f"no run of {label} has finished ({ids}); `{selection.command}` completes it",
-            ABSENT,
-        )
-    return [*[Cell(sign)] * 3, Cell(sign, notes=(note,)), *[Cell(sign)] * 6]
-
-
-def grid_table(selection: Selection, frame: pd.DataFrame) -> Table:
+def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
     """The frame of `grid_frame` as a table."""
-    heads = ["method", "lr", "val. %", "test %", "best step", "status"]
-    content = Table(f"{selection.name}: every learning rate tried", heads)
-    content.caption = [
-        "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    ]
-    for row, cell in zip(frame.to_dict("records"), selection.cells, strict=True):
-        zero = row["method"] in UNTRAINED
-        status = {
-            "finished": "finished",
-            "collapsed": f"{COLLAPSED} collapsed at step {cell.collapse_step}",
-            "unfinished": f"{ABSENT} {_stopped(cell)}",
-        }[row["status"]]
-        sign = {"collapsed": Cell(COLLAPSED), "unfinished": Cell(ABSENT)}.get(row["status"])
-        content.rows.append(
-            [
-                method_label(row["method"]),
-                Cell(ABSENT) if zero else number(row["lr"], "g"),
-                sign or number(row["val_accuracy"], ".1f", 100),
-                sign or number(row["test_accuracy"], ".1f", 100),
-                Cell(ABSENT) if zero else sign or number(row["best_step"], ",.0f"),
-                f"→ {status}" if row["chosen"] and not zero else status,
-            ]
-        )
-    return content
+
+    def cell(key: str, form: str, factor: float = 1) -> Any:
+        def made(row: Row) -> Cell:
+            if row["method"] in UNTRAINED and key in ("lr", "best_step"):
+                return Cell(ABSENT)
+            if row["status"] != "finished" and key != "lr":
+                return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT)
+            return number(row[key], form, factor)
+
+        return made
+
+    columns = {
+        "method": lambda row: method_label(row["method"]),
+        "lr": cell("lr", "g"),
+        "val. %": cell("val_accuracy", ".1f", 100),
+        "test %": cell("test_accuracy", ".1f", 100),
+        "best step": cell("best_step", ",.0f"),
+        "status": _became,
+    }
+    said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
+    title = f"{trials.sweep}: every learning rate tried"
+    return Table.of(title, frame.to_dict("records"), columns, caption=[said])
 
 
-def _stopped(cell: Run) -> str:
+def _became(row: Row) -> str:
+    """What became of a run, in words."""
+    if row["status"] == "finished":
+        return "→ finished" if row["chosen"] and row["method"] not in UNTRAINED else "finished"
+    if row["status"] == "collapsed":
+        return f"{COLLAPSED} collapsed at step {row['collapse_step']}"
+    return f"{ABSENT} {_stopped(row)}"
+
+
+def _stopped(row: Row) -> str:
     """How far an unfinished run has come, by its log."""
-    return (
-        f"stopped at step {cell.last_step}" if cell.last_step else "stopped before its first step"
-    )
+    if row["status"] == "duplicated":
+        return "ended twice with different results"
+    step = row["last_step"] if "last_step" in row else row["made_steps"]
+    there = bool(pd.notna(step) and step > 0)
+    return f"stopped at step {step:.0f}" if there else "stopped before its first step"
 
 
-def _caption(selection: Selection) -> list[str]:
-    lines = [CAPTION, provenance_line(selection)]
-    key = "provenance.device"
-    if key in selection.runs and selection.runs[key].nunique() > 1:
+def _caption(trials: Trials) -> list[str]:
+    runs = trials.runs
+    lines = [CAPTION, foot(f"{len(runs)} runs of the W&B group {trials.sweep}", runs)]
+    if trials.table["device"].nunique() > 1:
         lines.append("The runs come from different devices: times per step do not compare.")
-    if selection.unidentified:
-        names = ", ".join(path.name for path in selection.unidentified)
+    if trials.frames.unidentified:
+        names = ", ".join(path.name for path in trials.frames.unidentified)
         lines.append(f"Killed before W&B wrote which sweep they belong to: {names}.")
     return lines
 
 
-def _status(method: str, selection: Selection) -> str:
-    """`finished` if one run has; else unfinished if one may still; else collapsed."""
-    found = {cell.status for cell in selection.cells if cell.method == method}
-    return next(status for status in ("finished", "unfinished", "collapsed") if status in found)
-
-
-def _lr(lr: float | None) -> str:
-    return number(lr, "g").text
+def _lr(lr: Any) -> str:
+    return number(np.nan if lr is None else lr, "g").text

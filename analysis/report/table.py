@@ -4,7 +4,7 @@ A `Table` is a data frame of `Cell`s. A cell knows its value, the text that show
 no renderer reads numbers out of text. Footnotes get their letters when a table is rendered.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from textwrap import wrap
@@ -70,6 +70,10 @@ class Cell:
     tail_bold: bool = False
 
 
+Row = Mapping[Any, Any]
+Column = str | tuple[Any, ...] | Callable[[Row], Cell | str]
+
+
 @dataclass
 class Table:
     """A table with its notes.
@@ -93,6 +97,24 @@ class Table:
     breaks: list[int] = field(default_factory=list)
     facets: list[Mapping[str, str]] = field(default_factory=list)
     name: str = ""
+
+    @classmethod
+    def of(
+        cls, title: str, records: Iterable[Row], columns: Mapping[str, Column], **more: Any
+    ) -> "Table":
+        """A table with a row per record.
+
+        Args:
+            title: one line.
+            records: mappings, as those of `frame.to_dict("records")`.
+            columns: heading -> the key of words; key, format and maybe factor of a number (see `number`); or what makes
+                the cell of a record.
+            **more: of the table.
+        """
+        rows: list[Sequence[Cell | str]] = [
+            [_made(row, column) for column in columns.values()] for row in records
+        ]
+        return cls(title, list(columns), rows, **more)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -144,6 +166,15 @@ class Table:
     def right(self, i: int) -> bool:
         """Whether a column stands to the right."""
         return i >= self.names
+
+
+def _made(row: Row, column: Column) -> Cell | str:
+    """The cell of one record, see `Table.of`."""
+    if callable(column):
+        return column(row)
+    if isinstance(column, str):
+        return str(row[column])
+    return number(row.get(column[0]), *column[1:])
 
 
 def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:

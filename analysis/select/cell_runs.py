@@ -147,19 +147,6 @@ def _ids(expected: pd.DataFrame, by_id: pd.DataFrame) -> list[str]:
     ]
 
 
-def unexpected(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that fill no cell of any of the sweeps: `run_id`, `group`, `status`, `source` and what they are.
-
-    Give it all sweeps, or runs of the sweeps left out are listed too.
-    """
-    names = ["model.name", "task.name", "optimizer.name", "precision.name", "seed", "lr", "steps"]
-    columns = ["run_id", "group", "status", "source", *names]
-    rows = runs[~runs["run_id"].isin(expected["run_id"])].reindex(columns=columns)
-    return rows.rename(columns={name: name.removesuffix(".name") for name in names}).reset_index(
-        drop=True
-    )
-
-
 def choose(filled: pd.DataFrame) -> pd.DataFrame:
     """One row per setting and seed, at the learning rate that the module describes.
 
@@ -319,17 +306,6 @@ def shortfall(filled: pd.DataFrame) -> list[str]:
                 text += f"; read only one source of each duplicated run ({ids})"
             sentences.append(text)
     return sentences
-
-
-def require_complete(filled: pd.DataFrame) -> None:
-    """What `--strict` asks.
-
-    Raises:
-        LogError: a cell is missing, unfinished or duplicated; the message has `shortfall`'s sentences.
-    """
-    sentences = shortfall(filled)
-    if sentences:
-        raise LogError("; ".join(sentences))
 
 
 def command(sweep: str) -> str:

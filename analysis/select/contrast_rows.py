@@ -1,7 +1,7 @@
 """Rows of contrasts between a study's settings: on test accuracies, and on values read off validation curves."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,7 @@ import pandas as pd
 
 from analysis.paper.names import method_label
 from analysis.select.cell_runs import best_rate, validation_table
-from analysis.select.study_runs import Run, Study, mean_height, right_of_grid
-from analysis.select.study_sweeps import MAIN
+from analysis.select.study_runs import Setting, Study, mean_height, right_of_grid
 from analysis.stats.contrasts import (
     Estimate,
     choice_interval,
@@ -28,31 +27,8 @@ Value = Callable[[pd.DataFrame, float, float], float]
 """A curve with its horizontal positions as `x`, where the common range starts and where it ends -> a number."""
 
 
-@dataclass(frozen=True)
-class Term:
-    """One setting of a contrast and its weight."""
-
-    weight: float
-    method: str
-    precision: str
-    ending: str = MAIN
-    variant: Mapping[str, Any] = field(default_factory=dict)
-
-    def runs(self, study: Study) -> dict[int, Run]:
-        """Its finished runs at the chosen learning rate, by seed."""
-        return study.runs(self.method, self.precision, self.ending, **self.variant)
-
-    def cells(self, study: Study) -> pd.DataFrame:
-        """Its whole grid."""
-        return study.cells(self.method, self.precision, self.ending, **self.variant)
-
-    def collapsed(self, study: Study) -> list[int]:
-        """The seeds whose run at the chosen learning rate collapsed."""
-        return study.collapsed(self.method, self.precision, self.ending, **self.variant)
-
-    def why(self, study: Study) -> str:
-        """Why it has fewer runs than seeds; empty if it has all."""
-        return study.why(self.method, self.precision, self.ending, **self.variant)
+Term = tuple[float, Setting]
+"""One setting of a contrast behind its weight."""
 
 
 def accuracy_row(
@@ -69,19 +45,19 @@ def accuracy_row(
     A run that collapsed at the chosen learning rate gets no example right. Each setting chooses its learning rate
     anew in every resample of the seeds, see `analysis.stats.contrasts`. `said`: see `_row`.
     """
-    grids = _everywhere([_Grid.of(study, term) for term in terms])
+    grids = _everywhere([_Grid.of(study.cells(setting)) for _, setting in terms])
     seeds = common_seeds([grid.chosen for grid in grids])
 
     def resampled(pick: tuple[int, ...]) -> Any:
         parts = [grid.at(pick) for grid in grids]
         if any(part is None for part in parts):
             return None
-        return sum(term.weight * part for term, part in zip(terms, parts, strict=True))
+        return sum(weight * part for (weight, _), part in zip(terms, parts, strict=True))
 
     estimate = Estimate()
     if seeds:
-        chosen = zip(terms, grids, strict=True)
-        values = contrast([(term.weight, grid.chosen) for term, grid in chosen])
+        pairs = zip(terms, grids, strict=True)
+        values = contrast([(weight, grid.chosen) for (weight, _), grid in pairs])
         choice = choice_interval(seeds, resampled) if len(seeds) > 1 else (float("nan"),) * 2
         estimate = of_examples(values, choice)
     return _row(study, claim, terms, what, quantity, unit, estimate, **said)
@@ -97,11 +73,10 @@ class _Grid:
     trains: bool
 
     @classmethod
-    def of(cls, study: Study, term: Term) -> "_Grid":
-        cells = term.cells(study)
+    def of(cls, cells: pd.DataFrame) -> "_Grid":
         validation = validation_table(cells)
         validation.columns = validation.columns.get_level_values("seed")
-        right = right_of_grid(study, cells)
+        right = right_of_grid(cells)
         rate = best_rate(validation)
         trains = bool((cells["steps"] > 0).any())
         return cls(validation, right, {} if rate is None else right[rate], trains)
@@ -168,8 +143,8 @@ def curve_row(
     The choice of the learning rate is left out of these intervals. Where a run collapsed, or what is read is not
     finite, there is no estimate: the remark says who is ahead by rank, a collapse being last.
     """
-    runs = [term.runs(study) for term in terms]
-    lost = [dict.fromkeys(term.collapsed(study), -np.inf) for term in terms]
+    runs = [study.runs(setting) for _, setting in terms]
+    lost = [dict.fromkeys(study.collapsed(setting), -np.inf) for _, setting in terms]
     seeds = common_seeds([{**of_seed, **gone} for of_seed, gone in zip(runs, lost, strict=True)])
     curves = [
         {s: study.curve(of_seed[s]["run_id"]) for s in seeds if s in of_seed} for of_seed in runs
@@ -182,10 +157,10 @@ def curve_row(
     end = min((float(curve[axis].max()) for curve in all_curves), default=0.0)
     sign = 1 if unit == POINTS else -1
     numbers = []
-    for term, of_seed, gone in zip(terms, curves, lost, strict=True):
+    for (weight, _), of_seed, gone in zip(terms, curves, lost, strict=True):
         read = {s: sign * value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()}
         ranked = {s: number if np.isfinite(number) else -np.inf for s, number in read.items()}
-        numbers.append((sign * term.weight, ranked | gone))
+        numbers.append((sign * weight, ranked | gone))
     values = _ties(contrast(numbers))
     undecided = int((~np.isfinite(values)).sum())
     estimate = Estimate(n=len(values)) if undecided else of_values(values)
@@ -223,7 +198,7 @@ def at_step(step: int) -> Value:
 
 def common_steps(study: Study, terms: list[Term]) -> list[int]:
     """Evaluations after the first step that all runs of the contrast have."""
-    curves = [study.curve(run["run_id"]) for term in terms for run in term.runs(study).values()]
+    curves = [study.curve(run["run_id"]) for _, s in terms for run in study.runs(s).values()]
     steps = [set(curve["step"].astype(int)) for curve in curves]
     return sorted(set.intersection(*steps) - {0}) if steps else []
 
@@ -245,13 +220,13 @@ def _row(
     claimed: bool = True,
 ) -> dict[str, Any]:
     """A row; `claimed` says whether it is a claim, with a verdict, and part of the claim's family of tests."""
-    labels = [method_label(term.method) for term in terms]
+    settings = [setting for _, setting in terms]
     equal = "equal in all seeds: no interval" * bool(estimate.n > 1 and np.isnan(estimate.low))
-    reasons = [*(term.why(study) for term in terms), remark, "" if remark else equal]
+    reasons = [*map(study.why, settings), remark, "" if remark else equal]
     return {
         "claim": claim,
-        "what": what or " against ".join(labels),
-        "precision": next(t.precision for t in terms),
+        "what": what or " against ".join(method_label(setting.method) for setting in settings),
+        "precision": settings[0].precision,
         "quantity": quantity,
         "unit": unit,
         **asdict(estimate),
@@ -262,4 +237,4 @@ def _row(
 
 def negative(terms: list[Term]) -> list[Term]:
     """The contrast with its sign turned."""
-    return [Term(-t.weight, t.method, t.precision, t.ending, t.variant) for t in terms]
+    return [(-weight, setting) for weight, setting in terms]

@@ -31,6 +31,14 @@ from analysis.select.cell_runs import choose, over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9
+QUANTITIES = {
+    "mean": ("test_mean", PERCENT),
+    "std": ("test_std", PERCENT),
+    "test_accuracy": ("test_mean", PERCENT),
+    "memory_gb": ("peak_gib", GIB_IN_GB),
+    "step_ms": ("step_ms", 1.0),
+}
+"""Printed quantity -> column of `over_seeds`, and the factor between their units."""
 SWEEPS: dict[int, tuple[str, ...]] = {
     1: ("table1",),
     3: ("table3_opt_1_3b", "table3_mistral_7b", "table3_opt_13b"),
@@ -149,19 +157,17 @@ def _index(rows: pd.DataFrame, *more: str) -> dict[Key, dict[str, Any]]:
 
 def _key(row: dict[Any, Any]) -> Key:
     """The setting that a printed cell comes from; its sweep is empty if no sweep asks for it."""
-    part, k, noise = row["part"], row["k"], ""
+    model, task, method, part = (row[key] for key in ("model", "task", "method", "part"))
     if row["table"] in (1, 11):
-        return ("table1", row["model"], row["task"], row["method"], "", "")
+        return ("table1", model, task, method, "", "")
     if row["table"] == 3:
-        return (BY_MODEL[row["model"]], row["model"], row["task"], row["method"], "", "")
+        return (BY_MODEL[model], model, task, method, "", "")
     if row["table"] == 4:
-        return ("table4", row["model"], "phrases", row["method"], "", "")
+        return ("table4", model, "phrases", method, "", "")
     sweep = "table12_c" if row["table"] == 12 and part == "c" else f"table5_{part}"
-    if sweep in ("table5_c", "table5_d"):
-        noise = row["adaptive_noise"]
-    if sweep == "table5_d":
-        k = ""  # the default
-    return (sweep, row["model"], row["task"], "bszo", k, noise)
+    noise = row["adaptive_noise"] if sweep in ("table5_c", "table5_d") else ""
+    k = "" if sweep == "table5_d" else row["k"]  # the default
+    return (sweep, model, task, "bszo", k, noise)
 
 
 def _measured(
@@ -181,74 +187,48 @@ def _measured(
 def _of_run(run: dict[str, Any]) -> Measured:
     """One seed at the chosen learning rate."""
     finished = run["status"] == "finished"
-    return Measured(
-        measured=PERCENT * run["test_accuracy"] if finished else float("nan"),
-        n=int(finished),
-        seeds=1,
-        here=run["status"],
-        lacking=_lacking(run),
-        lr=run["lr"],
-        sweep=run["sweep"],
-        run_ids=run["run_id"] if finished else "",
-        at_edge=bool(run["at_edge"]),
-        remark=_remark(run),
-    )
+    value = PERCENT * run["test_accuracy"] if finished else float("nan")
+    known = {"n": int(finished), "seeds": 1, "run_ids": run["run_id"] if finished else ""}
+    return Measured(measured=value, **known, **_common(run))
 
 
 def _of_setting(setting: dict[str, Any], quantity: str) -> Measured:
     """All seeds of a setting; a standard deviation needs two."""
-    value, factor = {
-        "mean": ("test_mean", PERCENT),
-        "std": ("test_std", PERCENT),
-        "test_accuracy": ("test_mean", PERCENT),
-        "memory_gb": ("peak_gib", GIB_IN_GB),
-        "step_ms": ("step_ms", 1.0),
-    }[quantity]
-    return Measured(
-        measured=factor * setting[value],
-        n=int(setting["n"]),
-        seeds=int(setting["seeds"]),
-        here=setting["status"],
-        lacking=_lacking(setting),
-        lr=setting["lr"],
-        sweep=setting["sweep"],
-        run_ids=setting["run_ids"],
-        lost_seeds=int(setting["collapsed"]),
-        at_edge=bool(setting["at_edge"]),
-        remark=_remark(setting),
-    )
+    value, factor = QUANTITIES[quantity]
+    known = {key: int(setting[key]) for key in ("n", "seeds")} | {"run_ids": setting["run_ids"]}
+    lost = int(setting["collapsed"])
+    return Measured(measured=factor * setting[value], lost_seeds=lost, **known, **_common(setting))
 
 
-def _lacking(row: dict[str, Any]) -> int:
-    return int(row["n_missing"] + row["n_unfinished"] + row["n_duplicated"])
-
-
-def _remark(row: dict[str, Any]) -> str:
-    """How many seeds a mean leaves out because they collapsed."""
+def _common(row: dict[str, Any]) -> dict[str, Any]:
+    """What a seed and a setting have in common; the remark says how many seeds a mean leaves out."""
     collapsed = row.get("collapsed", 0) if row["status"] != "collapsed" else 0
     lost = f"{collapsed} of {row.get('seeds', 1)} seeds collapsed at the chosen learning rate"
-    return lost if collapsed else ""
+    return {
+        "here": row["status"],
+        "lacking": int(row["n_missing"] + row["n_unfinished"] + row["n_duplicated"]),
+        "lr": row["lr"],
+        "sweep": row["sweep"],
+        "at_edge": bool(row["at_edge"]),
+        "remark": lost if collapsed else "",
+    }
 
 
 def _fill_averages(frame: pd.DataFrame) -> None:
     """The average columns of Tables 1 and 3: over the tasks of a method, if each has been measured or collapsed."""
+    keys = ["table", "model", "method", "quantity"]
+    tasks = dict(iter(frame[frame["task"] != AVERAGE].groupby(keys)))
     for index, row in frame[frame["task"] == AVERAGE].iterrows():
-        parts: Any = frame[
-            (frame["table"] == row["table"])
-            & (frame["model"] == row["model"])
-            & (frame["method"] == row["method"])
-            & (frame["quantity"] == row["quantity"])
-            & (frame["task"] != AVERAGE)
-        ]
+        parts: Any = tasks[tuple(row[key] for key in keys)]
         numbers = parts[parts["measured"].notna()]
         left_out = parts[parts["here"] == "collapsed"]["task"]
         open_ = [status for status in parts["here"] if status not in FAILED]
-        frame.loc[index, "here"] = (
-            open_[0] if open_ else "finished" if len(numbers) else "collapsed"
-        )  # type: ignore[index]
-        frame.loc[index, ["lacking", "seeds"]] = parts["lacking"].sum(), parts["seeds"].max()  # type: ignore[index]
-        frame.loc[index, "sweep"] = parts["sweep"].max()  # type: ignore[index]
+        found = {"here": open_[0] if open_ else "finished" if len(numbers) else "collapsed"}
+        found |= {"lacking": parts["lacking"].sum(), "seeds": parts["seeds"].max()}
+        found["sweep"] = parts["sweep"].max()
         if not open_ and len(numbers):
-            frame.loc[index, ["measured", "n"]] = numbers["measured"].mean(), numbers["n"].min()  # type: ignore[index]
+            found |= {"measured": numbers["measured"].mean(), "n": numbers["n"].min()}
             if len(left_out):
-                frame.loc[index, "remark"] = f"leaves out {', '.join(left_out)}, which collapsed"  # type: ignore[index]
+                found["remark"] = f"leaves out {', '.join(left_out)}, which collapsed"
+        for key, value in found.items():
+            frame.loc[index, key] = value  # type: ignore[index]

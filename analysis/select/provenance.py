@@ -4,33 +4,13 @@ Everything here is read from the runs, so that the same logs give the same bytes
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.select.sweep_selection import Selection
-
 PREFIX = "provenance."
-
-
-def provenance_json(selection: Selection) -> str:
-    """The content of provenance.json: what all runs share once, what differs with each run."""
-    chosen = {cell.run_id for cell in selection.chosen.values()}
-    cells = [
-        {
-            "run_id": cell.run_id,
-            "method": cell.method,
-            "lr": cell.lr,
-            "status": cell.status,
-            "chosen": cell.run_id in chosen,
-        }
-        for cell in selection.cells
-    ]
-    names = [path.name for path in selection.unidentified]
-    return runs_json(
-        {"sweep": selection.name, "where": list(selection.where)}, cells, selection.runs, names
-    )
+OF_RUN = ("started", "fragments", "torn", "git_revisions")
 
 
 def runs_json(
@@ -39,7 +19,7 @@ def runs_json(
     runs: pd.DataFrame,
     unidentified: Sequence[str] = (),
 ) -> str:
-    """Some runs with where they come from, as JSON: what all share once, what differs with each run.
+    """The content of provenance.json: what all runs share once, what differs with each run.
 
     Args:
         about: what stands first.
@@ -49,30 +29,18 @@ def runs_json(
     """
     columns = [key for key in runs.columns if key.startswith(PREFIX)]
     shared = [key for key in columns if runs[key].nunique(dropna=False) == 1]
-    first = runs.iloc[0]
-    rows = {row["run_id"]: row for row in runs.to_dict("records")}
-    written = [
-        {
-            **cell,
-            **{
-                key: _plain(rows[cell["run_id"]][key])
-                for key in ("started", "fragments", "torn", "git_revisions")
-            },
-            **{
-                key.removeprefix(PREFIX): _plain(rows[cell["run_id"]][key])
-                for key in columns
-                if key not in shared and key.removeprefix(PREFIX) not in ("run_id", "started")
-            },
-        }
-        for cell in cells
-    ]
+    own = [key for key in columns if key not in (*shared, f"{PREFIX}run_id", f"{PREFIX}started")]
+    rows = {
+        row["run_id"]: {key.removeprefix(PREFIX): plain(row[key]) for key in (*OF_RUN, *own)}
+        for row in runs.to_dict("records")
+    }
     content = {
         **about,
-        "shared": {key.removeprefix(PREFIX): _plain(first[key]) for key in shared},
-        "runs": written,
+        "shared": {key.removeprefix(PREFIX): plain(runs.iloc[0][key]) for key in shared},
+        "runs": [{**cell, **rows[cell["run_id"]]} for cell in cells],
         "unidentified_files": list(unidentified),
     }
-    lines = [f"{json.dumps(k)}: {_lines(v)}" for k, v in content.items()]
+    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -83,29 +51,42 @@ def _lines(value: Any) -> str:
     return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
 
 
-def provenance_line(selection: Selection) -> str:
-    """One sentence for the foot of a table: runs, revision, torch, device, days."""
-    runs = selection.runs
-    revisions = sorted({r[:10] for text in runs["git_revisions"] for r in text.split()})
+def foot(what: str, runs: pd.DataFrame) -> str:
+    """One sentence for the foot of a table: runs, revision, torch, device, days.
+
+    Args:
+        what: `7 runs`, and of what.
+        runs: rows of the runs frame, at least one.
+    """
     dirty = "provenance.git_dirty" in runs and bool((runs["provenance.git_dirty"] == True).any())  # noqa: E712
-    days = sorted({text[:10] for text in runs["started"]})
     parts = [
-        f"{len(runs)} runs of the W&B group {selection.name}",
-        "git " + (", ".join(revisions) or "unknown") + (" with uncommitted changes" * dirty),
-        "torch " + _values(runs, "provenance.versions.torch"),
-        "on " + _values(runs, "provenance.device"),
-        " to ".join(dict.fromkeys([days[0], days[-1]])),
+        f"From {what}",
+        f"git {', '.join(revisions(runs)) or 'unknown'}" + " with uncommitted changes" * dirty,
+        f"torch {listed(runs, 'provenance.versions.torch')}",
+        f"on {listed(runs, 'provenance.device')}",
+        days(runs),
     ]
-    return f"From {'; '.join(parts)}."
+    return f"{'; '.join(parts)}."
 
 
-def _values(runs: pd.DataFrame, key: str) -> str:
-    if key not in runs:
-        return "unknown"
-    return ", ".join(sorted({str(value) for value in runs[key].dropna()})) or "unknown"
+def revisions(runs: pd.DataFrame) -> list[str]:
+    """The first ten digits of every revision that wrote one of the runs."""
+    return sorted({revision[:10] for text in runs["git_revisions"] for revision in text.split()})
 
 
-def _plain(value: Any) -> Any:
+def listed(runs: pd.DataFrame, key: str) -> str:
+    """The different values of a key; `unknown` without any."""
+    values: Iterable[Any] = runs.reindex(columns=[key])[key].dropna()
+    return ", ".join(sorted({str(value) for value in values} - {""})) or "unknown"
+
+
+def days(runs: pd.DataFrame) -> str:
+    """The first and the last day on which one of the runs started; empty without runs."""
+    found = sorted(text[:10] for text in runs["started"])
+    return " to ".join(dict.fromkeys([*found[:1], *found[-1:]]))
+
+
+def plain(value: Any) -> Any:
     """A value of a frame as JSON knows it; a gap is null."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float):

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_label
+from analysis.select.answers import check_examples
 from analysis.select.contrast_rows import (
     ACCURACY,
     AREA,
@@ -32,7 +33,7 @@ from analysis.select.contrast_rows import (
     loss_row,
     negative,
 )
-from analysis.select.study_runs import Study, check_examples
+from analysis.select.study_runs import Setting, Study
 from analysis.select.study_sweeps import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
 from analysis.stats.contrasts import verdicts
 
@@ -70,8 +71,9 @@ def claims_frame(study: Study) -> pd.DataFrame:
 def _rows(study: Study) -> Iterator[dict[str, Any]]:
     others = [method for method in study.methods if method not in (OURS, VARIANT)]
     others.sort(key=lambda method: method != RIVAL)
-    trained = [method for method in others if study.part(MAIN)["optimizer"].eq(method).any()]
-    trained = [method for method in trained if _trains(study, method)]
+    cells = study.part(MAIN)
+    trains = set(cells.loc[cells["steps"] > 0, "optimizer"])
+    trained = [method for method in others if method in trains]
     for precision in study.precisions:
         for other in others:
             said = _equal(study, other, precision)
@@ -91,11 +93,6 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
         yield from _per_step(study, "vii", pair, each=False)
 
 
-def _trains(study: Study, method: str) -> bool:
-    cells = study.part(MAIN)
-    return bool((cells.loc[cells["optimizer"] == method, "steps"] > 0).any())
-
-
 def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
     """That rows about a method are no claims of their own, because its runs equal another's."""
     same = {study.same_as(method, precision) for precision in precisions}
@@ -109,7 +106,7 @@ def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
 
 
 def _lead(ahead: str, behind: str, precision: str) -> list[Term]:
-    return [Term(1, ahead, precision), Term(-1, behind, precision)]
+    return [(1.0, Setting(ahead, precision)), (-1.0, Setting(behind, precision))]
 
 
 def _per_step(
@@ -134,7 +131,8 @@ def _per_forward(
 def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[str, Any]]:
     """Each method's change from fp32, which is no claim, and how much less BSZO loses than each."""
     change = {
-        method: [Term(1, method, precision), Term(-1, method, REFERENCE)] for method in methods
+        method: [(1.0, Setting(method, precision)), (-1.0, Setting(method, REFERENCE))]
+        for method in methods
     }
     for method in methods:
         what = f"{method_label(method)}, {precision} − {REFERENCE}"
@@ -153,15 +151,15 @@ def _subspace(study: Study) -> Iterator[dict[str, Any]]:
         for precision, ks in _ks(study, ending).items():
             if len(ks) > 1:
                 slope = zip(slope_weights(ks), ks, strict=True)
-                terms = [Term(w, OURS, precision, ending, {"k": k}) for w, k in slope]
-                what = f"slope over log2 k = {_listed(ks)}, {words}"
+                terms = [(w, Setting(OURS, precision, ending, {"k": k})) for w, k in slope]
+                what = f"slope over log2 k = {', '.join(map(str, ks))}, {words}"
                 yield accuracy_row(study, "v", terms, what, ACCURACY, unit=DOUBLING)
     for precision, ks in _ks(study, M_IS_K).items():
         common = [k for k in ks if k in _ks(study, M_IS_K_PLUS_1).get(precision, ())]
         pairs = {
             k: [
-                Term(1, OURS, precision, M_IS_K_PLUS_1, {"k": k}),
-                Term(-1, OURS, precision, M_IS_K, {"k": k}),
+                (1.0, Setting(OURS, precision, M_IS_K_PLUS_1, {"k": k})),
+                (-1.0, Setting(OURS, precision, M_IS_K, {"k": k})),
             ]
             for k in common
         }
@@ -172,8 +170,11 @@ def _noise(study: Study) -> Iterator[dict[str, Any]]:
     for precision, ks in _ks(study, NOISE).items():
         pairs = {
             k: [
-                Term(1, OURS, precision, NOISE, {"k": k, "adaptive_noise": True}),
-                Term(-1, OURS, precision, NOISE, {"k": k, "adaptive_noise": False}),
+                (
+                    1.0 if on else -1.0,
+                    Setting(OURS, precision, NOISE, {"k": k, "adaptive_noise": on}),
+                )
+                for on in (True, False)
             ]
             for k in ks
         }
@@ -186,11 +187,7 @@ def _each_and_mean(
     for k, pair in pairs.items():
         yield accuracy_row(study, claim, pair, f"{words}, k = {k}")
     if len(pairs) > 1:
-        terms = [
-            Term(t.weight / len(pairs), t.method, t.precision, t.ending, t.variant)
-            for pair in pairs.values()
-            for t in pair
-        ]
+        terms = [(weight / len(pairs), s) for pair in pairs.values() for weight, s in pair]
         yield accuracy_row(study, claim, terms, f"{words}, mean over k")
 
 
@@ -209,7 +206,3 @@ def _ks(study: Study, ending: str) -> dict[str, list[int]]:
         variants = [json.loads(text) for text in rows["variant"].unique()]
         ks[str(precision)] = sorted({v["optimizer.k"] for v in variants if "optimizer.k" in v})
     return ks
-
-
-def _listed(ks: Sequence[int]) -> str:
-    return ", ".join(map(str, ks))

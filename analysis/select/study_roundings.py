@@ -25,10 +25,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_order
+from analysis.select.answers import check_examples, right_answers
 from analysis.select.cell_runs import chosen_lr
 from analysis.select.contrast_rows import NATS, POINTS
 from analysis.select.study_claims import OURS, REFERENCE, RIVAL
-from analysis.select.study_runs import Study, check_examples, right
+from analysis.select.study_runs import Study, by_seed
 from analysis.select.study_sweeps import MAIN, ROUNDINGS
 from analysis.stats.contrasts import Estimate, contrast, of_examples, of_values, verdicts
 
@@ -159,9 +160,8 @@ def _cells(study: Study, method: str, precision: str, rates: str) -> Cells:
         lr = lrs[str(said)] = chosen_lr(cells) if rates == OWN and len(cells) else common
         at_rate = cells[cells["lr"] == lr]
         statuses[str(said)] = list((cells if lr is None else at_rate)["status"])
-        done = at_rate[at_rate["status"] == "finished"]
-        runs = {int(row["seed"]): dict(row) for row in done.to_dict("records")}
-        values[TEST][str(said)] = right(runs)  # type: ignore[arg-type]
+        runs = by_seed(at_rate[at_rate["status"] == "finished"])
+        values[TEST][str(said)] = {seed: right_answers(run) for seed, run in runs.items()}
         losses = {seed: run["val_loss"] for seed, run in runs.items()}
         values[LOSS][str(said)] = {s: -loss for s, loss in losses.items() if np.isfinite(loss)}
     return Cells(method, precision, rates, lrs, values, statuses)

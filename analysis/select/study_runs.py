@@ -14,14 +14,31 @@ from analysis.logs.frames import Frames
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, method_order
 from analysis.select import sweep_cells
+from analysis.select.answers import right_answers
 from analysis.select.cell_runs import STATUSES, choose, fill, shortfall
 from analysis.select.evaluations import EVALUATED, evaluations
 from analysis.select.study_sweeps import EPS, MAIN, MORE, PARTS, names, sweeps_of
-from analysis.stats.intervals import accuracy
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 LOSS = "eval/val_loss"
-Run = dict[str, Any]
+Run = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learning rate is chosen for.
+
+    Attributes:
+        method: name in conf/optimizer.
+        precision: name in conf/precision.
+        ending: of the sweep.
+        variant: what the sweep varies, the last part of each key, as {"k": 2}.
+    """
+
+    method: str
+    precision: str
+    ending: str = MAIN
+    variant: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,10 +55,8 @@ class Study:
     name: str
     filled: pd.DataFrame
     frames: Frames
-    _runs: dict[tuple[str, ...], dict[int, Run]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    _runs: dict[str, dict[int, Run]] = field(default_factory=dict, repr=False)
+    _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
@@ -79,61 +94,46 @@ class Study:
             said += shortfall(self.part(part))
         return said
 
-    def runs(
-        self, method: str, precision: str, ending: str = MAIN, **variant: Any
-    ) -> dict[int, Run]:
-        """The finished runs of a setting at its chosen learning rate, by seed.
-
-        Args:
-            method: name in conf/optimizer.
-            precision: name in conf/precision.
-            ending: of the sweep.
-            **variant: what the sweep varies, the last part of each key, as `k=2`.
-        """
-        key = (method, precision, ending, json.dumps(variant, sort_keys=True))
+    def runs(self, setting: Setting) -> dict[int, Run]:
+        """The finished runs of a setting at its chosen learning rate, by seed."""
+        key = str(setting)
         if key not in self._runs:
-            rows = self._of(self.chosen, method, precision, ending, variant)
-            rows = rows[rows["status"] == "finished"]
-            self._runs[key] = {int(row["seed"]): row for row in _records(rows)}
+            rows = _of(self.chosen, self.name, setting)
+            self._runs[key] = by_seed(rows[rows["status"] == "finished"])
         return self._runs[key]
 
-    def collapsed(
-        self, method: str, precision: str, ending: str = MAIN, **variant: Any
-    ) -> list[int]:
+    def collapsed(self, setting: Setting) -> list[int]:
         """The seeds of a setting whose run at the chosen learning rate collapsed."""
-        rows = self._of(self.chosen, method, precision, ending, variant)
-        lost = rows[(rows["status"] == "collapsed") & rows["lr"].notna()]
-        return [int(seed) for seed in lost["seed"]]
+        rows = _of(self.chosen, self.name, setting)
+        return list(by_seed(rows[(rows["status"] == "collapsed") & rows["lr"].notna()]))
+
+    def cells(self, setting: Setting) -> pd.DataFrame:
+        """The whole grid of a setting: every learning rate and seed."""
+        return _of(self.filled, self.name, setting)
 
     def same_as(self, method: str, precision: str) -> str | None:
         """A method of the main sweep, earlier in the tables, whose chosen runs have the same test predictions."""
-        mine = _predictions(self.runs(method, precision))
-        for other in self.methods[: self.methods.index(method)]:
-            if mine and mine == _predictions(self.runs(other, precision)):
-                return other
-        return None
 
-    def cells(
-        self, method: str, precision: str, ending: str = MAIN, **variant: Any
-    ) -> pd.DataFrame:
-        """The whole grid of a setting: every learning rate and seed."""
-        return self._of(self.filled, method, precision, ending, variant)
+        def predictions(name: str) -> dict[int, str]:
+            runs = self.runs(Setting(name, precision))
+            return {seed: run["predictions"] for seed, run in runs.items()}
 
-    def why(self, method: str, precision: str, ending: str = MAIN, **variant: Any) -> str:
+        mine = predictions(method)
+        earlier = self.methods[: self.methods.index(method)] if mine else []
+        return next((other for other in earlier if predictions(other) == mine), None)
+
+    def why(self, setting: Setting) -> str:
         """Why a setting has fewer runs than seeds; empty if it has all."""
-        grid = self.cells(method, precision, ending, **variant)
-        there = self.runs(method, precision, ending, **variant)
-        lacking = grid["seed"].nunique() - len(there)
-        if len(grid) and not lacking:
+        grid = self.cells(setting)
+        if len(grid) and grid["seed"].nunique() == len(self.runs(setting)):
             return ""
-        counts = {s: int((grid["status"] == s).sum()) for s in STATUSES if s != "finished"}
-        said = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-        words = " ".join(
-            [method_label(method), precision, *(f"{k}={v}" for k, v in variant.items())]
-        )
-        return (
-            f"{words}: {said or 'none'} of {len(grid)} runs" if len(grid) else f"{words}: no cell"
-        )
+        varied = [f"{key}={value}" for key, value in setting.variant.items()]
+        words = " ".join([method_label(setting.method), setting.precision, *varied])
+        if grid.empty:
+            return f"{words}: no cell"
+        counts = grid["status"].value_counts()
+        said = ", ".join(f"{counts[s]} {s}" for s in STATUSES if s != "finished" and s in counts)
+        return f"{words}: {said or 'none'} of {len(grid)} runs"
 
     def curve(self, run_id: str) -> pd.DataFrame:
         """Evaluations of a run: `step`, `forwards`, `accuracy` (fraction), `loss` (nats), from step 0 on."""
@@ -144,18 +144,6 @@ class Study:
             frame["loss"] = losses.reindex(frame["step"].astype(int)).to_numpy()
             self._curves[run_id] = frame
         return self._curves[run_id]
-
-    def _of(
-        self, rows: pd.DataFrame, method: str, precision: str, ending: str, variant: Mapping
-    ) -> pd.DataFrame:
-        keep = (
-            (rows["sweep"] == self.name + ending)
-            & (rows["optimizer"] == method)
-            & (rows["precision"] == precision)
-        )
-        kept = rows[keep]
-        fitting = [matches(text, variant) for text in kept["variant"]]
-        return kept[np.array(fitting, dtype=bool)]
 
 
 def load(name: str, frames: Frames, cache: Path | None) -> Study:
@@ -185,68 +173,37 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
     return Study(name, mine, frames)
 
 
-def matches(text: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether a variant, as JSON text, has these values under the last parts of its keys."""
-    if not wanted:
-        return True
-    short = {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
-    return all(key in short and short[key] == value for key, value in wanted.items())
+def _of(rows: pd.DataFrame, study: str, setting: Setting) -> pd.DataFrame:
+    keep = (
+        (rows["sweep"] == study + setting.ending)
+        & (rows["optimizer"] == setting.method)
+        & (rows["precision"] == setting.precision)
+    )
+    kept = rows[keep]
+    wanted = setting.variant.items()
+    varied = (
+        {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
+        for text in kept["variant"]
+    )
+    fitting = [all(key in v and v[key] == value for key, value in wanted) for v in varied]
+    return kept[np.array(fitting, dtype=bool)]
 
 
-def right(runs: Mapping[int, Run]) -> dict[int, Any]:
-    """Per seed 100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %.
-
-    Raises:
-        LogError: a run's predictions are not those of its labels or of its accuracy.
-    """
-    return {seed: _right(run) for seed, run in runs.items()}
+def by_seed(rows: pd.DataFrame) -> dict[int, Run]:
+    """Cells of one setting and learning rate as mappings, by their seed."""
+    return {int(row["seed"]): row for row in rows.to_dict("records")}
 
 
-def right_of_grid(study: Study, cells: pd.DataFrame) -> dict[float, dict[int, Any]]:
-    """Learning rate -> seed -> as `right`, of a grid's runs that have ended; a collapsed one gets nothing right."""
+def right_of_grid(cells: pd.DataFrame) -> dict[float, dict[int, Any]]:
+    """Learning rate -> seed -> `right_answers` of a grid's runs that have ended; a collapsed one gets nothing right."""
     done = cells[cells["status"] == "finished"]
     examples = int(done["test_n"].max()) if len(done) else 0
     values: dict[float, dict[int, Any]] = {}
-    for run in _records(cells):
-        if run["status"] == "finished":
-            values.setdefault(run["lr"], {})[int(run["seed"])] = _right(run)
-        elif run["status"] == "collapsed":
-            values.setdefault(run["lr"], {})[int(run["seed"])] = np.zeros(examples)
+    for run in cells.to_dict("records"):
+        if run["status"] in ("finished", "collapsed"):
+            ended = right_answers(run) if run["status"] == "finished" else np.zeros(examples)
+            values.setdefault(run["lr"], {})[int(run["seed"])] = ended
     return values
-
-
-def _predictions(runs: Mapping[int, Run]) -> dict[int, str]:
-    return {seed: run["predictions"] for seed, run in runs.items()}
-
-
-def _right(run: Run) -> Any:
-    predictions, labels = run["predictions"], run["labels"]
-    if not labels or not predictions or len(labels) != len(predictions):
-        raise LogError(
-            f"run {run['run_id']} logs {len(predictions or '')} test predictions "
-            f"and {len(labels or '')} labels"
-        )
-    counted = accuracy(predictions, labels)
-    if abs(counted - run["test_accuracy"]) > 1e-6:
-        raise LogError(
-            f"run {run['run_id']} logs a test accuracy of {run['test_accuracy']:.6f}, "
-            f"but its predictions have {counted:.6f}"
-        )
-    pairs = zip(predictions, labels, strict=True)
-    return 100.0 * np.array([p == y for p, y in pairs], dtype=float)
-
-
-def check_examples(filled: pd.DataFrame) -> None:
-    """Refuse runs that were tested on different examples: they cannot be paired.
-
-    Raises:
-        LogError: naming two of them.
-    """
-    done = filled[filled["status"] == "finished"]
-    first = done.drop_duplicates("labels")
-    if len(first) > 1:
-        one, other = first["run_id"].iloc[:2]
-        raise LogError(f"runs {one} and {other} were tested on different examples (test/labels)")
 
 
 def mean_height(x: Any, y: Any, start: float, end: float) -> float:
@@ -255,7 +212,3 @@ def mean_height(x: Any, y: Any, start: float, end: float) -> float:
     at = np.concatenate([[start], points[(points > start) & (points < end)], [end]])
     heights = np.interp(at, points, np.asarray(y, float))
     return float(((heights[1:] + heights[:-1]) / 2 * np.diff(at)).sum() / (end - start))
-
-
-def _records(rows: pd.DataFrame) -> list[Run]:
-    return [{str(key): value for key, value in row.items()} for row in rows.to_dict("records")]

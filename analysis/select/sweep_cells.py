@@ -9,15 +9,15 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,26 +85,19 @@ def _ask(sweeps: Sequence[str]) -> list[dict[str, Any]]:
     """What `launch.expected` prints, with a bar that counts sweeps."""
     command = [sys.executable, "-m", "launch.expected", *sweeps]
     paths = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    found: dict[str, list[dict[str, Any]]] = {}
-    with TemporaryFile("w+") as errors, _bar(len(sweeps)) as bar:
+    found: list[dict[str, Any]] = []
+    with TemporaryFile("w+") as errors:
         with Popen(command, cwd=ROOT, env=paths, stdout=PIPE, stderr=errors, text=True) as process:
-            assert process.stdout is not None
-            for cell in map(json.loads, process.stdout):
-                found.setdefault(cell["sweep"], []).append(cell)
-                bar.update(bar.task_ids[0], completed=len(found))
+            by_sweep = groupby(
+                map(json.loads, process.stdout or ()), key=lambda cell: cell["sweep"]
+            )
+            for _, cells_ in progress(by_sweep, "composing what the sweeps ask for", len(sweeps)):
+                found += cells_
         if process.returncode != 0:
             errors.seek(0)
             said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
             raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
-    return [cell for cells_ in found.values() for cell in cells_]
-
-
-def _bar(total: int) -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    bar.add_task("composing what the sweeps ask for", total=total)
-    return bar
+    return found
 
 
 def _state() -> str:

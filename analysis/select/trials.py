@@ -1,4 +1,4 @@
-"""The runs of one sweep as the figures see them: where each belongs, and which learning rate was chosen.
+"""The runs of one sweep as tables and figures see them: where each belongs, and which learning rate was chosen.
 
 A *facet* is what a panel shows: one model, task, precision and variant. A variant is what else the sweep
 varies (`k = 4, adaptive noise = off`). The learning rate is chosen per method and variant (`select.cell_runs`). Where a
@@ -6,31 +6,28 @@ sweep has one method alone, the values of its k (or of what else varies) share a
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frames import FILE_COLUMNS
+from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
 from analysis.select.cell_runs import chosen_lr, fill, shortfall
+from analysis.select.provenance import plain
 
-History = Callable[[str, Sequence[str]], pd.DataFrame]
 FACET = ("model", "task", "precision", "variant")
-# Configuration that names no variant: the facet's own keys, and what decides no number.
+NO_NUMBER = (
+    *("model.lr_grid", "model.install", "task.install", "provenance", "sweep", "out", "resume"),
+    *("device", "tracking", "eval_tokens", "cells"),
+)
+"""Configuration that decides no number of a run with this method and learning rate."""
 NO_VARIANT = (
-    *(
-        "model.name",
-        "model.lr_grid",
-        "model.install",
-        "task.name",
-        "task.install",
-        "precision.name",
-    ),
-    *("optimizer.name", "seed", "lr", "lr_index", "provenance", "sweep", "out", "resume", "device"),
-    *("threads", "tracking", "eval_tokens", "cells"),
+    *NO_NUMBER,
+    *("model.name", "task.name", "precision.name", "optimizer.name", "seed", "lr", "lr_index"),
+    "threads",
 )
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies
@@ -48,13 +45,13 @@ class Trials:
             `analysis.select.cell_runs.fill`, where `variant` is in words, and `method`; `k` and `adaptive_noise`, where
             they vary; `chosen`: its lr is the method's in its facet; `configuration`: what else was set: runs
             that agree in facet, method, lr and this differ in nothing but the seed.
-        history: run id, keys -> `step` and these keys of the run, one row per step in the order of the steps.
+        frames: all runs, with their histories.
         notes: what is missing, in sentences.
     """
 
     sweep: str
     table: pd.DataFrame
-    history: History
+    frames: Frames
     notes: tuple[str, ...] = ()
 
     def facets(self) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
@@ -67,19 +64,26 @@ class Trials:
         """The methods, in the order of the tables."""
         return sorted(self.table["method"].unique(), key=method_order)
 
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The rows of the runs frame behind the table."""
+        return self.frames.runs[self.frames.runs["run_id"].isin(self.table["run_id"])]
 
-def of_sweep(
-    sweep: str, filled: pd.DataFrame, runs: pd.DataFrame, history: History
-) -> Trials | None:
+    def history(self, run_id: str, keys: Sequence[str]) -> pd.DataFrame:
+        """`step` and these keys of a run, one row per step in the order of the steps."""
+        return self.frames.history.one(run_id, keys)
+
+
+def of_sweep(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
     """The runs of a sweep of conf/sweep; None without any.
 
     Args:
         sweep: its name.
         filled: its cells, see `analysis.select.cell_runs.fill`.
-        runs: the runs frame; runs that were logged under the sweep's name but fill none of its cells (because
+        frames: all runs; those that were logged under the sweep's name but fill none of its cells (because
             their configuration is another) are drawn only if no run that trains fills one; a note says so.
-        history: see `Trials`.
     """
+    runs = frames.runs
     there = filled[filled["status"].isin(["finished", "collapsed", "unfinished"])]
     others = runs[(runs["group"] == sweep) & ~runs["run_id"].isin(filled["run_id"])]
     notes = [f"{sentence}." for sentence in shortfall(filled)]
@@ -87,40 +91,38 @@ def of_sweep(
         return None
     if there["optimizer"].isin(UNTRAINED).all() and len(others):
         named = runs[runs["group"] == sweep]
-        notes = [
+        note = (
             f"None of the sweep's {len(filled)} cells that train has been run. Drawn are the {len(named)} runs that "
             "were logged under its name, with another configuration."
-        ]
-        return _trials(sweep, fill(cells_of(named), named), history, notes)
-    if len(others):
-        notes.append(
-            f"Not drawn: {len(others)} runs logged under the sweep's name with another configuration."
         )
-    return _trials(sweep, there, history, notes)
+        return of_runs(sweep, named, frames, [note])
+    if len(others):
+        note = "logged under the sweep's name with another configuration"
+        notes.append(f"Not drawn: {len(others)} runs {note}.")
+    return _trials(sweep, there, frames, notes)
 
 
-def of_group(group: str, runs: pd.DataFrame, history: History) -> Trials | None:
-    """The runs of a W&B group that is no sweep of conf/sweep; None without any."""
-    rows = runs[runs["group"] == group]
-    if rows.empty:
-        return None
-    return _trials(group, fill(cells_of(rows), rows), history, ())
+def of_name(name: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
+    """The runs of a sweep of conf/sweep, if `filled` has cells of it, else those of the W&B group; None without any."""
+    cells = filled[filled["sweep"] == name]
+    if len(cells):
+        return of_sweep(name, cells, frames)
+    rows = frames.runs[frames.runs["group"] == name]
+    return None if rows.empty else of_runs(name, rows, frames)
 
 
-def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs as cells of a grid of their own, see `analysis.select.sweep_cells.cells`."""
+def of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
+    """Some runs as cells of a grid of their own."""
 
     def column(key: str, missing: str | float) -> pd.Series:
         return runs.reindex(columns=[key])[key].fillna(missing)
 
-    frame = pd.DataFrame(
+    names = ("model", "task", "optimizer", "precision")
+    cells = pd.DataFrame(
         {
             "sweep": runs["group"],
             "run_id": runs["run_id"],
-            **{
-                name: column(f"{name}.name", "").astype(object)
-                for name in ("model", "task", "optimizer", "precision")
-            },
+            **{name: column(f"{name}.name", "").astype(object) for name in names},
             "seed": column("seed", 0).astype("int64"),
             "lr": column("lr", 0.0).astype("float64"),
             "steps": column("steps", 0).astype("int64"),
@@ -128,7 +130,7 @@ def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
             "command": "",
         }
     )
-    return frame.reset_index(drop=True)
+    return _trials(sweep, fill(cells, runs), frames, notes)
 
 
 def facet_title(facet: dict[str, str], others: Sequence[dict[str, str]]) -> str:
@@ -139,57 +141,47 @@ def facet_title(facet: dict[str, str], others: Sequence[dict[str, str]]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def history_by_run(history: pd.DataFrame) -> History:
-    """The history of each run out of one frame; an empty frame for a run without any."""
-    groups = {str(run_id): rows for run_id, rows in history.groupby("run_id", sort=False)}
-    return lambda run_id, keys: groups.get(run_id, history.iloc[:0]).reindex(
-        columns=["step", *keys]
-    )
+def below(key: str, names: Iterable[str]) -> bool:
+    """Whether a configuration key is one of these or lies below one."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def _trials(sweep: str, filled: pd.DataFrame, history: History, notes: Sequence[str]) -> Trials:
+def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str]) -> Trials:
     table = filled.rename(columns={"optimizer": "method"}).reset_index(drop=True)
     varied = [json.loads(text) for text in table["variant"]]
-    table["k"] = [_number(variant.get("optimizer.k")) for variant in varied]
-    table["adaptive_noise"] = [
-        _number(variant.get("optimizer.adaptive_noise")) for variant in varied
-    ]
+    for name in ("k", "adaptive_noise"):
+        values = [variant.get(f"optimizer.{name}") for variant in varied]
+        table[name] = [np.nan if value is None else float(value) for value in values]
     table["configuration"] = table["variant"]
     table["chosen"] = False
     for _, rows in table.groupby([*FACET, "method"], sort=False):
-        lr = chosen_lr(rows)
-        table.loc[rows.index[(rows["lr"] == lr) & (rows["status"] == "finished")], "chosen"] = True
-    _split_variants(table)
+        chosen = (rows["lr"] == chosen_lr(rows)) & (rows["status"] == "finished")
+        table.loc[rows.index[chosen], "chosen"] = True
+    _split_variants(table, varied)
     order = {name: i for i, name in enumerate(sorted(table["method"].unique(), key=method_order))}
-    table["order"] = table["method"].map(order)
-    table = table.sort_values([*FACET, "order", "lr", "seed", "run_id"], kind="stable")
+    keys = [*FACET, "order", "lr", "seed", "run_id"]
+    table = table.assign(order=table["method"].map(order)).sort_values(keys, kind="stable")
     table = table.drop(columns="order").reset_index(drop=True)
-    return Trials(sweep, table, history, tuple(notes))
+    return Trials(sweep, table, frames, tuple(notes))
 
 
-def _split_variants(table: pd.DataFrame) -> None:
+def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
     """Write variants in words; those of a method that is alone become what shares a panel."""
-    varied = [json.loads(text) for text in table["variant"]]
-    series: list[str] = []
-    trained = set(table["method"]) - {*UNTRAINED}
-    keys = [key for key in ORDER if len({_shown(v[key]) for v in varied if key in v}) > 1]
-    if len(trained) == 1 and keys:
-        key = keys[0]
-        series = sorted({_shown(v[key]) for v in varied if key in v}, key=_numeric)
-    if 1 < len(series) <= MOST_VARIANTS:
-        places = {value: i for i, value in enumerate(series)}
+    values = {key: {_shown(v[key]) for v in varied if key in v} for key in ORDER}
+    key = next((key for key in ORDER if len(values[key]) > 1), None)
+    alone = len(set(table["method"]) - {*UNTRAINED}) == 1
+    if key and alone and len(values[key]) <= MOST_VARIANTS:
+        series = sorted(values[key], key=_numeric)
+        words = {
+            shown: variant_name("{}", i, len(series), f"{SHORT[key]} = {shown}")
+            for i, shown in enumerate(series)
+        }
         table["method"] = [
-            variant_name(
-                method, places[_shown(v[key])], len(series), f"{SHORT[key]} = {_shown(v[key])}"
-            )
-            if key in v
-            else method
+            words[_shown(v[key])].format(method) if key in v else method
             for method, v in zip(table["method"], varied, strict=True)
         ]
-        varied = [
-            {k: value for k, value in v.items() if k not in (key, *FOLLOWS.get(key, ()))}
-            for v in varied
-        ]
+        gone = (key, *FOLLOWS.get(key, ()))
+        varied = [{k: value for k, value in v.items() if k not in gone} for v in varied]
     table["variant"] = [_words(variant) for variant in varied]
 
 
@@ -202,19 +194,14 @@ def _numeric(text: str) -> tuple[float, str]:
 
 def _variants(runs: pd.DataFrame) -> list[str]:
     """What varies within a method beside facet, lr and seed, as JSON text."""
-    keys = [
-        key
-        for key in runs.columns
-        if "/" not in key
-        and key not in FILE_COLUMNS
-        and not any(key == name or key.startswith(f"{name}.") for name in NO_VARIANT)
-    ]
+    logged = [key for key in runs.columns if "/" not in key and key not in FILE_COLUMNS]
+    keys = [key for key in logged if not below(key, NO_VARIANT)]
     parts = ["optimizer.name", "model.name", "task.name", "precision.name"]
     texts = pd.Series("{}", index=range(len(runs)))
     for _, rows in runs.reset_index(drop=True).groupby(parts, dropna=False):
         varying = [key for key in keys if rows[key].astype(str).nunique() > 1]
         for i, values in zip(rows.index, rows[varying].itertuples(index=False), strict=True):
-            known = {key: _plain(value) for key, value in zip(varying, values, strict=True)}
+            known = {key: plain(value) for key, value in zip(varying, values, strict=True)}
             set_ = {key: value for key, value in known.items() if value is not None}
             texts[i] = json.dumps(set_, sort_keys=True)
     return list(texts)
@@ -224,18 +211,6 @@ def _words(variant: dict[str, Any]) -> str:
     """A variant as a title shows it: short where a key names itself."""
     keys = [key for key in SHORT if key in variant] + [key for key in variant if key not in SHORT]
     return ", ".join(f"{SHORT.get(key, key)} = {_shown(variant[key])}" for key in keys)
-
-
-def _plain(value: Any) -> Any:
-    """A frame's value as JSON knows it."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float):
-        return None if pd.isna(value) else int(value) if value.is_integer() else value
-    return value
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def _shown(value: Any) -> str:

@@ -33,33 +33,21 @@ def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[flo
     return 0.0 if correct == 0 else float(low), 1.0 if correct == n else float(high)
 
 
-def accuracy(predictions: str, labels: str) -> float:
-    """Fraction of predictions that equal their labels, one character per example.
-
-    Raises:
-        ValueError: no examples, or different numbers of them.
-    """
-    if not labels or len(predictions) != len(labels):
-        raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels")
-    return sum(p == y for p, y in zip(predictions, labels, strict=True)) / len(labels)
-
-
-def mcnemar_exact(first: str, second: str, labels: str) -> float:
+def mcnemar_exact(first: Sequence[bool], second: Sequence[bool]) -> float:
     """Two-sided p-value of McNemar's exact test that two classifiers are equally often right.
 
     Args:
-        first: predictions of one classifier, one character per example.
-        second: predictions of the other, of the same examples in the same order.
-        labels: the right answers.
+        first: whether one classifier is right, example by example.
+        second: the same of the other, of the same examples in the same order.
 
     Raises:
-        ValueError: the three strings have different lengths.
+        ValueError: different numbers of examples.
     """
     from statsmodels.stats.contingency_tables import mcnemar
 
-    if not len(first) == len(second) == len(labels):
-        raise ValueError(f"unpaired: {len(first)}, {len(second)} and {len(labels)} examples")
-    right = Counter((a == y, b == y) for a, b, y in zip(first, second, labels, strict=True))
+    if len(first) != len(second):
+        raise ValueError(f"unpaired: {len(first)} and {len(second)} examples")
+    right = Counter(zip(map(bool, first), map(bool, second), strict=True))
     table = [[right[a, b] for b in (True, False)] for a in (True, False)]
     return float(mcnemar(table, exact=True).pvalue)
 

@@ -1,25 +1,20 @@
 """Whether the paper's printed numbers agree with each other; every inconsistency is listed, however small.
 
-    python -m analysis.paper.audit
-
-reads results/paper/, writes audit.md and audit.csv there and prints a summary. The checks are functions of the
-printed numbers alone (`audit_arithmetic`, `audit_claims`, `audit_plausibility`); what was only read, not computed, is
-results/paper/notes.csv. The exit code says whether the audit could be made, not whether it found something.
+`python -m analysis audit` reads results/paper/, writes audit.md and audit.csv there and prints the counts. The checks
+are functions of the printed numbers alone (`arithmetic`, `statements`, `plausibility`); what was only read, not
+computed, is results/paper/notes.csv.
 """
 
-import argparse
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from analysis.paper.audit import arithmetic, plausibility, statements
 from analysis.paper.audit.outcome import KINDS, OBSERVATION, Outcome
-from analysis.paper.printed_numbers import DIRECTORY, Paper, PaperError, load
+from analysis.paper.printed_numbers import Paper, load
 
 CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
     arithmetic.means_and_stds,
@@ -32,7 +27,7 @@ CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
     statements.claims,
     plausibility.plausibility,
 )
-PIPE_WIDTH = 120  # characters, where there is no terminal to ask
+COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
 
 
 def audit(paper: Paper) -> list[Outcome]:
@@ -40,40 +35,23 @@ def audit(paper: Paper) -> list[Outcome]:
     return [outcome for check in CHECKS for outcome in check(paper)]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.paper.audit",
-        description="Check the paper's printed numbers against each other.",
-    )
-    parser.add_argument(
-        "--paper",
-        type=Path,
-        default=DIRECTORY,
-        metavar="DIR",
-        help="directory of the printed numbers, where audit.md and audit.csv go (default: results/paper)",
-    )
-    directory = parser.parse_args(argv).paper
-    try:
-        write(directory)
-    except PaperError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def write(directory: Path) -> None:
-    """Write audit.md and audit.csv beside the printed numbers, and print what they say.
+def write(directory: Path) -> list[Path]:
+    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths.
 
     Raises:
         PaperError: see `analysis.paper.printed_numbers.load`.
     """
     paper = load(directory)
     outcomes = audit(paper)
-    (directory / "audit.md").write_text(_markdown(outcomes, paper), encoding="utf-8", newline="\n")
-    _frame(outcomes).to_csv(directory / "audit.csv", index=False, lineterminator="\n")
-    _show(outcomes, paper)
-    print(f"{directory / 'audit.md'}\n{directory / 'audit.csv'}")
+    paths = [directory / "audit.md", directory / "audit.csv"]
+    paths[0].write_text(_markdown(outcomes, paper), encoding="utf-8", newline="\n")
+    listed = [asdict(o) for o in (*findings(outcomes), *observations(outcomes))]
+    frame = pd.DataFrame(listed, columns=COLUMNS)
+    frame.to_csv(paths[1], index=False, lineterminator="\n")
+    for group, made, count, seen in summary(outcomes):
+        print(f"{made:5d} checks, {count:3d} findings, {seen:2d} observations: {group}")
+    print(f"{counted(outcomes)} in all; {len(paper.notes)} remarks by reading")
+    return paths
 
 
 def findings(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -86,25 +64,6 @@ def findings(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def observations(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """What a reader should know and contradicts nothing: no check, since it cannot fail."""
     return [o for o in outcomes if not o.ok and o.kind == OBSERVATION]
-
-
-def _frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """All findings as a table, in numbers as far as they are numbers."""
-    rows = [
-        {
-            "kind": o.kind,
-            "group": o.group,
-            "location": o.location,
-            "what": o.what,
-            "printed": o.printed,
-            "recomputed": o.recomputed,
-            "difference": o.difference,
-            "remark": o.remark,
-        }
-        for o in [*findings(outcomes), *observations(outcomes)]
-    ]
-    columns = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int, int, int]]:
@@ -122,63 +81,30 @@ def counted(outcomes: Sequence[Outcome]) -> str:
 
 
 def _markdown(outcomes: Sequence[Outcome], paper: Paper) -> str:
-    found = [*findings(outcomes), *observations(outcomes)]
     lines = [
         "# The paper against itself",
         "",
         f"The printed numbers: {counted(outcomes)}; made by `make audit`. "
         "Printed numbers: see [README.md](README.md).",
-        "",
-        "| checked | checks | findings | observations |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {group} | {made} | {count} | {seen} |"
-            for group, made, count, seen in summary(outcomes)
-        ),
+        *_table("| checked | checks | findings | observations |", "lrrr", summary(outcomes)),
     ]
+    found = [*findings(outcomes), *observations(outcomes)]
     for kind, meaning in KINDS.items():
-        of_kind = [o for o in found if o.kind == kind]
-        if not of_kind:
-            continue
-        lines += ["", f"## {kind.capitalize()} ({len(of_kind)})", "", f"{meaning}", ""]
-        lines += [
-            "| where | what | printed | recomputed | difference | remark |",
-            "| --- | --- | ---: | ---: | ---: | --- |",
-        ]
-        for o in of_kind:
-            cells = (o.location, o.what, o.printed, o.recomputed, o.difference, o.remark)
-            lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
+        of_kind = [[getattr(o, key) for key in COLUMNS[2:]] for o in found if o.kind == kind]
+        if of_kind:
+            heads = "| where | what | printed | recomputed | difference | remark |"
+            lines += ["", f"## {kind.capitalize()} ({len(of_kind)})", "", meaning]
+            lines += _table(heads, "llrrrl", of_kind)
     lines += ["", f"## Read, not computed ({len(paper.notes)})", ""]
     lines += [
-        "Contradictions in formulas and wording, noticed by reading; no check can fail on them.",
-        "",
-        "| where | about | note |",
-        "| --- | --- | --- |",
+        "Contradictions in formulas and wording, noticed by reading; no check can fail on them."
     ]
-    notes = paper.notes[["location", "kind", "note"]].itertuples(index=False)
-    lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in notes]
-    return "\n".join(lines) + "\n"
+    notes = paper.notes[["location", "kind", "note"]].to_numpy()
+    return "\n".join([*lines, *_table("| where | about | note |", "lll", notes)]) + "\n"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|").replace("*", r"\*")
-
-
-def _show(outcomes: Sequence[Outcome], paper: Paper) -> None:
-    """One line per finding, and the counts."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    found = [*findings(outcomes), *observations(outcomes)]
-    for kind in KINDS:
-        of_kind = [o for o in found if o.kind == kind]
-        if of_kind:
-            console.print(Text(f"\n{kind} ({len(of_kind)}): {KINDS[kind]}", style="bold"))
-        for o in of_kind:
-            console.print(Text(f"  {o.sentence()}"))
-    console.print()
-    for group, made, count, seen in summary(outcomes):
-        console.print(f"{made:5d} checks, {count:3d} findings, {seen:2d} observations: {group}")
-    console.print(
-        f"{counted(outcomes)} in all; {len(paper.notes)} more remarks by reading are in audit.md"
-    )
+def _table(heads: str, sides: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """A table in Markdown behind an empty line; `*` marks a collapse here, never emphasis."""
+    rule = " | ".join("---:" if side == "r" else "---" for side in sides)
+    shown = ([str(cell).replace("|", r"\|").replace("*", r"\*") for cell in row] for row in rows)
+    return ["", heads, f"| {rule} |", *(f"| {' | '.join(row)} |" for row in shown)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from analysis.paper.printed_numbers import digits
 
 OBSERVATION = "observation"
+STATEMENTS = "statements of the text"
 KINDS = {
     "number": "A printed number that does not follow from the printed numbers it is made of.",
     "last digit": "The same, by no more than one unit of its last digit.",
@@ -41,13 +42,22 @@ class Outcome:
     kind: str = "number"
     remark: str = ""
 
-    def sentence(self) -> str:
-        """The outcome as one line."""
-        parts = [f"{self.location}: {self.what}"]
-        parts += [f"printed {self.printed}"] if self.printed else []
-        parts += [f"recomputed {self.recomputed}"] if self.recomputed else []
-        parts += [f"difference {self.difference}"] if self.difference else []
-        return "; ".join(parts) + (f" ({self.remark})" if self.remark else "")
+
+def claim(
+    location: str, what: str, ok: bool, printed: str = "", recomputed: str = "", **more: str
+) -> Outcome:
+    """The outcome of a statement of the text; unless told otherwise a contradiction."""
+    kind = more.pop("kind", "claim")
+    return Outcome(STATEMENTS, location, what, ok, printed, recomputed, kind=kind, **more)
+
+
+def seen(
+    location: str, what: str, printed: str, recomputed: str, remark: str = "", ok: bool = False
+) -> Outcome:
+    """An observation; none if `ok`."""
+    return Outcome(
+        *(STATEMENTS, location, what, ok, printed, recomputed), kind=OBSERVATION, remark=remark
+    )
 
 
 def number(

@@ -6,8 +6,8 @@ Most of what is found here contradicts nothing; it is what a reader of a number 
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.paper.audit.outcome import Outcome, signed
-from analysis.paper.audit.statements import LLMS, claim
+from analysis.paper.audit.outcome import Outcome, claim, seen, signed
+from analysis.paper.audit.statements import LLMS
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import AVERAGE, METHODS, TEST_SIZES, Paper
 
@@ -40,37 +40,36 @@ def _efficiency(paper: Paper) -> Iterator[Outcome]:
             "section 5.4",
             f"BSZO and LOZO are the fastest on {PAPER_MODELS[model]}",
             set(fastest) == {"bszo", "lozo"},
-            recomputed=", ".join(f"{method_label(m)} {times.loc[model, m]:.1f}" for m in fastest),
+            "",
+            ", ".join(f"{method_label(m)} {times.loc[model, m]:.1f}" for m in fastest),
         )
     for other in ("mezo", "bszo"):
         ratios = ", ".join(
             f"{PAPER_MODELS[m]} {times.loc[m, 'hizoo'] / times.loc[m, other]:.2f}" for m in LLMS
         )
-        yield claim(
+        yield seen(
             "section 5.4",
             f"HiZOO is roughly 2 times slower than {method_label(other)}",
-            False,
-            printed="roughly 2",
-            recomputed=ratios,
-            kind="observation",
+            "roughly 2",
+            ratios,
         )
     faster = [m for m in LLMS if times.loc[m, "bszo"] < times.loc[m, "mezo"]]
-    yield claim(
+    yield seen(
         "Table 4 and section 5.1",
         "time of 3 forward passes (BSZO) against 2 (MeZO)",
-        not faster,
-        recomputed=", ".join(
+        "",
+        ", ".join(
             f"{PAPER_MODELS[m]} {times.loc[m, 'bszo']:.1f} against {times.loc[m, 'mezo']:.1f} ms"
             for m in LLMS
         ),
-        kind="observation",
-        remark="per forward pass "
+        "per forward pass "
         + ", ".join(
             f"{times.loc[m, 'bszo'] / 3:.0f} against {times.loc[m, 'mezo'] / 2:.0f}" for m in LLMS
         )
         + " ms; HiZOO's 3 passes "
         + ", ".join(f"{times.loc[m, 'hizoo'] / 3:.0f}" for m in LLMS)
         + "; the tables do not say why",
+        ok=not faster,
     )
 
 
@@ -81,30 +80,27 @@ def _memory_complexity(paper: Paper) -> Iterator[Outcome]:
     for method in ("lozo", "bszo"):
         claimed = paper.rows(f"table2 method={method} quantity=additional_space")["printed"].iloc[0]
         values = extra[method]
-        yield claim(
+        yield seen(
             "Tables 2 and 4",
             f"additional space of {method_label(method)} over MeZO",
-            bool((values.abs() < 0.05).all()),
-            printed=claimed,
-            recomputed=", ".join(
-                f"{PAPER_MODELS[str(m)]} {signed(v, 1)} GB" for m, v in values.items()
-            ),
-            kind="observation",
-            remark="does not grow with the model" if method == "bszo" else "",
+            claimed,
+            ", ".join(f"{PAPER_MODELS[str(m)]} {signed(v, 1)} GB" for m, v in values.items()),
+            "does not grow with the model" if method == "bszo" else "",
+            ok=bool((values.abs() < 0.05).all()),
         )
     weights = {"opt-1.3b": 1.3 * 4, "mistral-7b": 7 * 2, "opt-13b": 13 * 2}  # GB of θ, by its name
     for method, copies in (("mezo_adam", 2), ("hizoo", 1)):
         ratio = {m: extra.loc[m, method] / (copies * weights[m]) for m in LLMS}
-        yield claim(
+        yield seen(
             "Table 4",
             f"additional memory of {method_label(method)} over MeZO, in units of {copies} per parameter",
-            all(abs(r - 1) <= 0.1 for r in ratio.values()),
-            recomputed=", ".join(
+            "",
+            ", ".join(
                 f"{PAPER_MODELS[m]} {extra.loc[m, method]:.1f} GB = {r:.2f} times"
                 for m, r in ratio.items()
             ),
-            kind="observation",
-            remark="parameters counted by the models' names",
+            "parameters counted by the models' names",
+            ok=all(abs(r - 1) <= 0.1 for r in ratio.values()),
         )
 
 
@@ -116,18 +112,18 @@ def _coverage(paper: Paper) -> Iterator[Outcome]:
             "section 5.1 and Table 6",
             f"results on {PAPER_TASKS[task]}",
             task in shown,
-            printed="listed as a data set of the experiments",
-            recomputed="in no table" if task not in shown else "",
+            "listed as a data set of the experiments",
+            "in no table" if task not in shown else "",
         )
     for _, row in paper.rows("table4 quantity=memory_gb").iterrows():
         twin = paper.find(3, model=row["model"], method=row["method"], task=AVERAGE)
-        yield claim(
+        yield seen(
             "Tables 3 and 4",
             f"memory and accuracy of {method_label(row['method'])} on {PAPER_MODELS[row['model']]}",
-            twin is not None and twin["status"] == "printed",
-            printed=f"{row['printed']} GB, no accuracy",
-            kind="observation",
-            remark="the caption of Table 3 says that it can crash in fp16",
+            f"{row['printed']} GB, no accuracy",
+            "",
+            "the caption of Table 3 says that it can crash in fp16",
+            ok=twin is not None and twin["status"] == "printed",
         )
 
 
@@ -144,14 +140,13 @@ def _coincidences(paper: Paper) -> Iterator[Outcome]:
                     if value in rest:
                         rest.remove(value)
                         common += 1
-                yield claim(
+                yield seen(
                     "Table 11",
                     f"{PAPER_TASKS[str(task)]}: runs that {method_label(first)} and {method_label(second)} share",
-                    common < 4,
-                    printed=f"{', '.join(by_method[first])} and {', '.join(by_method[second])}",
-                    recomputed=f"{common} in common",
-                    kind="observation",
-                    remark=f"in the same order; a run has {TEST_SIZES[str(task)]} + 1 possible values",
+                    f"{', '.join(by_method[first])} and {', '.join(by_method[second])}",
+                    f"{common} in common",
+                    f"in the same order; a run has {TEST_SIZES[str(task)]} + 1 possible values",
+                    ok=common < 4,
                 )
 
 
@@ -162,14 +157,14 @@ def _constant_answers(paper: Paper) -> Iterator[Outcome]:
     cells = cells[cells["status"] == "printed"]
     right = (cells["value"] * n / 100).round()
     same, below = cells[right == WSC_MAJORITY], cells[right < WSC_MAJORITY]
-    yield claim(
+    yield seen(
         "Table 3, WSC",
         f"accuracies against {WSC_MAJORITY} of {n}, what the constant answer No gets",
-        same.empty and below.empty,
-        recomputed=f"{len(same)} of {len(cells)} cells equal it, {len(below)} are below",
-        kind="observation",
-        remark="equal: "
+        "",
+        f"{len(same)} of {len(cells)} cells equal it, {len(below)} are below",
+        "equal: "
         + ", ".join(
             f"{method_label(r['method'])} on {PAPER_MODELS[r['model']]}" for _, r in same.iterrows()
         ),
+        ok=same.empty and below.empty,
     )

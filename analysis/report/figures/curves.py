@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.logs.frames import Frames
 from analysis.paper.names import UNTRAINED, model_label, task_label, variant_name
 from analysis.report.figures.drawing import Ends, Figure, Panel, Series, around
 from analysis.report.figures.histories import (
@@ -22,7 +23,7 @@ from analysis.report.figures.histories import (
     thin,
 )
 from analysis.report.style import RAMP, look
-from analysis.select.trials import FACET, History, Trials, facet_title
+from analysis.select.trials import FACET, Trials, facet_title
 
 NATS = "training loss (nats)"
 STEP, FORWARDS, MINUTES = "step", "forward passes (training)", "minutes of training steps"
@@ -330,17 +331,22 @@ def _line_notes(trials: Trials, histories: Histories) -> list[str]:
     return [histories.note]
 
 
-def single_run_figure(runs: pd.DataFrame, history: History, most: int = 24) -> list[Figure]:
+def single_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the runs frame without a sweep, the newest first."""
+    return runs[runs["group"] == ""].sort_values("started", ascending=False, kind="stable")
+
+
+def single_run_figure(frames: Frames, most: int = 24) -> list[Figure]:
     """Training loss and validation accuracy of single runs, each a line under its own name.
 
     Args:
-        runs: rows of the runs frame, the newest first.
-        history: run id, keys -> its rows.
-        most: so many runs are drawn.
+        frames: all runs.
+        most: so many runs are drawn, the newest.
     """
+    runs = single_runs(frames.runs)
     found: dict[str, list[tuple[dict[str, str], tuple[Series, Series]]]] = {}
     for row in runs.head(most).to_dict("records"):
-        rows = history(row["run_id"], [LOSS, *EVALUATED])
+        rows = frames.history.one(row["run_id"], [LOSS, *EVALUATED])
         facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
         loss = thin(rows, LOSS, max(1, -(-int(rows["step"].max()) // BINS)) if len(rows) else 1)
         checked, method = evaluations(rows), str(row.get("optimizer.name", ""))

@@ -177,7 +177,7 @@ def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, 
     return (0.0 if low == 0 else low - room), high + room
 
 
-def write(figure: Figure, directory: Path, redraw: bool = False) -> list[Path]:
+def write(figure: Figure, directory: Path) -> list[Path]:
     """Write the csv, and the png and pdf unless the csv already holds these numbers; the three paths."""
     from analysis.report.figures.paint import save
 
@@ -185,7 +185,7 @@ def write(figure: Figure, directory: Path, redraw: bool = False) -> list[Path]:
     table, png, pdf = (directory / f"{figure.name}.{ending}" for ending in ("csv", "png", "pdf"))
     text = figure.frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     drawn = png.is_file() and pdf.is_file() and table.is_file()
-    if redraw or not drawn or table.read_text(encoding="utf-8") != text:
+    if not drawn or table.read_text(encoding="utf-8") != text:
         save(figure, png, pdf)
         table.write_text(
             text, encoding="utf-8", newline="\n"

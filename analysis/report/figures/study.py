@@ -18,7 +18,7 @@ from analysis.select.study_roundings import (
     Roundings,
     name,
 )
-from analysis.select.study_runs import Study
+from analysis.select.study_runs import Setting, Study
 from analysis.select.study_sweeps import MAIN, ROUNDINGS
 
 AXES = {"step": STEP, "forwards": FORWARDS}
@@ -39,7 +39,7 @@ def curves_figure(study: Study) -> Figure | None:
     found = {}
     for precision in study.precisions:
         for method in study.methods:
-            runs = list(study.runs(method, precision).values())
+            runs = list(study.runs(Setting(method, precision)).values())
             curves = [study.curve(run["run_id"]) for run in runs]
             if curves and min(map(len, curves)) > 1:
                 found[precision, method] = runs, curves

@@ -1,7 +1,7 @@
 """The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -12,14 +12,16 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import method_label, method_order, model_label, task_label
+from analysis.logs.progress import progress
+from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
-from analysis.report.figures.beside_paper import paper_figures, ranks_figure
-from analysis.report.figures.curves import single_run_figure, sweep_figures
+from analysis.report.figures.beside_paper import paper_figures
+from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
 from analysis.report.figures.drawing import Figure
-from analysis.report.page import checks, rows, vega
+from analysis.report.manifest import coverage_table
+from analysis.report.page import rows, vega
+from analysis.report.page.beside_table import beside_table
 from analysis.report.paper_tables import build as paper_tables
-from analysis.report.progress import progress
 from analysis.report.study.write import study_figures, study_page_tables, study_sentences
 from analysis.report.table import Cell, Table
 from analysis.select.paper_cells import SWEEPS, beside
@@ -28,15 +30,10 @@ from analysis.select.study_roundings import Roundings
 from analysis.select.study_runs import Study, of_filled
 from analysis.select.study_sweeps import names as study_names
 from analysis.select.sweep_cells import sweep_names
-from analysis.select.trials import Trials, of_group, of_sweep
+from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
-FILTERS: dict[str, Callable[[str], str]] = {
-    "model": model_label,
-    "task": task_label,
-    "method": method_label,
-    "precision": str,
-}
+FILTERS = rows.LABELS
 Block = dict[str, Any]
 
 
@@ -48,13 +45,11 @@ class Material:
         frames: all runs.
         filled: the cells of all sweeps with what their runs say, see `analysis.select.cell_runs.fill`.
         paper: the printed numbers.
-        checked: the directory of what was computed from the printed numbers.
     """
 
     frames: Frames
     filled: pd.DataFrame
     paper: Paper
-    checked: Path
 
 
 @dataclass
@@ -117,7 +112,7 @@ def folded(title: str, small: str, blocks: Sequence[Block], opened: bool = False
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
     page = Page(material)
-    sections = [*_own(page), *_studies(page), *_runs(page), *_paper(page), *checks.sections(page)]
+    sections = [*_own(page), *_studies(page), *_runs(page), *_paper(page)]
     head = rows.headline(material.frames.runs, _newest(material), material.filled)
     environment = jinja2.Environment(
         autoescape=True, loader=jinja2.FileSystemLoader(HERE), trim_blocks=False
@@ -144,15 +139,6 @@ def _newest(material: Material) -> list[str]:
     return list(last.sort_values(ascending=False, kind="stable").index)
 
 
-def _trials(material: Material, sweep: str) -> Trials | None:
-    """The runs of a sweep of conf/sweep, or of another group."""
-    history = material.frames.history.one
-    if sweep not in sweep_names():
-        return of_group(sweep, material.frames.runs, history)
-    cells = material.filled[material.filled["sweep"] == sweep]
-    return of_sweep(sweep, cells, material.frames.runs, history)
-
-
 def _own(page: Page) -> Iterator[Block]:
     """What the reader has run: the newest sweep, the others, single runs."""
     material = page.material
@@ -166,10 +152,10 @@ def _own(page: Page) -> Iterator[Block]:
         else:
             others.append(folded(sweep, rows.counted(runs[runs["group"] == sweep]), blocks))
     yield {"id": "sweeps", "title": "Earlier sweeps", "blocks": others}
-    single = runs[runs["group"] == ""].sort_values("started", ascending=False, kind="stable")
+    single = single_runs(runs)
     blocks = []
     if len(single):
-        drawn = single_run_figure(single, material.frames.history.one)
+        drawn = single_run_figure(material.frames)
         blocks = [
             table(rows.runs_table(single, "Single runs, the newest first", "single-runs")),
             *page.figures(drawn),
@@ -181,7 +167,7 @@ def _sweep(page: Page, sweep: str) -> list[Block]:
     """A sweep's table, what of it goes on or failed, and its figures."""
     runs = page.material.frames.runs
     mine = runs[runs["group"] == sweep]
-    there = _trials(page.material, sweep)
+    there = of_name(sweep, page.material.filled, page.material.frames)
     if there is None:
         return [table(rows.runs_table(mine, f"The runs of {sweep}", ""))]
     blocks = [table(rows.summary_table(there, f"sweep-{sweep}"))]
@@ -226,9 +212,8 @@ def _paper(page: Page) -> Iterator[Block]:
         material.filled["sweep"].isin({s for names in SWEEPS.values() for s in names})
     ]
     beside_printed = beside(material.paper, asked)
-    cells = rows.paper_table(beside_printed, asked)
-    column = [row[rows.MEASURED] for row in cells.rows]
-    known = sum(cell.kind == "measured" for cell in column if isinstance(cell, Cell))
+    cells = beside_table(beside_printed, asked)
+    known = sum(cell.kind == "measured" for cell in cells.frame["measured"])
     small = f"{known} of {len(cells.rows)} printed numbers have been measured here"
     blocks = [folded("Printed and measured", small, [table(cells)], opened=known > 0)]
     results = paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked)
@@ -244,20 +229,13 @@ def _paper(page: Page) -> Iterator[Block]:
     blocks.append(
         folded("Figures of the paper's numbers", "ablations, memory and time", page.figures(alone))
     )
-    missing = rows.coverage_table(material.filled)
+    missing = coverage_table(material.filled)
     blocks.append(
         folded(
             "What is missing", "every sweep, and the command that runs the rest", [table(missing)]
         )
     )
     yield {"id": "paper", "title": "The paper's tables", "blocks": blocks}
-
-
-def ranks(page: Page) -> list[Block]:
-    """The rank plot of the paper's numbers; nothing where they have not been compared."""
-    path = page.material.checked / "ranks.csv"
-    drawn = ranks_figure(pd.read_csv(path)) if path.is_file() else None
-    return page.figures([drawn] if drawn else [])
 
 
 def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.paper.names import method_label
-from analysis.report.table import ABSENT, Cell, Table, markdown, number
+from analysis.report.table import ABSENT, Cell, Column, Table, markdown
 from analysis.select.contrast_rows import ACCURACY, CHANGE, NATS
 from analysis.select.study_claims import AREA, CLAIMS, OURS, VARIANT
 from analysis.select.study_runs import Study
@@ -123,34 +123,23 @@ def claims_tables(frame: pd.DataFrame) -> list[Table]:
 
 
 def _table(claim: Any, rows: pd.DataFrame) -> Table:
-    heads = [
-        "contrast",
-        "precision",
-        "quantity",
-        "estimate",
-        "95 %",
-        "seeds",
-        "p",
-        "Holm",
-        "verdict",
-    ]
-    content = Table(f"({claim}) {CLAIMS[claim]}", heads, names=3)
-    for row in rows.to_dict("records"):
-        there = pd.notna(row["estimate"])
-        content.rows.append(
-            [
-                Cell(row["what"], notes=(row["remark"],) if row["remark"] else ()),
-                row["precision"],
-                row["quantity"],
-                Cell(_value(row), float(row["estimate"])) if there else Cell(ABSENT),
-                Cell(_interval(row) if pd.notna(row["low"]) else ABSENT),
-                number(row["n"], ".0f"),
-                number(row["p_value"], ".2g"),
-                number(row["p_holm"], ".2g"),
-                row["verdict"],
-            ]
-        )
-    return content
+    columns: dict[str, Column] = {
+        "contrast": lambda row: Cell(row["what"], notes=(row["remark"],) * bool(row["remark"])),
+        "precision": "precision",
+        "quantity": "quantity",
+        "estimate": lambda row: known(row["estimate"], _value(row)),
+        "95 %": lambda row: Cell(_interval(row) if pd.notna(row["low"]) else ABSENT),
+        "seeds": ("n", ".0f"),
+        "p": ("p_value", ".2g"),
+        "Holm": ("p_holm", ".2g"),
+        "verdict": "verdict",
+    }
+    return Table.of(f"({claim}) {CLAIMS[claim]}", rows.to_dict("records"), columns, names=3)
+
+
+def known(value: float, text: str) -> Cell:
+    """A number in words; a dash without one."""
+    return Cell(ABSENT) if pd.isna(value) else Cell(text, float(value))
 
 
 def _value(row: Any) -> str:

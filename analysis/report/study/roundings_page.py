@@ -1,12 +1,12 @@
 """The page of the roundings: levels, what exactness brings, and BSZO's lead over MeZO."""
 
-from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from analysis.paper.names import method_label
+from analysis.report.study.claims_page import known
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, markdown, number
 from analysis.select.contrast_rows import NATS
 from analysis.select.study_roundings import (
@@ -34,6 +34,13 @@ from analysis.stats.contrasts import CONTRADICTED, HOLDS
 
 SHOWN = [FLOAT32, name(NOTHING), *(f"{factor} exact" for factor in FACTORS), name(EVERYTHING)]
 RATES = {OWN: "each at its own learning rate", COMMON: "all at one learning rate"}
+CAPTIONS = {
+    LEVEL: [
+        "Means over the seeds; the learning rate in brackets. "
+        f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
+    ],
+    GAP: ["A share stands only where the loss's interval lies above 0."],
+}
 HOW = [
     "Exact: the loss computed in float32 (`precision.loss=float32`); θ never moved for a probe, so that nothing has to "
     "be restored (`precision.restore=streamed`); what rounding an update loses kept for the next one "
@@ -91,42 +98,40 @@ def roundings_tables(frame: pd.DataFrame) -> list[Table]:
     for rates, quantity in product((OWN, COMMON), QUANTITIES):
         rows = frame[(frame["quantity"] == quantity) & (frame["rates"] == rates)]
         unit, at = QUANTITIES[quantity], f", {RATES[rates]}"
-        tables += [
-            _levels(rows, f"{quantity} ({'nats' if quantity.endswith('loss') else '%'}){at}"),
-            _estimates(
-                rows,
-                [GAIN],
-                f"gain in {quantity} ({unit}) over all rounded by what alone is made exact{at}",
-            ),
-            _estimates(
-                rows,
-                [MAIN_EFFECT, INTERACTION],
-                f"gain in {quantity} ({unit}), all eight combinations{at}",
-            ),
-            _estimates(
-                rows,
-                [GAP, EXPLAINED],
-                f"{quantity}: loss from fp32 ({unit}) and % of it that exactness brings back{at}",
-                ["A share stands only where the loss's interval lies above 0."],
-            ),
-            _estimates(rows, [LEAD], f"BSZO's lead over MeZO in {quantity} ({unit}){at}"),
-        ]
+        back = f"{quantity}: loss from fp32 ({unit}) and % of it that exactness brings back{at}"
+        titles = {
+            (LEVEL,): f"{quantity} ({'nats' if quantity.endswith('loss') else '%'}){at}",
+            (
+                GAIN,
+            ): f"gain in {quantity} ({unit}) over all rounded by what alone is made exact{at}",
+            (MAIN_EFFECT, INTERACTION): f"gain in {quantity} ({unit}), all eight combinations{at}",
+            (GAP, EXPLAINED): back,
+            (LEAD,): f"BSZO's lead over MeZO in {quantity} ({unit}){at}",
+        }
+        tables += [_table(rows[rows["kind"].isin(kinds)], kinds, t) for kinds, t in titles.items()]
     return [table for table in tables if table.rows]
 
 
-def _levels(rows: pd.DataFrame, title: str) -> Table:
-    content = Table(title, ["precision", "method", *SHOWN], names=2)
-    content.caption.append(
-        "Means over the seeds; the learning rate in brackets. "
-        f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
+def _table(rows: pd.DataFrame, kinds: tuple[str, ...], title: str) -> Table:
+    """A row per precision and method that has a number, or for levels any; a column per level or contrast."""
+    whats = list(dict.fromkeys(rows["what"]))
+    whats = {LEVEL: SHOWN, LEAD: [FLOAT32, *map(name, COMBINATIONS)]}.get(kinds[0], whats)
+    content = Table(
+        title, ["precision", "method", *whats], names=2, caption=CAPTIONS.get(kinds[0], [])
     )
-    levels = rows[rows["kind"] == LEVEL]
-    for (precision, method), of_method in levels.groupby(["precision", "method"], sort=False):
-        by_what = {row["what"]: row for row in of_method.to_dict("records")}
-        content.rows.append(
-            [str(precision), method_label(str(method)), *(_level(by_what[what]) for what in SHOWN)]
-        )
+    for (precision, method), of_method in rows.groupby(["precision", "method"], sort=False):
+        if kinds == (LEVEL,) or of_method["estimate"].notna().any():
+            by_what = {row["what"]: row for row in of_method.to_dict("records")}
+            label = str(method) if method == ALL else method_label(str(method))
+            cells = [
+                _level(by_what[w]) if kinds == (LEVEL,) else _contrast(by_what[w]) for w in whats
+            ]
+            content.rows.append([str(precision), label, *cells])
     return content
+
+
+def _contrast(row: Any) -> Cell:
+    return known(row["estimate"], _with_interval(row))
 
 
 def _level(row: dict[Any, Any]) -> Cell:
@@ -137,37 +142,8 @@ def _level(row: dict[Any, Any]) -> Cell:
     return number(row["estimate"], form, tail=f" ({row['lr']:g})", notes=notes)
 
 
-def _estimates(
-    rows: pd.DataFrame, kinds: list[str], title: str, caption: Sequence[str] = ()
-) -> Table:
-    """A row per precision and method that has a number, a column per contrast."""
-    kept = rows[rows["kind"].isin(kinds)]
-    whats = (
-        [FLOAT32, *map(name, COMBINATIONS)]
-        if kinds == [LEAD]
-        else list(dict.fromkeys(kept["what"]))
-    )
-    content = Table(title, ["precision", "method", *whats], names=2, caption=list(caption))
-    for (precision, method), of_method in kept.groupby(["precision", "method"], sort=False):
-        if of_method["estimate"].notna().any():
-            by_what = {row["what"]: row for row in of_method.to_dict("records")}
-            label = str(method) if method == ALL else method_label(str(method))
-            cells = [
-                Cell(_with_interval(by_what[what]), _known(by_what[what]["estimate"]))
-                for what in whats
-            ]
-            content.rows.append([str(precision), label, *cells])
-    return content
-
-
-def _known(value: float) -> float | None:
-    return None if pd.isna(value) else float(value)
-
-
 def _with_interval(row: Any) -> str:
     """`+1.20 [+0.30, +2.10]!`."""
-    if pd.isna(row["estimate"]):
-        return ABSENT
     places = {NATS: 4, "%": 0}.get(row["unit"], 2)
 
     def number(value: float) -> str:

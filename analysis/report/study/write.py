@@ -8,15 +8,13 @@ from rich.text import Text
 from analysis.report.figures.drawing import Figure
 from analysis.report.figures.drawing import write as write_figure
 from analysis.report.figures.study import curves_figure, roundings_figure
-from analysis.report.study.ablation import ablation_frame
-from analysis.report.study.accuracy import accuracy_frame, grid_frame
 from analysis.report.study.claims_page import claims_markdown, claims_tables, summary
-from analysis.report.study.larger_eps import eps_frame
 from analysis.report.study.roundings_page import roundings_markdown, summaries
 from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
 from analysis.report.table import Table, console, latex, markdown, show
 from analysis.select.provenance import runs_json
 from analysis.select.study_claims import CLAIMS, claims_frame
+from analysis.select.study_frames import ablation_frame, accuracy_frame, eps_frame, grid_frame
 from analysis.select.study_roundings import Roundings
 from analysis.select.study_runs import Study
 

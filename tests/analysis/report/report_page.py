@@ -47,7 +47,7 @@ def material() -> Material:
     source = frames.history._rows
     rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
     both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
-    return Material(both, fill(cells, both.runs), printed_numbers.load(), printed_numbers.DIRECTORY)
+    return Material(both, fill(cells, both.runs), printed_numbers.load())
 
 
 def write_page(path: Path) -> Path:

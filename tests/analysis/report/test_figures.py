@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
 from analysis.logs.sources import CACHE
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, Panel, Series, write
 from analysis.report.figures.histories import BINS, read, thin
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
-from analysis.select.trials import Trials, of_group, of_sweep
+from analysis.select.trials import Trials, of_name, of_sweep
 from tests.analysis.make_frames import Status, finished, made_frames
 
 
@@ -19,7 +21,7 @@ def made(sweep: str, status: Status = finished, steps: int = 40) -> Trials:
     cells = sweep_cells.cells([sweep], CACHE)
     frames = made_frames(cells, status, steps)
     filled = fill(cells, frames.runs)
-    there = of_sweep(sweep, filled, frames.runs, frames.history.one)
+    there = of_sweep(sweep, filled, frames)
     assert there is not None
     return there
 
@@ -59,15 +61,15 @@ def test_runs_of_different_models_are_never_averaged() -> None:
         frames = made_frames(one.assign(run_id=f"run-{path}", seed=i))
         parts.append((frames.runs.assign(group="mine", **{"model.path": path}), frames.history))
     runs = pd.concat([part for part, _ in parts], ignore_index=True)
-    histories = {str(part["run_id"].iloc[0]): history for part, history in parts}
-    there = of_group("mine", runs, lambda run_id, keys: histories[run_id].one(run_id, keys))
+    rows = {run_id: h.rows(run_id) for _, h in parts for run_id in h.run_ids}
+    there = of_name("mine", cells.iloc[:0], Frames(runs, History(rows), ()))
     assert there is not None
     for figure in curves.sweep_figures(there):
         for panel in figure.panels:
             for series in panel.series:
                 assert len(series.runs.split()) <= 1, (figure.name, series.words)
     seeds = runs.assign(**{"model.path": "gpt2"})
-    there = of_group("mine", seeds, lambda run_id, keys: histories[run_id].one(run_id, keys))
+    there = of_name("mine", cells.iloc[:0], Frames(seeds, History(rows), ()))
     assert there is not None
     figure = curves.chosen_loss(there, read(there))
     assert figure is not None

@@ -85,20 +85,6 @@ def test_table_4_says_what_each_cell_is(made: Path) -> None:
     assert listed == {"finished", "collapsed", "unfinished", "missing", "duplicated"}
 
 
-def test_strict_writes_nothing(
-    cache: Path, table4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = tmp_path / "results"
-    assert rebuild(cache, results, "--runs", str(table4), "--only", "4", "--strict") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: 12 of 15 runs of table4 lack")
-    assert error.count("\n") == 1
-    assert not results.exists()
-    assert rebuild(cache, results, "--runs", str(table4), "--only", "2", "--strict") == 2
-    assert "no finished run has logged the state of HiZOO, LOZO" in capsys.readouterr().err
-    assert rebuild(cache, results, "--only", "7", "--strict") == 0  # needs no runs
-
-
 def test_conf_is_what_tables_7_to_10_print() -> None:
     frame = paper_settings.settings(load())
     assert len(frame) == 49 + 49 + 42 + 49

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from analysis.logs.run_file import LogError
-from analysis.report.study.accuracy import accuracy_frame
 from analysis.report.study.claims_page import claims_markdown, summary
 from analysis.report.study.tables import accuracy_table
 from analysis.report.table import markdown
 from analysis.select.study_claims import claims_frame
+from analysis.select.study_frames import accuracy_frame
 from analysis.select.study_roundings import EXACT, OWN, Roundings
 from tests.analysis.make_study import LABELS, Made, cells, made_study, main_cells
 

@@ -5,9 +5,9 @@ import pytest
 
 from analysis.logs.frames import read_frames
 from analysis.report.command import main
-from analysis.report.sweep import compare, method_frame, method_table
+from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import markdown
-from analysis.select.sweep_selection import select
+from analysis.select.comparable import one_grid
 from tests.analysis.make_logs import config, history, summary, write_run
 
 
@@ -66,13 +66,13 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     directory = make(logs, tmp_path)
     page = (directory / "table.md").read_text()
     rows = {cells(line)[0]: cells(line) for line in page.splitlines() if line.startswith("| ")}
-    assert rows["HiZOO"][1:6] == ["–", "–", "–", "–ᶜ", "–"]
-    assert rows["LOZO"][1:6] == [r"\*", r"\*", r"\*", r"\*ᵈ", r"\*"]
+    assert rows["HiZOO"][1:6] == ["–", "–", "–", "–ᵇ", "–"]
+    assert rows["LOZO"][1:6] == [r"\*", r"\*", r"\*", r"\*ᶜ", r"\*"]
     assert rows["MeZO"][1] == "0.0001ᵃ"
     assert "ᵃ chosen without lr 1e−06 (stopped at step 10), which has not finished" in page
     assert "lr 1e−06 (stopped before its first step)" in page
-    assert "ᶜ no run of HiZOO has finished (hizoo-4); `python train.py sweep=quickstart`" in page
-    assert "ᵈ every run of LOZO collapsed (non-finite loss): lr 0.0001 at step 3" in page
+    assert "ᵇ no run of HiZOO has finished (hizoo-4); `python train.py sweep=quickstart`" in page
+    assert "ᶜ every run of LOZO collapsed (non-finite loss): lr 0.0001 at step 3" in page
     assert (
         "| HiZOO | 0.0001 | – | – | – | – stopped at step 10 |"
         in (directory / "grid.md").read_text()
@@ -81,7 +81,7 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     assert (found["hizoo"]["status"], found["hizoo"]["test_accuracy"]) == ("unfinished", "")
     assert found["lozo"]["status"] == "collapsed"
     latex = (directory / "table.tex").read_text()
-    assert r"--\textsuperscript{c}" in latex
+    assert r"--\textsuperscript{b}" in latex
     assert r"\texttt{python train.py sweep=quickstart}" in latex
 
 
@@ -106,8 +106,8 @@ def test_accuracy_must_agree_with_predictions(
 
 def page_of(logs: Path) -> str:
     """The main table as markdown, without writing a file."""
-    selection = select(read_frames([logs]), "quickstart", [logs])
-    return markdown(method_table(selection, method_frame(selection, compare(selection))))
+    trials = one_grid(read_frames([logs]), "quickstart")
+    return markdown(method_table(trials, method_frame(trials)))
 
 
 def test_baselines_without_steps_stand_behind_zero_shot_without_a_rate(logs: Path) -> None:

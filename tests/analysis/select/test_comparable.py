@@ -8,7 +8,8 @@ from analysis.logs import local
 from analysis.logs.fragments import with_history
 from analysis.logs.frames import Frames, merge, read_frames
 from analysis.logs.run_file import LogError
-from analysis.select.sweep_selection import Selection, select
+from analysis.select.comparable import one_grid
+from analysis.select.trials import Trials
 
 
 @pytest.fixture
@@ -24,35 +25,41 @@ def changed(frames: Frames, run_id: str, **values: Any) -> Frames:
     return Frames(runs.reset_index(drop=True), frames.history, ())
 
 
-def chosen(selection: Selection) -> dict[str, str]:
-    return {method: cell.run_id for method, cell in selection.chosen.items()}
+def chosen(trials: Trials) -> dict[str, str]:
+    rows = trials.table[trials.table["chosen"]]
+    return dict(zip(rows["method"], rows["run_id"], strict=True))
+
+
+def best(trials: Trials) -> list[float | None]:
+    values = trials.table.loc[trials.table["chosen"], "forwards_to_best"].astype(object)
+    return list(values.where(values.notna(), None))
 
 
 def test_lr_by_validation_then_the_smaller(frames: Frames) -> None:
     """mezo-5 has the better test accuracy, bszo-3 too: neither counts."""
-    selection = select(frames, "quickstart", [])
+    selection = one_grid(frames, "quickstart")
     assert selection.methods == ["zero_shot", "mezo", "bszo"]
     assert chosen(selection) == {"zero_shot": "zero", "mezo": "mezo-4", "bszo": "bszo-4"}
     better = changed(frames, "bszo-3", **{"best/val_accuracy": 0.85})
-    assert chosen(select(better, "quickstart", []))["bszo"] == "bszo-3"
+    assert chosen(one_grid(better, "quickstart"))["bszo"] == "bszo-3"
 
 
 def test_collapsed_and_unfinished_runs_are_never_chosen(frames: Frames) -> None:
     better = changed(frames, "mezo-1", **{"best/val_accuracy": 0.99})
-    assert chosen(select(better, "quickstart", []))["mezo"] == "mezo-4"
+    assert chosen(one_grid(better, "quickstart"))["mezo"] == "mezo-4"
     unfinished = changed(frames, "mezo-4", status="unfinished")
-    assert chosen(select(unfinished, "quickstart", []))["mezo"] == "mezo-5"
+    assert chosen(one_grid(unfinished, "quickstart"))["mezo"] == "mezo-5"
 
 
 def test_forwards_up_to_the_best_step(frames: Frames, quickstart: Path) -> None:
-    selection = select(frames, "quickstart", [])
-    assert [c.forwards_to_best for c in selection.chosen.values()] == [0, 40, 120]
+    selection = one_grid(frames, "quickstart")
+    assert best(selection) == [0, 40, 120]
     torn = merge(
         with_history(fragment, fragment.history.filter(pc.field("step") < 20))
         for fragment in local.read([quickstart], cache_dir=None)
     )
-    selection = select(torn, "quickstart", [])
-    assert [c.forwards_to_best for c in selection.chosen.values()] == [0, None, None]
+    selection = one_grid(torn, "quickstart")
+    assert best(selection) == [0, None, None]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +92,9 @@ def test_runs_that_do_not_belong_together(
     frames: Frames, run_id: str, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(LogError, match=message):
-        select(changed(frames, run_id, **values), "quickstart", [])
+        one_grid(changed(frames, run_id, **values), "quickstart")
 
 
 @pytest.mark.parametrize("key", ["lr_index", "provenance.device", "out", "model.lr_grid.bszo"])
 def test_what_decides_no_number_may_differ(frames: Frames, key: str) -> None:
-    select(changed(frames, "mezo-5", **{key: 7}), "quickstart", [])
+    one_grid(changed(frames, "mezo-5", **{key: 7}), "quickstart")

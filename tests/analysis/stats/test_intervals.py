@@ -6,7 +6,6 @@ import pytest
 from scipy.stats import friedmanchisquare, rankdata, wilcoxon
 
 from analysis.stats.intervals import (
-    accuracy,
     bootstrap_interval,
     holm,
     mcnemar_exact,
@@ -29,20 +28,13 @@ def test_wilson_textbook() -> None:
 
 def test_mcnemar_by_hand() -> None:
     """Discordant 1 against 5: p = 2 (1 + 6) / 2^6; concordant examples change nothing."""
-    labels = "1" * 10
-    first = "1111100011"  # right where second is wrong: 5 times
-    second = "0000010011"  # right where first is wrong: once
-    assert mcnemar_exact(first, second, labels) == 2 * 7 / 64
-    assert mcnemar_exact(second, first, labels) == 2 * 7 / 64
-    assert mcnemar_exact(first + "10", second + "10", labels + "11") == 2 * 7 / 64
-
-
-def test_unpaired_predictions_are_refused() -> None:
+    first = [True] * 5 + [False] * 3 + [True] * 2  # right where second is wrong: 5 times
+    second = [False] * 5 + [True] + [False] * 2 + [True] * 2  # right where first is wrong: once
+    assert mcnemar_exact(first, second) == 2 * 7 / 64
+    assert mcnemar_exact(second, first) == 2 * 7 / 64
+    assert mcnemar_exact([*first, True], [*second, True]) == 2 * 7 / 64
     with pytest.raises(ValueError, match="unpaired"):
-        mcnemar_exact("01", "011", "011")
-    with pytest.raises(ValueError, match="2 predictions for 3 labels"):
-        accuracy("01", "011")
-    assert accuracy("0110", "0111") == 0.75
+        mcnemar_exact([True], [True, False])
 
 
 def test_bootstrap_enumerates_few_values() -> None:

@@ -1,0 +1,47 @@
+"""Which test examples a run gets right, checked against what it logged of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.logs.run_file import LogError
+
+
+def right_answers(run: Mapping[Any, Any]) -> Any:
+    """100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %.
+
+    Args:
+        run: a row of `analysis.select.cell_runs.fill`.
+
+    Raises:
+        LogError: its predictions are not those of its labels or of its accuracy.
+    """
+    predictions, labels = run["predictions"] or "", run["labels"] or ""
+    if not labels or len(labels) != len(predictions) or len(labels) != run["test_n"]:
+        raise LogError(
+            f"run {run['run_id']} logs {len(predictions)} test predictions and {len(labels)} labels "
+            f"for {run['test_n']:.0f} examples"
+        )
+    pairs = zip(predictions, labels, strict=True)
+    right = 100.0 * np.array([p == y for p, y in pairs], dtype=float)
+    if abs(right.mean() / 100 - run["test_accuracy"]) > 1e-6:
+        raise LogError(
+            f"run {run['run_id']} logs a test accuracy of {run['test_accuracy']:.6f}, "
+            f"but its predictions have {right.mean() / 100:.6f}"
+        )
+    return right
+
+
+def check_examples(filled: pd.DataFrame) -> None:
+    """Refuse runs that were tested on different examples: they cannot be paired.
+
+    Raises:
+        LogError: naming two of them.
+    """
+    done = filled[filled["status"] == "finished"]
+    first = done.drop_duplicates("labels")
+    if len(first) > 1:
+        one, other = first["run_id"].iloc[:2]
+        raise LogError(f"runs {one} and {other} were tested on different examples (test/labels)")

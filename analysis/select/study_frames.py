@@ -1,0 +1,209 @@
+"""A study's numbers as frames: accuracies by method and precision, every learning rate, ablations, larger ε; in %."""
+
+import json
+from collections.abc import Mapping
+from statistics import fmean, stdev
+from typing import Any
+
+import pandas as pd
+
+from analysis.paper.bold import BEST_ONE, BEST_TWO, better
+from analysis.paper.names import UNTRAINED, method_label
+from analysis.select.answers import right_answers
+from analysis.select.cell_runs import over_seeds
+from analysis.select.contrast_rows import accuracy_row
+from analysis.select.study_claims import REFERENCE
+from analysis.select.study_runs import Setting, Study
+from analysis.select.study_sweeps import EPS, M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
+from analysis.stats.intervals import NAN, student_interval
+
+AVERAGE = "average"
+LACK = ("n_missing", "n_unfinished", "n_duplicated")
+ENDED = ["finished", "collapsed"]
+ACCURACY = [
+    *("method", "precision", "lr", "test_mean", "test_std", "student_low", "student_high"),
+    *("val_mean", "val_std", "n", "seeds", "collapsed", "status", "at_edge", "remark"),
+    *("grid", "grid_collapsed", "grid_lacking", "run_ids"),
+]
+ABLATION = [
+    *("part", "setting", "precision", "k", "lr", "test_mean", "test_std", "val_mean", "n"),
+    *("seeds", "collapsed", "status", "at_edge", "grid", "lacking", "bold", "run_ids"),
+]
+LARGER_EPS = [
+    *("method", "precision", "eps", "lr", "at_edge", "n", "test_mean", "test_std", "last_loss"),
+    *("gain", "low", "high", "lacking", "run_ids"),
+]
+SETTINGS = {
+    (M_IS_K, None): ("a", "m = k"),
+    (M_IS_K_PLUS_1, None): ("b", "m = k + 1"),
+    (NOISE, True): ("c", "with adaptive noise"),
+    (NOISE, False): ("c", "without"),
+}
+"""Sweep's ending, adaptive noise -> part of the paper's Table 5 and what the row shows."""
+
+
+def accuracy_frame(study: Study) -> pd.DataFrame:
+    """A row per method and precision, and one per method for the average over the precisions.
+
+    Returns:
+        Columns `method`, `precision`, `lr`, `test_mean`, `test_std` (sample), `student_low`, `student_high` (95 %, over
+        the seeds), `val_mean`, `val_std`, `n`, `seeds`, `collapsed` (seeds at the chosen lr), `status`, `at_edge`,
+        `remark` (a method whose runs have the same test predictions), `grid`,
+        `grid_collapsed`, `grid_lacking` (runs of the whole grid), `run_ids`, `bold`. An average has a mean where every
+        precision is measured or collapsed, over those that are measured; its `n` counts them.
+    """
+    means = over_seeds(study.chosen[study.chosen["sweep"] == study.name]).to_dict("records")
+    found = {(row["optimizer"], row["precision"]): row for row in means}
+    rows = []
+    for method in study.methods:
+        mine = [_accuracy(study, method, p, found.get((method, p), {})) for p in study.precisions]
+        rows += [*mine, _average(method, mine)]
+    frame = pd.DataFrame(rows, columns=ACCURACY).assign(bold=False)
+    trained = frame[~frame["method"].isin(UNTRAINED)]
+    common = _over_common_precisions(trained[trained["precision"] != AVERAGE])
+    for precision, column in trained.groupby("precision", sort=False):
+        if (column["status"].isin(ENDED) & (column["grid_lacking"] == 0)).all():
+            values = column["test_mean"].where(column["collapsed"] == 0)
+            values = column["method"].map(common) if precision == AVERAGE else values
+            frame.loc[column.index, "bold"] = (better(values, False) < BEST_TWO) & values.notna()
+    return frame
+
+
+def _over_common_precisions(trained: pd.DataFrame) -> pd.Series:
+    """Each method's mean over the precisions that all methods finished, those without any left out."""
+    values = trained.assign(test_mean=trained["test_mean"].where(trained["collapsed"] == 0))
+    table = values.pivot(index="method", columns="precision", values="test_mean")
+    return table[table.dropna(how="all").dropna(axis=1).columns].mean(axis=1)
+
+
+def _percent(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row of `over_seeds`, accuracies in %; without one what is missing."""
+    return {
+        **{
+            key: 100 * row.get(f"{key}", NAN)
+            for key in ("test_mean", "test_std", "val_mean", "val_std")
+        },
+        **{key: row.get(key, 0) for key in ("n", "seeds", "collapsed")},
+        **{key: row[key] for key in ("lr", "at_edge") if key in row},
+        "status": row.get("status", "missing"),
+        "grid": row.get("n_expected", 0),
+        "grid_collapsed": row.get("n_collapsed", 0),
+        "grid_lacking": sum(row.get(key, 0) for key in LACK),
+        "run_ids": row.get("run_ids", ""),
+    }
+
+
+def _accuracy(study: Study, method: str, precision: str, row: Mapping[Any, Any]) -> dict[str, Any]:
+    runs = study.runs(Setting(method, precision)).values()
+    values = [100 * run["test_accuracy"] for run in runs]
+    low, high = student_interval(values) if len(values) > 1 else (NAN, NAN)
+    other = study.same_as(method, precision) if row else None
+    said = f"same test predictions as {method_label(other)} in every seed" if other else ""
+    known = {"method": method, "precision": precision, "remark": said}
+    return known | _percent(row) | {"student_low": low, "student_high": high}
+
+
+def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over the precisions; the accuracies of which are fractions of one set of examples."""
+    done = [row["test_mean"] for row in rows if row["status"] == "finished"]
+    known = all(row["status"] in ENDED for row in rows)
+    sums = {key: sum(r[key] for r in rows) for key in ("grid", "grid_collapsed", "grid_lacking")}
+    row = {"method": method, "precision": AVERAGE, "remark": ""} | _percent({}) | sums
+    if known:
+        row |= {"status": "finished" if done else "collapsed", "n": len(done)}
+        row["test_mean"] = sum(done) / len(done) if done else NAN
+    return row | {"seeds": len(rows)}
+
+
+def grid_frame(study: Study) -> pd.DataFrame:
+    """A row per method, precision and learning rate of the main sweep; means of the finished runs."""
+    keys = ["optimizer", "precision"]
+    chosen = study.chosen[study.chosen["sweep"] == study.name].groupby(keys)
+    rates, edges = chosen["lr"].first(), chosen["at_edge"].any()
+    rows = []
+    for (method, precision, lr), cells in study.part(MAIN).groupby([*keys, "lr"], sort=False):
+        done = cells[cells["status"] == "finished"]
+        collapsed = int((cells["status"] == "collapsed").sum())
+        is_chosen = bool(lr == rates[method, precision])
+        row = {"method": method, "precision": precision, "lr": lr, "chosen": is_chosen}
+        row["at_edge"] = is_chosen and bool(edges[method, precision])
+        for short in ("val", "test"):
+            values = done[f"{short}_accuracy"]
+            row |= {f"{short}_mean": 100 * values.mean(), f"{short}_std": 100 * values.std(ddof=1)}
+        row |= {"n": len(done), "seeds": len(cells), "collapsed": collapsed}
+        row["lacking"] = len(cells) - len(done) - collapsed
+        rows.append(row | {"run_ids": " ".join(done["run_id"])})
+    order = {name: i for i, name in enumerate([*study.methods, *study.precisions])}
+    rows.sort(key=lambda row: (order[row["method"]], order[row["precision"]], row["lr"]))
+    return pd.DataFrame(rows)
+
+
+def ablation_frame(study: Study) -> pd.DataFrame:
+    """BSZO's k, m and adaptive noise: a row per part of the paper's Table 5, setting and k.
+
+    Returns:
+        Columns `part`, `setting`, `precision`, `k`, `lr`, `test_mean`, `test_std`, `val_mean`, `n`, `seeds`,
+        `collapsed`, `status`, `at_edge`, `grid`, `lacking`, `bold`, `run_ids`; no rows where conf/sweep has none of
+        the sweeps.
+    """
+    rows = []
+    for (ending, noise), (part, words) in SETTINGS.items():
+        mine = study.chosen[study.chosen["sweep"] == study.name + ending]
+        for row in over_seeds(mine).to_dict("records"):
+            varied = json.loads(row["variant"])
+            if noise is None or varied.get("optimizer.adaptive_noise") is noise:
+                known = {"part": part, "setting": words, "precision": row["precision"]}
+                known |= {"k": varied["optimizer.k"], "bold": False} | _percent(row)
+                rows.append(known | {"lacking": known["grid_lacking"]})
+    frame = pd.DataFrame(rows, columns=ABLATION)
+    # (a) and (b) are compared with each other, as in the paper
+    for _, compared in frame.groupby([frame["part"] == "c", "precision", "k"], sort=False):
+        if compared["lacking"].sum() == 0:
+            best = better(compared["test_mean"], lowest=False) < BEST_ONE
+            frame.loc[compared.index, "bold"] = best & compared["test_mean"].notna()
+    return frame
+
+
+def eps_frame(study: Study) -> pd.DataFrame:
+    """What a larger ε is worth in half precision; no rows without a sweep over ε.
+
+    Returns:
+        A row per method, precision and ε, the study's own ε and float32 first: `method`, `precision`, `eps` (NaN is
+        the study's own), `lr`, `at_edge`, `n`, `test_mean`, `test_std`, `last_loss` (validation, nats, mean over the
+        seeds), `gain`, `low`, `high` (points of test accuracy over the study's own ε in this precision, with the
+        95 % interval of `analysis.stats.contrasts`), `lacking`, `run_ids`.
+    """
+    part = study.part(EPS)
+    values = sorted({json.loads(text)["optimizer.eps"] for text in part["variant"]})
+    rows = []
+    for method in part["optimizer"].unique():
+        for precision in part["precision"].unique():
+            rows += [_eps_row(study, method, p, None) for p in (REFERENCE, precision)]
+            rows += [_eps_row(study, method, precision, eps) for eps in values]
+    return pd.DataFrame(rows, columns=LARGER_EPS)
+
+
+def _eps_row(study: Study, method: str, precision: str, eps: float | None) -> dict[str, Any]:
+    own = Setting(method, precision)
+    setting = own if eps is None else Setting(method, precision, EPS, {"eps": eps})
+    grid, by_seed = study.cells(setting), study.runs(setting)
+    runs = list(by_seed.values())
+    accuracies = [right_answers(run).mean() for run in runs]
+    found: dict[str, Any] = {}
+    if eps is not None and runs:
+        found = accuracy_row(study, "eps", [(1.0, setting), (-1.0, own)])
+    return {
+        "method": method,
+        "precision": precision,
+        "eps": eps,
+        "lr": runs[0]["lr"] if runs else NAN,
+        "at_edge": any(run["at_edge"] for run in runs),
+        "n": len(runs),
+        "test_mean": fmean(accuracies) if runs else NAN,
+        "test_std": stdev(accuracies) if len(runs) > 1 else NAN,
+        "last_loss": fmean(run["val_loss"] for run in runs) if runs else NAN,
+        "gain": found.get("estimate", NAN),
+        **{end: found.get(end, NAN) for end in ("low", "high")},
+        "lacking": int((~grid["status"].isin(ENDED)).sum()),
+        "run_ids": " ".join(run["run_id"] for run in runs),
+    }
