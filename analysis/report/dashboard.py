@@ -11,7 +11,7 @@ Needs the extra `dashboards`. A dry run describes the report without its runs' p
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -75,55 +75,21 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
 
 def workspace(entity: str, project: str) -> Any:
     """The workspace: every run, grouped by method and learning rate."""
+    loss = [
+        _loss(),
+        _line("Validation accuracy over steps", "Step", ACCURACY),
+        _line("Validation accuracy over forward passes", FORWARDS, ACCURACY),
+        _line("Test accuracy at each new best", "Step", TEST),
+        _over_rates("Test accuracy over the learning rate", BEST),
+        _bar(BEST, "Test accuracy at the best step"),
+    ]
+    collapses = [_over_rates("Step of the collapse over the learning rate", COLLAPSE)]
     sections = [
-        ws.Section(
-            name="Loss and accuracy",
-            is_open=True,
-            panels=[
-                _line(
-                    "Training loss",
-                    "Step",
-                    LOSS,
-                    smoothing_factor=0.9,
-                    smoothing_type="exponential",
-                ),
-                _line("Validation accuracy over steps", "Step", ACCURACY),
-                _line("Validation accuracy over forward passes", FORWARDS, ACCURACY),
-                _line("Test accuracy at each new best", "Step", TEST),
-                wr.ScatterPlot(
-                    title="Test accuracy over the learning rate",
-                    x=wr.Config(RATE),
-                    y=wr.SummaryMetric(BEST),
-                    log_x=True,
-                ),
-                _bar(BEST, "Test accuracy at the best step"),
-            ],
-        ),
-        ws.Section(
-            name="BSZO's own signals",
-            is_open=True,
-            panels=[_line(title, "Step", key) for key, title in BSZO_SIGNALS.items()],
-        ),
-        ws.Section(
-            name="Signals of other methods",
-            panels=[_line(title, "Step", key) for key, title in OTHER_SIGNALS.items()],
-        ),
-        ws.Section(
-            name="Efficiency",
-            is_open=True,
-            panels=[_bar(key, title) for key, title in EFFICIENCY.items()],
-        ),
-        ws.Section(
-            name="Collapses",
-            panels=[
-                wr.ScatterPlot(
-                    title="Step of the collapse over the learning rate",
-                    x=wr.Config(RATE),
-                    y=wr.SummaryMetric(COLLAPSE),
-                    log_x=True,
-                )
-            ],
-        ),
+        ws.Section(name="Loss and accuracy", is_open=True, panels=loss),
+        ws.Section(name="BSZO's own signals", is_open=True, panels=_lines(BSZO_SIGNALS)),
+        ws.Section(name="Signals of other methods", panels=_lines(OTHER_SIGNALS)),
+        ws.Section(name="Efficiency", is_open=True, panels=_costs()),
+        ws.Section(name="Collapses", panels=collapses),
     ]
     return ws.Workspace(
         entity=entity,
@@ -144,32 +110,19 @@ def report(entity: str, project: str, with_runs: bool) -> Any:
         with_runs: whether run sets name entity and project, which W&B looks up at once; not in a dry run.
     """
     place = {"entity": entity, "project": project} if with_runs else {}
+    by_method, by_rate = f"config.{METHOD}", f"config.{RATE}"
     blocks = [wr.H1("Loss and accuracy, per method by learning rate")]
     for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, *UNTRAINED))):
-        runs = wr.Runset(
-            name=look(method).label,
-            filters=ws.And(ws.Config(METHOD) == method),
-            groupby=[f"config.{RATE}"],
-            **place,
-        )
-        panels = [
-            _line(
-                "Training loss", "Step", LOSS, smoothing_factor=0.9, smoothing_type="exponential"
-            ),
-            _line("Validation accuracy", "Step", ACCURACY),
-        ]
-        blocks += [wr.H2(look(method).label), _grid([runs], panels, HALF)]
-    every = wr.Runset(name="every run", groupby=[f"config.{METHOD}"], **place)
-    bszo = wr.Runset(
-        name="BSZO and BSZO-B",
-        filters=ws.And(ws.Config(METHOD).isin(["bszo", "bszo_b"])),
-        groupby=[f"config.{METHOD}", f"config.{RATE}"],
-        **place,
-    )
-    signals = [_line(title, "Step", key) for key, title in BSZO_SIGNALS.items()]
-    costs = [_bar(key, title) for key, title in EFFICIENCY.items()]
-    costs.append(_line("Validation accuracy over forward passes", FORWARDS, ACCURACY))
-    blocks += [wr.H1("BSZO's own signals"), _grid([bszo], signals, THIRD)]
+        name, only = look(method).label, ws.And(ws.Config(METHOD) == method)
+        runs = wr.Runset(name=name, filters=only, groupby=[by_rate], **place)
+        panels = [_loss(), _line("Validation accuracy", "Step", ACCURACY)]
+        blocks += [wr.H2(name), _grid([runs], panels, HALF)]
+    ours = ws.And(ws.Config(METHOD).isin(["bszo", "bszo_b"]))
+    keys = [by_method, by_rate]
+    bszo = wr.Runset(name="BSZO and BSZO-B", filters=ours, groupby=keys, **place)
+    every = wr.Runset(name="every run", groupby=[by_method], **place)
+    costs = [*_costs(), _line("Validation accuracy over forward passes", FORWARDS, ACCURACY)]
+    blocks += [wr.H1("BSZO's own signals"), _grid([bszo], _lines(BSZO_SIGNALS), THIRD)]
     blocks += [wr.H1("Efficiency"), _grid([every], costs, THIRD)]
     return wr.Report(
         entity=entity,
@@ -212,6 +165,23 @@ def _line(title: str, x: str, y: str, **settings: Any) -> Any:
     return wr.LinePlot(
         title=title, x=x, y=[y], groupby_aggfunc="mean", groupby_rangefunc="minmax", **settings
     )
+
+
+def _lines(titles: Mapping[str, str]) -> list[Any]:
+    return [_line(title, "Step", key) for key, title in titles.items()]
+
+
+def _loss() -> Any:
+    smooth = {"smoothing_factor": 0.9, "smoothing_type": "exponential"}
+    return _line("Training loss", "Step", LOSS, **smooth)
+
+
+def _over_rates(title: str, key: str) -> Any:
+    return wr.ScatterPlot(title=title, x=wr.Config(RATE), y=wr.SummaryMetric(key), log_x=True)
+
+
+def _costs() -> list[Any]:
+    return [_bar(key, title) for key, title in EFFICIENCY.items()]
 
 
 def _bar(key: str, title: str) -> Any:

@@ -46,8 +46,10 @@ def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
         cell["std"] = stds.get(tuple(cell[key] for key in KEYS)) if mean else None
         cell["precision"] = precisions.get((cell["sweep"], cell["model"]), "")
         cell["method"] = str(cell["method"] or "bszo")
-        lacking, runs = int(cell["lacking"]), run_command(cell, grids.get(cell["sweep"]))
-        tip = f"Runs lacking: {lacking}. To run them: {runs}" if lacking else ""
+        tip = ""
+        if lacking := int(cell["lacking"]):
+            runs = run_command(cell, grids.get(cell["sweep"]))
+            tip = f"Runs lacking: {lacking}. To run them: {runs}"
         cell["tip"] = ". ".join(part for part in (str(cell["remark"]), tip) if part)
     columns: dict[str, Column] = {
         "table": lambda cell: f"{cell['table']} {cell['part']}".strip(),
