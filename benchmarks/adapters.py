@@ -68,10 +68,10 @@ class Case:
 
 LORA, MEZO, BSZO = ("adapter=lora",), ("optimizer=mezo",), ("optimizer=bszo",)
 INT8, INT4 = "model.quantization=int8", "model.quantization=int4"
-ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-4, 3e-4, 1e-3)}
-FEW = {"smollm2-135m": (1e-3,), "reviews-tiny": (3e-3, 3e-2, 3e-1)}
-BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (3e-4, 1e-3, 3e-3)}
-BSZO_FEW = {"smollm2-135m": (1e-2,), "reviews-tiny": (3e-2, 3e-1, 3.0)}
+ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (3e-4,)}
+FEW = {"smollm2-135m": (1e-3,), "reviews-tiny": (3e-2,)}
+BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}
+BSZO_FEW = {"smollm2-135m": (1e-2,), "reviews-tiny": (3e-1,)}
 CASES = (
     Case("MeZO, all", "mezo", MEZO, ALL),
     Case("MeZO, LoRA", "mezo_adam", (*MEZO, *LORA), FEW),

@@ -78,6 +78,8 @@ def quantise(model: Any, bits: str) -> str:
             if plain and (bits == "int8" or layer.in_features % 2 == 0):
                 setattr(parent, name, _quantised(layer, bits))
                 quantised += layer.weight.numel()
+    for p in model.parameters():
+        p.data = p.data.clone()  # else a view keeps the whole file of weights in memory
     if not quantised:
         raise ModelError(f"model.quantization: {type(model).__name__} has no linear layers")
     return (

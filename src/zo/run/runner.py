@@ -148,6 +148,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
             _record_inputs(cfg, directory, session)
         elif not (directory / CONFIG).exists():
             raise DirectoryError(f"no {directory} here; give an out= that all processes share")
+    memory.release()  # of weights that were quantised
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
         divided = together.notes(processes, cfg, assembly.optimizer)
