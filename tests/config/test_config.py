@@ -15,7 +15,16 @@ from zo.optim import OPTIMIZERS
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     group: sorted(p.stem for p in (ROOT / "conf" / group).glob("*.yaml"))
-    for group in ("model", "run_defaults", "task", "optimizer", "precision", "adapter", "sweep")
+    for group in (
+        "model",
+        "run_defaults",
+        "task",
+        "optimizer",
+        "precision",
+        "adapter",
+        "objective",
+        "sweep",
+    )
 }
 CHOSEN = [group for group in GROUPS if group not in ("sweep", "run_defaults")]
 
@@ -24,7 +33,12 @@ ADAPTERS_NEED = {"layers": ["adapter.pattern=x"], "scales": ["model.quantization
 NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
 
 RATES = "must be a list of numbers greater than 0, as [1e-4,1e-3]"
-OWN = ("classification", "completion")
+OBJECTIVES_NEED = {
+    "completion": ["task=squad"],
+    "generation": ["task=squad"],
+    "reward": ["task=squad", "objective.function=rules:score"],
+}
+OWN = ("classification", "completion", "reward")
 """Tasks whose data are a user's own."""
 
 GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a")
@@ -52,6 +66,9 @@ def test_every_committed_option_composes_and_validates(group, option):
     extra += ADAPTERS_NEED.get(option, [])
     if group == "task" and option in OWN:
         extra.append("task.path=reviews.csv")
+        extra.append("objective.function=rules:score")
+    if group == "objective":
+        extra += OBJECTIVES_NEED.get(option, [])
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == ("bf16" if option == "paper" else option)
     assert config.from_yaml(config.to_yaml(run)) == run  # what is frozen is what was composed

@@ -52,6 +52,10 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     plain = _normalised(run)
     for group in ("model", "task", "optimizer", "precision"):
         plain[group] = _changed(getattr(run, group), plain[group])
+    if "objective" in plain:
+        plain["objective"] = _changed(run.objective, plain["objective"]) | {
+            "name": run.objective.name
+        }
     if "adapter" in plain:
         plain["adapter"] = _changed(run.adapter, plain["adapter"]) | {"name": run.adapter.name}
     sharded = {"distributed": plain.pop("distributed")} if "distributed" in plain else {}
@@ -97,6 +101,8 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
+    if run.objective.function and run.objective.function.partition(":")[0].endswith(".py"):
+        yield "objective.file", run.objective.function.partition(":")[0]
     if getattr(run.adapter, "path", None):
         yield "adapter.path", run.adapter.path
     for split, file in (task.data_files or {}).items():

@@ -1,14 +1,21 @@
 """The YAML file of conf/model or conf/task that a run starts from, where `path` leads somewhere else."""
 
 import functools
+import json
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from zo.lm.config import ModelConfig
+from zo.tasks import package_files
 from zo.tasks.config import TaskConfig
+
+DEFAULT = "reviews-tiny"
+"""The model of conf/config.yaml: what a run has that names no other one."""
 
 CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 
@@ -27,6 +34,7 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
             model.name = name_of(model.path)
         if model.name != origin:
             model.lr_grid_of = origin
+            _follow_content(model, files)
         if model.revision == files[origin].get("revision"):
             model.revision = None
         model.install = None
@@ -35,6 +43,59 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
         task.install = None
         if task.path != file["path"] and task.revision == file.get("revision"):
             task.revision = None
+
+
+def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> None:
+    """Gives a model that no file describes the kind that its own config.json says, and rates of a model of its size."""
+    content = _content(model.path)
+    if content is None:
+        return
+    if model.kind == "decoder":
+        model.kind = _kind(content)
+    if model.lr_grid_of != DEFAULT:
+        return
+    sizes = {
+        name: _size(file.get("architecture") or _content(file["path"]) or {})
+        for name, file in files.items()
+        if file.get("lr_grid")
+    }
+    own = _size(content)
+    known = {name: abs(math.log(size / own)) for name, size in sizes.items() if size and own}
+    if known:
+        model.lr_grid_of = min(known, key=lambda name: known[name])
+        model.lr_grid = files[model.lr_grid_of]["lr_grid"]
+
+
+def _kind(content: Mapping[str, Any]) -> str:
+    """Returns the kind of a model, by its config.json."""
+    classes = " ".join(content.get("architectures") or [])
+    if content.get("is_encoder_decoder") or "ConditionalGeneration" in classes:
+        return "encoder-decoder"
+    return "masked" if "MaskedLM" in classes else "decoder"
+
+
+def _size(content: Mapping[str, Any]) -> int:
+    """Returns about how many parameters a model has: 12 per layer and square of its width, and its embedding."""
+    width = next((content[k] for k in ("hidden_size", "n_embd", "d_model") if k in content), 0)
+    layers = ("num_hidden_layers", "n_layer", "num_layers")
+    depth = next((content[k] for k in layers if k in content), 0)
+    return int(12 * depth * width**2 + content.get("vocab_size", 0) * width)
+
+
+@functools.cache
+def _content(path: str) -> dict[str, Any] | None:
+    """Returns a model's config.json: of a directory, or of the hub's cache on this machine; None elsewhere."""
+    try:
+        local = Path(package_files.resolve(path))
+        if not local.is_dir():
+            from huggingface_hub import try_to_load_from_cache
+
+            found = try_to_load_from_cache(path, "config.json")
+            local = Path(found).parent if isinstance(found, str) else local
+        content = json.loads((local / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever loads the model says so
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def name_of(path: str) -> str:

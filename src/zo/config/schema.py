@@ -18,6 +18,7 @@ from zo.lm.adapter_config import ADAPTERS
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
+from zo.tasks.objective import FITS, OF_TEXT, ObjectiveConfig
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
 
 NOT_SCIENTIFIC = (
@@ -82,6 +83,7 @@ class RunConfig:
         precision: See `zo.config.precision.PrecisionConfig`.
         adapter: One of the settings in `zo.lm.adapter_config`: what is trained of the model.
         seed: Of the directions and the order of mini-batches, ≥ 0.
+        objective: See `zo.tasks.objective.ObjectiveConfig`.
         lr: Learning rate > 0; None takes the adapter's or the model's grid, by `lr_index`.
         lr_index: Position in the grid's list for `optimizer.name`, from 0; None takes the middle.
         steps: Optimizer steps at most; 0 only evaluates.
@@ -103,6 +105,7 @@ class RunConfig:
     optimizer: Any = MISSING
     precision: PrecisionConfig = MISSING
     adapter: Any = MISSING
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     seed: int = 0
     lr: float | None = None
     lr_index: int | None = None
@@ -158,6 +161,7 @@ def register() -> None:
     store.store(group="schema/precision", name="precision", node=PrecisionConfig)
     for name, method in OPTIMIZERS.items():
         store.store(group="schema/optimizer", name=name, node=method.config)
+    store.store(group="schema/objective", name="objective", node=ObjectiveConfig)
     for name, adapter in ADAPTERS.items():
         store.store(group="schema/adapter", name=name, node=adapter)
 
@@ -220,6 +224,8 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         del plain[group][key]
     if run.model.weights == "pretrained":
         del plain["model"]["architecture"]
+    if run.objective == ObjectiveConfig():
+        del plain["objective"]
     if run.adapter.name == "none":
         del plain["adapter"]
     else:
@@ -323,7 +329,7 @@ def _resolve_lr(run: RunConfig) -> list[Problem]:
 
 def _problems(run: RunConfig) -> Iterator[Problem]:
     """Yields every value that is out of range or does not fit another one."""
-    for group in ("model", "task", "optimizer", "precision", "adapter", "distributed"):
+    for group in ("model", "task", "optimizer", "precision", "adapter", "objective", "distributed"):
         node = getattr(run, group)
         refused = set()
         for key, right in node.problems():
@@ -367,6 +373,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
+    yield from _objective_problems(run)
     yield from _number_problems(run)
     if run.task.train_size is not None and run.batch_size > run.task.train_size:
         yield Problem(
@@ -404,6 +411,33 @@ def _shard_problems(run: RunConfig) -> Iterator[Problem]:
     elif shards > 1 and run.batch_size % shards:
         right = f"must divide batch_size={run.batch_size}, so that all parts are of one size"
         yield Problem("distributed.shards", shards, right)
+
+
+def _objective_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what does not fit the objective."""
+    name = run.objective.of(run.task)
+    kinds = FITS.get(name, ())
+    if kinds and run.task.kind not in kinds:
+        right = f"must be another: task.kind={run.task.kind}, and it is for {' and '.join(kinds)}"
+        yield Problem("objective", name, right)
+    if name == "reward" and run.objective.function is None:
+        yield Problem("objective.function", None, "must be given, as rules.py:score")
+    if name not in ("metric", *OF_TEXT):
+        return
+    if run.optimizer.name in ("sgd", "adam"):
+        yield Problem(
+            "optimizer", run.optimizer.name, f"must be another: objective={name} has no gradient"
+        )
+    if run.distributed.shards > 1:
+        yield Problem(
+            "distributed.shards", run.distributed.shards, f"must be 1 with objective={name}"
+        )
+    if run.precision.graphs:
+        yield Problem("precision.graphs", True, f"must be false with objective={name}")
+    if name in OF_TEXT and run.precision.restore == "factors":
+        yield Problem("precision.restore", "factors", f"must be another with objective={name}")
+    if name in OF_TEXT and run.adapter.name in ("prefix", "prompt"):
+        yield Problem("adapter", run.adapter.name, f"must be another with objective={name}")
 
 
 def _number_problems(run: RunConfig) -> Iterator[Problem]:

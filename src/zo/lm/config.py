@@ -7,7 +7,7 @@ from typing import Any
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
 
-KINDS = ("decoder", "masked")
+KINDS = ("decoder", "masked", "encoder-decoder")
 WEIGHTS = ("pretrained", "random")
 QUANTIZATIONS = (None, "int8", "int4")
 STAND_IN = "package:zo/assets/reviews-tiny"
@@ -25,7 +25,8 @@ class ModelConfig:
     Attributes:
         name: registry name, the YAML file's name.
         path: hub id, local directory, or ``package:<package>/<directory or .gguf file>``.
-        kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask.
+        kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask;
+            ``encoder-decoder``: as T5. `path` alone chooses it, see `zo.config.origin.follow_path`.
         weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
             of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
         architecture: transformers' configuration, ``model_type`` among it; empty: read from `path`.

@@ -65,7 +65,8 @@ def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device)
         note = quantise(model, model_cfg.quantization)
         loaded = replace(loaded, notes=(*loaded.notes, note))
     model.config.use_cache = False
-    check_head(model, model_cfg.kind)
+    if model_cfg.kind != "encoder-decoder":
+        check_head(model, model_cfg.kind)
     return loaded
 
 
@@ -108,13 +109,12 @@ def check_kind(cfg: ModelConfig, config: Any) -> None:
     from transformers.models.auto import modeling_auto
 
     stored = (config.architectures or [config.model_type])[0]
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"model.path: {stored} is an encoder-decoder model; only decoders and masked models are scored"
-        )
+    both = getattr(config, "is_encoder_decoder", False)
     kinds = {
-        "decoder": config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        "masked": config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "encoder-decoder": both,
+        "decoder": not both
+        and config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        "masked": not both and config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     }
     if kinds["masked"] and "MaskedLM" in stored:  # BERT and its like can be decoders, too
         kinds["decoder"] = False
@@ -122,7 +122,9 @@ def check_kind(cfg: ModelConfig, config: Any) -> None:
         return
     right = [kind for kind, possible in kinds.items() if possible]
     if not right:
-        raise ModelError(f"model.path: {stored} is neither a decoder nor a masked language model")
+        raise ModelError(
+            f"model.path: {stored} is neither a decoder, nor a masked language model, nor an encoder-decoder"
+        )
     raise ModelError(f"model.kind={cfg.kind}: {cfg.path} is a {stored}; use model.kind={right[0]}")
 
 
@@ -181,6 +183,11 @@ def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -
 
 
 def _auto_class(cfg: ModelConfig) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+    import transformers
 
-    return AutoModelForMaskedLM if cfg.kind == "masked" else AutoModelForCausalLM
+    classes = {
+        "decoder": transformers.AutoModelForCausalLM,
+        "masked": transformers.AutoModelForMaskedLM,
+        "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
+    }
+    return classes[cfg.kind]

@@ -68,10 +68,15 @@ class CandidateScorer:
             the weights must stay where they are and hooks are not called again.
         processes: divide evaluations; each returns the same.
 
+    Attributes:
+        differentiable: Whether the loss has a gradient.
+
     Raises:
         ValueError: another `loss_dtype`.
         ModelError: `graphs` without a GPU.
     """
+
+    differentiable = True
 
     def __init__(
         self,

@@ -11,7 +11,8 @@ from zo.config import RunConfig
 from zo.distributed.processes import Processes
 from zo.distributed.watch import Watch
 from zo.lm.baselines import Demonstrations, LinearProbe
-from zo.lm.scoring import CandidateScorer, Evaluation
+from zo.lm.scorers import Scorer, scorers
+from zo.lm.scoring import Evaluation
 from zo.optim.base import NonFiniteError
 from zo.optim.config import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
@@ -30,7 +31,10 @@ from zo.tasks.own import complete
 from zo.tasks.preview import preview
 
 Summary = dict[str, Any]
-Evaluator: TypeAlias = CandidateScorer | LinearProbe
+TIE = "train/tie"
+"""1 if all losses of a step without a gradient are equal: its slope is 0, and nothing moves."""
+
+Evaluator: TypeAlias = Scorer | LinearProbe
 
 
 @dataclass
@@ -52,7 +56,7 @@ class Session:
     train: list[Encoded]
     validation: list[Encoded]
     test: list[Encoded]
-    scorer: CandidateScorer
+    scorer: Scorer
     evaluator: Evaluator
     assembly: Assembly
     read: dict[str, str]
@@ -74,14 +78,8 @@ class Session:
             raise TaskError(f"batch_size={cfg.batch_size}: {right}")
         assembly = Assembly.of(cfg)
         loaded = assembly.loaded
-        scorer = CandidateScorer(
-            loaded.model,
-            loaded.tokenizer.pad_token_id,
-            cfg.precision.loss,
-            cfg.model.kind,
-            "completion" if task.kind == "completion" else task.objective,
-            cfg.precision.graphs,
-            processes,
+        scorer, evaluates_by = scorers(
+            loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, processes
         )
         encoded = {
             split: tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
@@ -89,7 +87,9 @@ class Session:
         }
         train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
-        evaluator: Evaluator = scorer
+        evaluator: Evaluator = evaluates_by
+        if evaluator is not scorer:
+            evaluator.check([*validation, *test])
         if isinstance(how := cfg.optimizer, ICLConfig):
             shown = Demonstrations(train, how.k, cfg.seed, how.separator, loaded.tokenizer)
             validation, test = shown.before(validation, scorer), shown.before(test, scorer)
@@ -100,7 +100,7 @@ class Session:
             sizes = ", ".join(f"{len(examples)} {name}" for name, examples in encoded.items())
             shown = preview(task, splits.train, train, loaded.tokenizer)
             notes = [*found, f"{sizes} examples", *shown, *notes]
-        if task.objective == "lm":
+        if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
         read["weights"] = assembly.base
@@ -189,6 +189,7 @@ class Totals:
 
     Attributes:
         made: Steps.
+        ties: Of them, those whose losses were all equal; None where the objective has a gradient.
         forwards: Forward passes.
         best: See `Best`.
         seconds: Of all steps and evaluations.
@@ -199,6 +200,7 @@ class Totals:
     """
 
     made: int = 0
+    ties: int | None = None
     forwards: int = 0
     best: Best = field(default_factory=Best)
     seconds: float = 0.0
@@ -219,6 +221,8 @@ class Totals:
         """Adds a row of metrics.jsonl."""
         self.best.see(row)
         self.made = row["step"]
+        if TIE in row:
+            self.ties = (self.ties or 0) + row[TIE]
         self.forwards = row.get("train/forwards", 0)
         self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
         self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))
@@ -237,6 +241,7 @@ class Totals:
             "run/steps": self.made,
             "run/forwards": self.forwards,
             "time/total_s": self.seconds,
+            **({} if self.ties is None else {"run/ties": self.ties}),
             **medians,
         }
 
@@ -362,6 +367,7 @@ def _step(session: Session, examples: list[Encoded], shards: int) -> Row:
     waited_before, bytes_before = processes.seconds, processes.bytes
     loss_fn = session.loss_of(examples, shards)
     info = assembly.optimizer.step(loss_fn)
+    ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
     exchanged = {
@@ -371,6 +377,7 @@ def _step(session: Session, examples: list[Encoded], shards: int) -> Row:
     return {
         "train/loss": info.loss,
         **losses,
+        **ties,
         "train/forwards": info.forwards,
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,

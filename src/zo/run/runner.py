@@ -346,7 +346,7 @@ def _held(directory: Path) -> Iterator[None]:
 
 def _unusable(directory: Path, error: BaseException, new: bool) -> None:
     """Notes why a run cannot be made, or removes what was made for it if it was only asked for now."""
-    if new:
+    if new and not read_rows(directory):
         shutil.rmtree(directory)
         if not any(directory.parent.iterdir()):
             directory.parent.rmdir()
@@ -390,6 +390,8 @@ def outcome(summary: Summary, patience: int | None) -> str:
         f"test {test} of {summary['best/test_n']} at step "
         f"{summary['best/step']}, where validation is best ({validation})"
     )
+    if summary.get("run/ties"):
+        found += f"; {summary['run/ties']} of {summary['run/steps']} steps had equal losses and moved nothing"
     if summary["run/stop_reason"] != "patience":
         return found
     return (

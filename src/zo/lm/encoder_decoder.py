@@ -1,0 +1,137 @@
+"""Scores of encoder-decoder models as T5: the encoder reads a prompt once, the decoder each of its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from zo.distributed.processes import Processes
+from zo.lm.config import ModelError
+from zo.lm.scoring import CandidateScorer
+from zo.tasks.prompts import Encoded
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """B prompts of <= L tokens, C candidates of <= T tokens each.
+
+    Attributes:
+        input_ids: The prompts, then padding.            # (B, L)
+        mask: 1 at tokens, 0 at padding.                 # (B, L)
+        decoder_ids: The start token and each candidate without its last token. # (B, C, T)
+        token_ids: The candidates' tokens.               # (B, C, T)
+        absent: True where a candidate has fewer than T tokens. # (B, C, T)
+        labels: Index of the true candidate.             # (B,)
+    """
+
+    input_ids: Tensor
+    mask: Tensor
+    decoder_ids: Tensor
+    token_ids: Tensor
+    absent: Tensor
+    labels: Tensor
+
+    def repeated(self, n: int) -> PairBatch:
+        """Returns the batch n times, copy after copy."""
+        copies = {k: t.repeat(n, *[1] * (t.dim() - 1)) for k, t in vars(self).items()}
+        return replace(self, **copies)
+
+
+class EncoderDecoderScorer(CandidateScorer):
+    """Scores, loss and predictions of an encoder-decoder model. Nothing is packed: each prompt has a row of its own.
+
+    Args:
+        model: As `zo.lm.load.load` returns it.
+        pad_id: Token that fills short rows; no score depends on it.
+        loss_dtype: See `CandidateScorer`.
+        objective: See `CandidateScorer`.
+        processes: See `CandidateScorer`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        pad_id: int,
+        loss_dtype: str,
+        objective: str,
+        processes: Processes | None = None,
+    ) -> None:
+        self._model, self._objective = model, objective
+        self._processes = processes or Processes()
+        parameter = next(model.parameters())
+        self._device = parameter.device
+        self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
+        self._masked, self._rows = False, None
+        self._collator = PairCollator(model, pad_id)  # type: ignore[assignment]
+        self._plans, self._recorded = [], self._loss
+
+    def _values(self, batch: Any) -> Tensor:
+        """Returns each token's log-probability.  # (B, C, T)."""
+        candidates, width = batch.token_ids.shape[1:]
+        states = self._model.get_encoder()(batch.input_ids, attention_mask=batch.mask)
+        states.last_hidden_state = states.last_hidden_state.repeat_interleave(candidates, 0)
+        logits = self._model(
+            encoder_outputs=states,
+            attention_mask=batch.mask.repeat_interleave(candidates, 0),
+            decoder_input_ids=batch.decoder_ids.flatten(0, 1),
+            use_cache=False,
+        ).logits.view(-1, candidates, width, self._model.config.vocab_size)
+        values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
+        return values.gather(-1, batch.token_ids[..., None])[..., 0].masked_fill(batch.absent, 0)
+
+
+class PairCollator:
+    """Makes batches for an encoder-decoder model.
+
+    Args:
+        model: As transformers returns it.
+        pad_id: Token that fills short rows.
+    """
+
+    def __init__(self, model: Any, pad_id: int) -> None:
+        self._device, self._pad = next(model.parameters()).device, pad_id
+        self._vocabulary = model.config.vocab_size
+        start = model.config.decoder_start_token_id
+        self._start = pad_id if start is None else start
+
+    def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PairBatch:
+        """Builds the batch; `groups` is not used."""
+        prompts = pad_sequence([torch.tensor(e.prompt_ids) for e in examples], True, self._pad)
+        lengths = torch.tensor([[len(e.prompt_ids)] for e in examples])
+        mask = (torch.arange(prompts.shape[1]) < lengths).long()
+        most = max(len(e.candidate_ids) for e in examples)
+        longest = max(len(ids) for e in examples for ids in e.candidate_ids)
+        ids = torch.full((len(examples), most, longest), self._pad)
+        absent = torch.ones(ids.shape, dtype=torch.bool)
+        for b, example in enumerate(examples):
+            for c, tokens in enumerate(example.candidate_ids):
+                ids[b, c, : len(tokens)] = torch.tensor(tokens)
+                absent[b, c, : len(tokens)] = False
+        begin = torch.full((*ids.shape[:2], 1), self._start)
+        decoder_ids = torch.cat([begin, ids[..., :-1]], -1)
+        labels = torch.tensor([e.label for e in examples])
+        tensors = (prompts, mask, decoder_ids, ids, absent, labels)
+        return PairBatch(*(t.to(self._device) for t in tensors))
+
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Makes sure that the tokens are the model's.
+
+        Raises:
+            ModelError: If one is not in its vocabulary.
+        """
+        top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
+        if top >= self._vocabulary:
+            raise ModelError(
+                f"model.path: the tokenizer has a token {top}, but the model's vocab_size is {self._vocabulary};"
+                " they are of different models"
+            )
+
+    def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
+        """Returns which examples share a row: none."""
+        return [[i] for i in range(len(examples))]
