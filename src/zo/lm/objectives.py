@@ -93,6 +93,10 @@ class TextScorer:
         self._generator.check(examples)
         self._values(examples[:CHECKED])
 
+    def share(self, examples: Sequence[Encoded]) -> int:
+        """Returns what the loss of some examples counts for beside others': their number."""
+        return len(examples)
+
     def loss(self, batch: Sequence[Encoded]) -> float:
         """Returns the mean of the examples' numbers, negated."""
         return -math.fsum(self._values(batch)) / len(batch)

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes
-from zo.lm.scoring import Batch, CandidateScorer
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -23,8 +23,8 @@ class BatchLoss:
         seconds: Time spent in forward passes, and in backward passes if there are any.
     """
 
-    scorer: CandidateScorer
-    batch: Batch
+    scorer: Any
+    batch: Any
     params: ParameterSpace
     seconds: float = 0.0
 
@@ -65,7 +65,7 @@ class ShardedLoss(DividedLoss):
 
     def __init__(
         self,
-        scorer: CandidateScorer,
+        scorer: Any,
         examples: Sequence[Encoded],
         shards: int,
         params: ParameterSpace,
