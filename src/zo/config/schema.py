@@ -350,7 +350,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "optimizer", "icl", f"is for decoders, and {run.model.name} is a masked model"
         )
-    if run.optimizer.name == "linear_probe" and any("{" in c for c in run.task.candidates):
+    if run.optimizer.name == "linear_probe" and any("{" in c for c in run.task.candidates or ()):
         right = f"is for classes, and the candidates of {run.task.name} are each example's own"
         yield Problem("optimizer", "linear_probe", right)
     if run.adapter.name == "scales" and run.model.quantization is None:
