@@ -50,10 +50,13 @@ def steps(processes: Processes, case: Case) -> tuple[Any, ...]:
         model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 4))
         x, y = torch.randn(EXAMPLES, 6).to(dtype), torch.randint(4, (EXAMPLES,))
     model.to(dtype)
-    params = ParameterSpace.of(model, case.restore, case.noise)
     method = OPTIMIZERS[case.method]
     config = method.config(**dict(case.settings))
-    optimizer = method.optimizer(params, config, lr=1e-2, seed=5)
+    try:
+        params = ParameterSpace.of(model, case.restore, case.noise)
+        optimizer = method.optimizer(params, config, lr=1e-2, seed=5)
+    except ValueError as error:  # the method does not go with the policy
+        return (str(error),)
     size = EXAMPLES // case.shards
     parts = [Loss(model, x[i : i + size], y[i : i + size]) for i in range(0, EXAMPLES, size)]
     loss = DividedLoss(parts.__getitem__, [size] * case.shards, processes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from zo.config import RunConfig
-from zo.distributed.processes import Processes
+from zo.distributed.processes import Processes, join
 from zo.distributed.watch import Watch
 from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scorers import Scorer, scorers
@@ -51,6 +51,7 @@ class Session:
         read: See `zo.run.inputs.Inputs.read`.
         notes: What a person should know of data and model, one sentence each.
         processes: That divide forward passes and evaluations.
+        shards: Parts of a mini-batch.
     """
 
     train: list[Encoded]
@@ -62,15 +63,16 @@ class Session:
     read: dict[str, str]
     notes: list[str] = field(default_factory=list)
     processes: Processes = field(default_factory=Processes)
+    shards: int = 1
 
     @classmethod
-    def open(cls, cfg: RunConfig, processes: Processes | None = None) -> "Session":
+    def open(cls, cfg: RunConfig) -> "Session":
         """Loads data and model and makes the optimizer.
 
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
         """
-        processes = processes or Processes()
+        processes = join(cfg.distributed.timeout)
         task, found = complete(cfg.task)
         splits = load_splits(task)
         if cfg.batch_size > len(splits.train):
@@ -107,14 +109,15 @@ class Session:
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
-        return cls(train, validation, test, scorer, evaluator, assembly, read, notes, processes)
+        shared = processes, cfg.distributed.shards
+        return cls(train, validation, test, scorer, evaluator, assembly, read, notes, *shared)
 
-    def loss_of(self, examples: list[Encoded], shards: int) -> BatchLoss | ShardedLoss:
-        """Returns the loss of a mini-batch in so many parts; its batches are built once for a step's forward passes."""
+    def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
+        """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
-        if shards == self.processes.world == 1:
+        if self.shards == self.processes.world == 1:
             return BatchLoss(self.scorer, self.scorer.collate(examples), params)
-        return ShardedLoss(self.scorer, examples, shards, params, self.processes)
+        return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
 
 
 @dataclass
@@ -299,7 +302,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         try:
             if step > 0:
                 examples = [session.train[i] for i in order.indices(step - 1)]
-                row |= _step(session, examples, cfg.distributed.shards)
+                row |= _step(session, examples)
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
@@ -359,13 +362,13 @@ def _collapse(error: NonFiniteError, step: int) -> Summary:
     }
 
 
-def _step(session: Session, examples: list[Encoded], shards: int) -> Row:
+def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed."""
     start = time.perf_counter()
     assembly, processes = session.assembly, session.processes
     perturb_before = assembly.params.seconds
     waited_before, bytes_before = processes.seconds, processes.bytes
-    loss_fn = session.loss_of(examples, shards)
+    loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start

@@ -140,7 +140,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     if processes.leads:
         start.begin(directory)
     with requests.loading(), processes.together():
-        session = Session.open(cfg, processes)
+        session = Session.open(cfg)
     assembly = session.assembly
     together.check_loaded(processes, cfg, assembly.optimizer, session.read)
     with processes.together():
