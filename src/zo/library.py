@@ -24,6 +24,7 @@ from zo.optim import OPTIMIZERS
 from zo.optim.base import LossFn, Rates, StepInfo, number
 from zo.optim.config import MethodConfig
 from zo.record import Recorder
+from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
 Parameters: TypeAlias = (
@@ -188,7 +189,8 @@ class ZerothOrder(torch.optim.Optimizer):
     def _check_storage(self) -> None:
         """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
         space = self.method.params
-        for name, p, tensor in zip(space.names, space.parameters, space.tensors, strict=True):
+        for name, given, tensor in zip(space.names, space.parameters, space.tensors, strict=True):
+            p, _ = part_of(given)
             if (
                 p.device != tensor.device
                 or p.dtype != tensor.dtype

@@ -25,13 +25,20 @@ def sharded(monkeypatch, tmp_path):
     torch.distributed.destroy_process_group()
 
 
-def test_dtensors_are_told_apart_and_refused_by_name(sharded):
+def test_dtensors_are_told_apart_and_moved_in_place(sharded):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     for layer in model:
         layer.weight = nn.Parameter(sharded(layer.weight.detach()))
     assert isinstance(model[0].weight, DTensor)
-    with pytest.raises(ValueError, match=r"0\.weight: is a DTensor without memory of its own"):
-        ParameterSpace.of(model)
+    names = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    space = ParameterSpace.of(model)
+    assert space.names == names
+    before = [p.full_tensor().clone() for p in (model[0].weight, model[1].weight)]
+    space.add_([(1.0, Gaussian(KEY, space.engine))])
+    after = [p.full_tensor() for p in (model[0].weight, model[1].weight)]
+    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    with pytest.raises(ValueError, match=r"0\.weight is sharded; snapshot or merged move it"):
+        ParameterSpace.of(model, "streamed")
     frozen = model.requires_grad_(False)
     frozen[1].bias.requires_grad_(True)  # trained beside them
     for restore in ("merged", "snapshot", "streamed"):

@@ -11,6 +11,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
+from zo.weights.sharded import PartsEngine, part_of
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
@@ -33,7 +34,8 @@ class ParameterSpace:
     Attributes:
         names: One per tensor.
         parameters: The tensors as given: what backpropagation leaves its gradients in.
-        tensors: The same storages without gradient: what is moved.
+        tensors: The same storages without gradient: what is moved. Of a DTensor, the part that this process holds.
+        numel: n, the number of trainable values, those of other processes' parts included.
         decays: Whether weight decay applies, one per tensor.
         restore: As given.
         policy: The restore policy.
@@ -68,11 +70,20 @@ class ParameterSpace:
             raise ValueError("no trainable tensors: at least one is needed")
         self.names = [name for name, _ in kept]
         self.parameters = [tensor for _, tensor in kept]
-        self.tensors = [tensor.detach() for tensor in self.parameters]
+        held = [part_of(tensor) for tensor in self.parameters]
+        self.tensors = [tensor.detach() for tensor, _ in held]
+        parts = {i: part for i, (_, part) in enumerate(held) if part is not None}
+        if parts and restore in ("streamed", "factors"):
+            name = self.names[min(parts)]
+            raise ValueError(f"restore={restore!r}: {name} is sharded; snapshot or merged move it")
         self.decays = [name not in exempt for name in self.names]
         self.restore = restore
         devices = sorted({str(t.device) for t in self.tensors})
         self.engine = engine(noise, *devices)
+        if parts:
+            self.engine = PartsEngine(self.engine, parts)
+        wholes = {i: part.whole.numel() for i, part in parts.items()}
+        self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self.tensors))
         self.rounding = rounding
         half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.tensors)
         philox = isinstance(self.engine, PhiloxEngine)
@@ -104,11 +115,6 @@ class ParameterSpace:
     def seconds(self) -> float:
         """Time spent in passes over the weights, displacing modules included; of a GPU, what is done."""
         return self._stopwatch.seconds
-
-    @property
-    def numel(self) -> int:
-        """n: number of trainable values."""
-        return sum(t.numel() for t in self.tensors)
 
     def add_(self, terms: Terms, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from zo.weights.sharded import part_of
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Of tensors that can be moved."""
 
@@ -25,12 +27,16 @@ def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         ValueError: If a tensor cannot be moved in place; names it.
     """
     found: dict[Hashable, tuple[str, Tensor]] = {}
-    for name, t in named:
+    for name, given in named:
+        try:
+            t, _ = part_of(given)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         if (why := _immovable(t)) is not None:
             advice = "set requires_grad=False to leave it as it is"
             raise ValueError(f"{name}: {why} and cannot be moved in place; {advice}")
-        first, same = found.setdefault(storage_key(t), (name, t))
-        if same.numel() != t.numel():
+        first, same = found.setdefault(storage_key(t), (name, given))
+        if same.numel() != given.numel():
             raise ValueError(f"{name}: begins in memory where {first} does, with another size")
     return list(found.values())
 
