@@ -226,7 +226,8 @@ def test_directions_are_the_engines_new_each_step_and_fixed_within_it(name, nois
     opt = start(name, loss)
     bias = loss.params.tensors[0]  # plain noise for every method
     key = NoiseKey(0, PERTURBATION, 0, 1)
-    expected = engine(noise, loss.device).normal_(torch.empty_like(bias), key, 0)
+    draw = "rademacher_" if opt.config.directions == "rademacher" else "normal_"
+    expected = getattr(engine(noise, loss.device), draw)(torch.empty_like(bias), key, 0)
     assert torch.equal(opt.direction(1).sample(0, bias), expected)
     seen = set()
     for _ in range(3):

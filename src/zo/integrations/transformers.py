@@ -36,7 +36,7 @@ class ZOTrainerMixin:
     With gradient accumulation a step has one loss, that of all accumulated micro-batches.
 
     Args:
-        method: `bszo`, `bszo_b`, `mezo`, `mezo_adam`, `hizoo` or `lozo`.
+        method: `bszo`, `bszo_b`, `mezo`, `mezo_adam`, `hizoo`, `lozo` or another of `dir(zo)` by its registered name.
         method_args: Arguments of `zo.optimizer`: `eps`, `k`, `restore`, `noise`, …
 
     Raises:

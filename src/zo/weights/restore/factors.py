@@ -1,4 +1,4 @@
-"""restore=factors: θ = W + A Vᵀ for every matrix; LOZO moves A, and all of its probes run as one batch through W.
+"""restore=factors: θ = W + A Vᵀ for every matrix; a low-rank method moves A, and its probes run as one batch through W.
 
 A linear layer y = x Wᵀ whose W is displaced by ε U Vᵀ computes y + ε (x V) Uᵀ. The rows of a batch can therefore belong
 to different points of θ, here called branches: all go through the same W, and each gets its own (x V)(A + ε U)ᵀ. V is
