@@ -25,7 +25,10 @@ class Toy:
         method = OPTIMIZERS[name]
         named = zip(("w", "b"), self.theta, strict=True)
         self.params = ParameterSpace(named, restore, rounding=rounding)
-        self.optimizer = method.optimizer(self.params, method.config(), lr=1e-2, seed=3)
+        config = method.config()
+        if hasattr(config, "eps"):
+            config.eps = 1e-2  # in half precision a probe of 1e-4 along signs moves no weight
+        self.optimizer = method.optimizer(self.params, config, lr=1e-2, seed=3)
 
     def __call__(self) -> float:
         return float(sum((p.detach().float() ** 2).sum() for p in self.theta))
