@@ -62,7 +62,10 @@ def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> 
     frame, grid = method_frame(trials), grid_frame(trials)
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
     about = {"sweep": trials.sweep, "where": list(where)}
-    cells = grid[["run_id", "method", "lr", "status", "chosen"]].assign(lr=trials.table["lr"])
+    logged = trials.runs.set_index("run_id")["lr"].reindex(grid["run_id"])
+    rates = [None if pd.isna(lr) else float(lr) for lr in logged]  # as logged: zero-shot has none
+    cells = grid[["run_id", "method", "lr", "status", "chosen"]].astype(object).assign(lr=None)
+    cells["lr"] = pd.Series(rates, dtype=object)
     lost = [path.name for path in trials.frames.unidentified]
     texts = {
         "table.csv": frame.to_csv(index=False, lineterminator="\n"),
