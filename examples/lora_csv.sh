@@ -9,8 +9,8 @@ steps=${2:-100}
 
 python train.py \
   optimizer=mezo adapter=lora lr=3e-2 steps="$steps" eval_every=$((steps / 4)) \
-  task=rotten_tomatoes task.name=reviews task.data_files.train=examples/reviews.csv task.where=null \
-  'task.labels=[negative,positive]' task.train_size=60 task.validation_size=30 task.test_size=30 \
+  task=classification task.path=examples/reviews.csv task.prompt='"{review} It was"' \
+  'task.candidates=[" terrible"," great"]' task.validation_size=16 task.test_size=16 \
   out="$out/runs"
 python -m zo.export "$out"/runs/mezo-* --merge --out "$out/model"
-python examples/classify.py "$out/model" "the kettle is worth every penny"
+python examples/classify.py "$out/model" "a warm and funny story"

@@ -30,4 +30,4 @@ def test_an_example_ends_with_a_model_that_transformers_loads(script, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "made" / "model" / "model.safetensors").is_file()
-    assert done.stdout.splitlines()[-1].startswith("'the kettle is worth every penny': ")
+    assert done.stdout.splitlines()[-1].startswith("'a warm and funny story': ")
