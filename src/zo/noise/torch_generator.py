@@ -49,7 +49,8 @@ def rademacher_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
     words = torch.empty(-(-out.numel() // 32), dtype=torch.int32, device=out.device)
     octets = words.random_(-(2**31), 2**31, generator=generator).view(torch.uint8)
     signs = _signs_of_octets(out.device).index_select(0, octets.int())
-    return out.view(-1).copy_(signs.view(-1)[: out.numel()]).view(out.shape)
+    out.view(-1).copy_(signs.view(-1)[: out.numel()])
+    return out
 
 
 @lru_cache
