@@ -78,7 +78,7 @@ class ConMeZO(MeZO):
         first = min(self.config.beta_start, last)
         if t <= 0 or t > self.config.ramp:
             return first if t <= 0 else last
-        p = (t / self.config.ramp) ** 1.8
+        p = math.pow(t / self.config.ramp, 1.8)
         return last - (last - first) / (1 + 8 * p) ** 3
 
     def along(self, i: int) -> Terms:

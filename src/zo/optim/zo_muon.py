@@ -43,9 +43,10 @@ def msign(x: Tensor, method: str) -> Tensor:
         return x
     if method == "svd":
         u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-        return (u @ vh).float()
+        exact: Tensor = (u @ vh).float()
+        return exact
     wide = x.shape[0] <= x.shape[1]
-    y = (x if wide else x.mT) / norm
+    y: Tensor = (x if wide else x.mT) / norm
     a, b, c = NEWTON_SCHULZ
     for _ in range(5):
         square = y @ y.mT

@@ -39,7 +39,8 @@ class Projected(MatrixProduct):
         z = p.new_empty((self.rank, self.rank), dtype=torch.float32)
         m, n = p.shape[0], p.numel() // p.shape[0]
         scale = (m * n / (min(self.rank, m) * min(self.rank, n))) ** 0.5
-        return self.engine.normal_(z, self.u, i).mT @ self.p[i] * scale
+        left: Tensor = self.engine.normal_(z, self.u, i).mT @ self.p[i] * scale
+        return left
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Qᵀ of tensor `i`, (rank, columns)."""
