@@ -62,7 +62,7 @@ class _Layout:
     def __init__(self, number_: int, rows: pd.DataFrame, shortfalls: dict[str, str]) -> None:
         self.number, self.shortfalls = number_, shortfalls
         records = rows.to_dict("records")
-        self.cells = {tuple(row[key] for key in KEYS): row for row in records}
+        self.cells: dict[Any, Any] = {tuple(row[key] for key in KEYS): row for row in records}
 
     def tables(self) -> list[Table]:
         tasks = [(PAPER_TASKS[task], {"task": task}) for task in self._values("task") if task]

@@ -155,7 +155,7 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
     groups = logged.groupby(["method", "model", "precision"])
     medians = groups[["parameters", "state_mib"]].median().assign(runs=groups.size()).reset_index()
     claims = paper.rows("table2").pivot(index="method", columns="quantity", values="printed")
-    nothing = {"model": "", "precision": "", "runs": 0}
+    nothing: dict[Any, Any] = {"model": "", "precision": "", "runs": 0}
     rows = [
         {**claims.loc[method], **row, "method": method}
         for method in METHODS

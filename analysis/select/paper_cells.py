@@ -188,7 +188,11 @@ def _of_run(run: dict[str, Any]) -> Measured:
     """One seed at the chosen learning rate."""
     finished = run["status"] == "finished"
     value = PERCENT * run["test_accuracy"] if finished else float("nan")
-    known = {"n": int(finished), "seeds": 1, "run_ids": run["run_id"] if finished else ""}
+    known: dict[str, Any] = {
+        "n": int(finished),
+        "seeds": 1,
+        "run_ids": run["run_id"] if finished else "",
+    }
     return Measured(measured=value, **known, **_common(run))
 
 

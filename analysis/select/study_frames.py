@@ -119,7 +119,8 @@ def grid_frame(study: Study) -> pd.DataFrame:
     """A row per method, precision and learning rate of the main sweep; means of the finished runs."""
     keys = ["optimizer", "precision"]
     chosen = study.chosen[study.chosen["sweep"] == study.name].groupby(keys)
-    rates, edges = chosen["lr"].first(), chosen["at_edge"].any()
+    rates: dict[Any, Any] = chosen["lr"].first().to_dict()
+    edges: dict[Any, Any] = chosen["at_edge"].any().to_dict()
     rows = []
     for (method, precision, lr), cells in study.part(MAIN).groupby([*keys, "lr"], sort=False):
         done = cells[cells["status"] == "finished"]
@@ -133,7 +134,7 @@ def grid_frame(study: Study) -> pd.DataFrame:
         row |= {"n": len(done), "seeds": len(cells), "collapsed": collapsed}
         row["lacking"] = len(cells) - len(done) - collapsed
         rows.append(row | {"run_ids": " ".join(done["run_id"])})
-    order = {name: i for i, name in enumerate([*study.methods, *study.precisions])}
+    order: dict[Any, int] = {name: i for i, name in enumerate([*study.methods, *study.precisions])}
     rows.sort(key=lambda row: (order[row["method"]], order[row["precision"]], row["lr"]))
     return pd.DataFrame(rows)
 

@@ -106,7 +106,7 @@ def _task(cell: Row) -> str:
 
 def _printed(cell: Row) -> Cell:
     tail = f" ± {cell['std']['printed']}" if cell["std"] else ""
-    value = None if pd.isna(cell["value"]) else float(cell["value"])
+    value: float | None = None if pd.isna(cell["value"]) else float(cell["value"])
     return Cell(cell["printed"], value, tail=tail, bold=bool(cell["bold"]))
 
 

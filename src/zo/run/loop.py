@@ -12,7 +12,7 @@ from zo.distributed.processes import Processes, join
 from zo.distributed.watch import Watch
 from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scorers import Scorer, scorers
-from zo.lm.scoring import Evaluation
+from zo.lm.scoring import CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
 from zo.optim.config import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
@@ -89,19 +89,23 @@ class Session:
         }
         train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
+        if evaluates_by is not scorer:
+            evaluates_by.check([*validation, *test])
         evaluator: Evaluator = evaluates_by
-        if evaluator is not scorer:
-            evaluator.check([*validation, *test])
-        if isinstance(how := cfg.optimizer, ICLConfig):
-            shown = Demonstrations(train, how.k, cfg.seed, how.separator, loaded.tokenizer)
-            validation, test = shown.before(validation, scorer), shown.before(test, scorer)
-        elif isinstance(how, LinearProbeConfig):
-            evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
+        how = cfg.optimizer
+        if isinstance(how, ICLConfig | LinearProbeConfig):
+            if not isinstance(scorer, CandidateScorer):
+                raise TaskError(f"optimizer={how.name}: needs a task with candidates")
+            if isinstance(how, ICLConfig):
+                shown = Demonstrations(train, how.k, cfg.seed, how.separator, loaded.tokenizer)
+                validation, test = shown.before(validation, scorer), shown.before(test, scorer)
+            else:
+                evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
         notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
         if found:
-            sizes = ", ".join(f"{len(examples)} {name}" for name, examples in encoded.items())
-            shown = preview(task, splits.train, train, loaded.tokenizer)
-            notes = [*found, f"{sizes} examples", *shown, *notes]
+            sizes = ", ".join(f"{len(of)} {name}" for name, of in encoded.items())
+            first = preview(task, splits.train, train, loaded.tokenizer)
+            notes = [*found, f"{sizes} examples", *first, *notes]
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
         read = {split: digest_examples(of) for split, of in vars(splits).items()}

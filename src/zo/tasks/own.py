@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +88,13 @@ def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
     label = task.label or _find(rows, "label", "the true label")
     text = _template(task.text or task.prompt or _find(rows, "text", "the text", but=label))
     labels, words = _labels(task, rows, label)
-    given = {"label": label, "labels": task.labels or labels, "candidates": task.candidates}
+    given: dict[str, Any] = {"label": label, "labels": task.labels or labels}
+    given["candidates"] = task.candidates
     if task.candidates is None:
         given["candidates"] = [" " + _escaped(word) for word in words]
-    if len(given["candidates"]) != len(given["labels"]):  # type: ignore[arg-type]
+    if len(given["candidates"]) != len(given["labels"]):
         raise TaskError(
-            f"task.candidates: {len(given['candidates'])} given, but the label {label!r} has"  # type: ignore[arg-type]
+            f"task.candidates: {len(given['candidates'])} given, but the label {label!r} has"
             f" {len(labels)} values: {', '.join(map(repr, labels[:SHOWN]))}"
         )
     if task.prompt is None:
@@ -103,8 +104,8 @@ def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
     if task.label_words is None:
         given["label_words"] = [
             w.replace("{{", "{").replace("}}", "}") for w in given["candidates"]
-        ]  # type: ignore[union-attr]
-    return replace(task, text=None, **given)  # type: ignore[arg-type]
+        ]
+    return replace(task, text=None, **given)
 
 
 def _labels(task: TaskConfig, rows: datasets.Dataset, label: str) -> tuple[list[Any], list[str]]:
@@ -187,7 +188,7 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _duplicates(rows: datasets.Dataset, numbers: Sequence[int]) -> list[str]:
+def _duplicates(rows: datasets.Dataset, numbers: Iterable[int]) -> list[str]:
     """Returns a sentence if a column of identifiers has one twice: a row may then train and test."""
     for column in rows.column_names:
         if column.lower() in IDENTIFIERS:
@@ -198,6 +199,6 @@ def _duplicates(rows: datasets.Dataset, numbers: Sequence[int]) -> list[str]:
                 count = sum(n - 1 for n in twice.values())
                 return [
                     f"task.path: {count} rows have the {column} of another one (the first is {values[first]!r} in row"
-                    f" {int(numbers[first])}, counted from 0); all are used, take copies out of the file"
+                    f" {int(list(numbers)[first])}, counted from 0); all are used, take copies out of the file"
                 ]
     return []
