@@ -75,11 +75,11 @@ def test_a_probe_finds_what_the_last_states_know():
     scorer = CandidateScorer(opt(), pad_id=1)
     probe = LinearProbe(scorer, examples[:30], 1.0, 200)
     found = probe.evaluate(examples[30:], 200)
-    assert found.accuracy == 1.0
+    assert found.value == 1.0
     assert found.predictions == [e.label for e in examples[30:]]
     assert 0 < found.loss < 0.3
     wrong = [Encoded(e.prompt_ids, e.candidate_ids, 1 - e.label) for e in examples[30:]]
-    assert probe.evaluate(wrong, 200).accuracy == 0.0
+    assert probe.evaluate(wrong, 200).value == 0.0
 
 
 def test_features_are_the_last_states_in_the_order_of_the_examples():

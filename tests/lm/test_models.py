@@ -228,7 +228,7 @@ KINDS = {
             T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, vocab_size=VOCABULARY)
         ),
         "decoder",
-        "T5ForConditionalGeneration is an encoder-decoder model",
+        "use model.kind=encoder-decoder",
     ),
     "attention": (
         lambda: BloomForCausalLM(

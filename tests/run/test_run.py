@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run import loop
 from zo.run.runner import run
@@ -203,13 +204,13 @@ def test_a_weight_that_is_not_finite_is_a_collapse_at_the_next_evaluation(make_r
 def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(
     make_run, monkeypatch, split, calls
 ):
-    evaluate, count = loop.CandidateScorer.evaluate, itertools.count(1)
+    evaluate, count = CandidateScorer.evaluate, itertools.count(1)
 
     def overflowing(*arguments):
         found = evaluate(*arguments)
         return replace(found, loss=float("nan")) if next(count) == calls else found
 
-    monkeypatch.setattr(loop.CandidateScorer, "evaluate", overflowing)
+    monkeypatch.setattr(CandidateScorer, "evaluate", overflowing)
     summary = run(make_run("optimizer=mezo"))
     assert summary["run/collapse_what"] == f"{split} loss is nan at step 2"
     assert (summary["run/collapse_step"], summary["run/steps"]) == (2, 2)
