@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,25 @@ def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, monkey
     message = sentence(ModelConfig(name="t", path=path))
     assert "there is no file or directory" in message
     assert "~" not in message
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(tmp_path / "t")
+    assert load(ModelConfig(name="t", path="~/t"), torch.float32, "cpu").model.config.vocab_size
+
+
+def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://192.0.2.1")  # nobody has it
+    monkeypatch.setattr(hub, "SECONDS", 0.5)
+    hub.answers.cache_clear()
+    start = time.monotonic()
+    message = sentence(ModelConfig(name="t", path="nobody/nothing"))
+    assert time.monotonic() - start < 10
+    assert (
+        "(http://192.0.2.1 does not answer within 0.5 s, and its cache here has no copy)" in message
+    )
+    hub.answers.cache_clear()
 
 
 def masked(tmp_path, model=None):

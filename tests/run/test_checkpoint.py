@@ -1,16 +1,21 @@
 """Checkpoints: whole or not loaded, two of them, and every method goes on from one bit for bit."""
 
+import os
 import random
 import shutil
+import tracemalloc
 from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.profiler import profile
 
 from tests.support.damage import flip_bit, truncate
 from tests.support.toy import Toy
 from zo.optim import OPTIMIZERS
 from zo.run import atomic, checkpoint
+from zo.weights.space import ParameterSpace
 
 RUN_ID = "mezo-0123456789ab"
 TRAINING = [name for name, method in OPTIMIZERS.items() if method.config.trains]
@@ -110,6 +115,27 @@ def test_a_foreign_or_incomplete_one_is_passed_over_with_a_message(saved, change
     assert why in capsys.readouterr().err
 
 
+def test_one_of_another_model_is_passed_over(saved, capsys):
+    run, _ = saved
+    other = Toy(rows=6)
+    was = other.bits()
+    assert newest(run, other)[0] == 0
+    assert other.bits() == was
+    assert capsys.readouterr().err.count("is of another model; going back") == 2
+
+
+def test_one_that_does_not_fit_gives_its_room_back(saved, monkeypatch):
+    run, bits = saved
+    toy = Toy().steps(6)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            checkpoint.save(run, RUN_ID, toy.optimizer)
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000004"]
+    assert newest(run)[1].bits() == bits[4]
+
+
 def test_leftovers_are_no_checkpoints_and_are_removed(saved):
     run, _ = saved
     (run / "checkpoints" / "step-00000006.partial").mkdir()
@@ -118,3 +144,61 @@ def test_leftovers_are_no_checkpoints_and_are_removed(saved):
     checkpoint.remove_partial(run)
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert names == {"step-00000002", "step-00000004", "step-old"}
+
+
+def test_later_ones_stay_until_a_new_one_is_whole(saved):
+    """As after rows were lost."""
+    run, _ = saved
+    toy = Toy().steps(3)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            checkpoint.save(run, RUN_ID, toy.optimizer)
+    assert checkpoint.steps(run) == [2, 4]
+    checkpoint.save(run, RUN_ID, toy.optimizer)
+    assert checkpoint.steps(run) == [2, 3]
+    assert newest(run)[0] == 3
+
+
+def test_all_go_but_the_one_that_is_kept(saved):
+    run, _ = saved
+    checkpoint.remove(run, keep=2)
+    assert checkpoint.steps(run) == [2]
+    checkpoint.remove(run)
+    assert not (run / "checkpoints").exists()
+
+
+def test_its_files_are_safetensors(tmp_path):
+    toy = Toy("mezo_adam", torch.bfloat16).steps(1)
+    checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+    place = tmp_path / "checkpoints" / "step-00000001"
+    weights = load_file(place / checkpoint.WEIGHTS)
+    assert sorted(weights) == ["b", "w"]
+    assert torch.equal(weights["w"], toy.params.tensors[0])
+    assert len(load_file(place / checkpoint.STATE)) == 4
+
+
+def test_saving_copies_no_tensor(tmp_path):
+    """Of 24 MB in 24 tensors: the most that is allocated at once."""
+    theta = [torch.randn(256, 1024) for _ in range(8)]
+    named = [(f"w{i}", t) for i, t in enumerate(theta)]
+    method = OPTIMIZERS["mezo_adam"]
+    optimizer = method.optimizer(ParameterSpace(named), method.config(), lr=1e-3, seed=0)
+    optimizer.step_index = 1
+    tracemalloc.start()
+    with profile(profile_memory=True) as saving:
+        checkpoint.save(tmp_path, RUN_ID, optimizer)
+    python_peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert allocated(saving) < 1e6
+    assert python_peak < 1e6
+
+
+def allocated(profiled) -> int:
+    """The most bytes of tensors at once."""
+    total = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            most = max(most, total)
+    return most

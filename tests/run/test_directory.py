@@ -1,9 +1,14 @@
 """A run's identity: frozen at its first start, compared at every later one."""
 
+import os
+import subprocess
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
 from zo.run.__main__ import main
-from zo.run.directory import DirectoryError, directory_of, freeze
+from zo.run.directory import DirectoryError, directory_of, freeze, load
 from zo.run.runner import run
 
 
@@ -25,7 +30,17 @@ def test_an_edited_configuration_is_refused_with_its_key(make_run):
     assert freeze(cfg) == path.parent
 
 
-@pytest.mark.parametrize("text", ["a: [", "steps: 4"])
+def test_an_edited_run_does_not_go_on_by_itself_either(make_run, capsys):
+    directory = freeze(make_run("optimizer=mezo"))
+    path = directory / "config.yaml"
+    path.write_text(path.read_text().replace("batch_size: 16", "batch_size: 8"))
+    assert main([str(directory)]) == 2
+    said = capsys.readouterr().err
+    assert f"but its directory is named {directory.name}; undo the change of the file" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "steps: 4", "\x00"])
 def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, text):
     cfg = make_run("optimizer=mezo")
     path = freeze(cfg) / "config.yaml"
@@ -50,3 +65,65 @@ def test_another_override_is_another_run_and_where_it_runs_is_not(make_run):
     assert directory_of(same) == directory_of(cfg)
     freeze(cfg)
     assert freeze(same) == directory_of(cfg)
+
+
+def test_a_run_that_was_begun_anew_is_gone_on_with_all_the_same(make_run):
+    """resume=false is for the command that says it, not for what continues the run after it was killed."""
+    assert load(freeze(make_run("optimizer=mezo", "resume=false"))).resume
+
+
+def test_a_run_without_a_configuration_is_refused_in_a_sentence(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said == f"{tmp_path}/config.yaml: No such file or directory; a run's directory is wanted\n"
+    )
+
+
+def test_many_processes_may_freeze_one_run_at_once(make_run):
+    cfg = make_run("optimizer=mezo")
+    with ProcessPoolExecutor(4, mp_context=get_context("fork")) as processes:
+        made = list(processes.map(freeze, [cfg] * 24))
+    assert set(made) == {directory_of(cfg)}
+    assert {path.name for path in made[0].iterdir()} == {"config.yaml", "inputs.json"}
+    assert load(made[0]).optimizer == cfg.optimizer
+
+
+@pytest.fixture
+def read_only():
+    """Returns a function that makes a directory impossible to write, also for root."""
+    mounted = []
+
+    def make(directory):
+        for options in (["--bind", directory, directory], ["-o", "remount,bind,ro", directory]):
+            done = subprocess.run(["mount", *map(str, options)], capture_output=True, text=True)
+            if done.returncode != 0:
+                pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+            mounted.append(directory)
+
+    yield make
+    for directory in set(mounted):
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_where_nothing_can_be_written_a_run_is_refused_in_a_sentence(make_run, read_only, capsys):
+    cfg = make_run("optimizer=mezo")
+    read_only(freeze(cfg))
+    assert main([str(directory_of(cfg))]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{directory_of(cfg)}/lock: Read-only file system\n"
+
+
+def test_where_nothing_can_be_written_a_finished_run_is_there(make_run, read_only, capsys):
+    cfg = make_run("optimizer=zero_shot", "lr=null")
+    summary = run(cfg)
+    read_only(directory_of(cfg))
+    assert run(cfg) == summary
+    assert "finished before: test " in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_may_not_be_written_is_refused_in_a_sentence(make_run, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(DirectoryError, match="Permission denied; out= chooses another"):
+        run(make_run("optimizer=mezo"))

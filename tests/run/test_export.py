@@ -1,20 +1,25 @@
 """Exports: the model of a step as transformers loads it, which answers as the run did."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
 from zo.lm.scoring import CandidateScorer
 from zo.run import checkpoint
+from zo.run.assembly import Assembly
 from zo.run.loop import Session
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
 from zo.run.runner import run
+
+REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"
 
 
 def directory_of(cfg) -> Path:
@@ -62,6 +67,22 @@ def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path
     assert checkpoint.steps(directory) == [summary["best/step"]] * cfg.checkpoint.keep_best
 
 
+def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(make_run, tmp_path):
+    cfg = make_run("optimizer=mezo")
+    run(cfg)
+    moved = tmp_path / "elsewhere" / directory_of(cfg).name
+    moved.parent.mkdir()
+    directory_of(cfg).rename(moved)
+    model = exported(moved, tmp_path / "weights", "--step", "0")
+    assembly = Assembly.of(cfg)
+    assert torch.equal(
+        model.lm_head.weight, assembly.params.tensors[assembly.params.names.index(TIED)]
+    )
+
+
+TIED = "model.decoder.embed_tokens.weight"
+
+
 def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsys):
     cfg = make_run("optimizer=sgd")
     run(cfg)
@@ -87,11 +108,12 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         assert not out.exists()
 
 
-def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path):
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep_best):
     """The run never reaches the end of LOZO's interval."""
     cfg = make_run(
         *("optimizer=lozo", "precision.restore=factors", "lr=1e-3", "eval_every=1"),
-        "checkpoint.keep_best=true",
+        f"checkpoint.keep_best={keep_best}",
     )
     summary = run(cfg)
     assert summary["best/step"] > 0
@@ -112,7 +134,55 @@ def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path):
     assert "".join(map(str, found.predictions)) == summary["best/test_predictions"]
 
 
+def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, tmp_path):
+    base = shutil.copytree(REVIEWS_TINY, tmp_path / "base")
+    settings = json.loads((base / "config.json").read_text())
+    settings |= {"use_cache": True, "mine": 1}
+    settings.pop("bos_token_id")
+    (base / "config.json").write_text(json.dumps(settings))
+    (base / "generation_config.json").unlink(missing_ok=True)
+    cfg = make_run("optimizer=mezo", "steps=1", f"model.path={base}", "precision=bf16")
+    run(cfg)
+    out = tmp_path / "weights"
+    before = os.umask(0o027)
+    try:
+        model = exported(directory_of(cfg), out, "--step", "1")
+    finally:
+        os.umask(before)
+    dtype = "dtype" if "dtype" in settings else "torch_dtype"
+    assert json.loads((out / "config.json").read_text()) == {**settings, dtype: "bfloat16"}
+    assert model.dtype == torch.bfloat16
+    assert not (out / "generation_config.json").exists()
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o640}
+
+
 FULL = "No space left on device"
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(28, FULL),
+        SafetensorError(f"Error while serializing: I/O error: {FULL} (os error 28)"),
+        Exception(f"{FULL} (os error 28)"),  # as tokenizers raises it
+    ],
+    ids=["python", "safetensors", "tokenizers"],
+)
+def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypatch, capsys, full):
+    cfg = make_run("optimizer=mezo", "steps=1")
+    run(cfg)
+    monkeypatch.setattr(
+        "transformers.PreTrainedTokenizerBase.save_pretrained",
+        lambda *_, **__: (_ for _ in ()).throw(full),
+    )
+    out = tmp_path / "there" / "weights"
+    out.mkdir(parents=True)
+    capsys.readouterr()
+    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{out}: {FULL}; nothing is left of the export\n"
+    assert [*out.parent.iterdir()] == [out]
+    assert [*out.iterdir()] == []
 
 
 @pytest.mark.process
@@ -127,3 +197,15 @@ def test_an_export_on_a_full_disk_is_one_sentence(make_run, small_disk, tmp_path
     assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
     assert capsys.readouterr().err == f"{out}: {FULL}; nothing is left of the export\n"
     assert [*small_disk.place.iterdir()] == []
+
+
+def test_a_finished_run_without_rows_is_refused_in_a_sentence(make_run, tmp_path, capsys):
+    cfg = make_run("optimizer=mezo", "steps=1")
+    run(cfg)
+    (directory_of(cfg) / "metrics.jsonl").unlink()
+    capsys.readouterr()
+    out = str(tmp_path / "weights")
+    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "metrics.jsonl: no step of mezo that can be replayed" in said
+    assert len(said.splitlines()) == 1

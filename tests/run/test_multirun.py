@@ -7,6 +7,7 @@ import pytest
 
 from zo.run import loop
 from zo.run.multirun import Multirun, differences
+from zo.run.runner import run
 from zo.run.signals import INTERRUPTED
 
 NO_FILE = "task.data_files.train=/no/such/file.csv"
@@ -26,6 +27,20 @@ def test_a_run_that_cannot_be_made_ends_no_other(make_run, capsys):
     assert "Traceback" not in shown.err
 
 
+def test_a_defect_ends_no_other(make_run, monkeypatch, capsys):
+    made, seen = loop._step, []
+
+    def step(session, *rest):
+        seen.append(session)
+        return 1 / 0 if len(seen) == 1 else made(session, *rest)
+
+    monkeypatch.setattr(loop, "_step", step)
+    runs = [make_run("seed=0"), make_run("seed=1")]
+    assert Multirun.of(runs).run() == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "failed: run 1 of 2: seed=0: ZeroDivisionError: division by zero"
+
+
 def test_the_table_has_a_row_per_run_and_says_where_it_is(make_run, tmp_path, capsys):
     runs = [make_run("optimizer.k=1"), make_run("optimizer.k=2")]
     multirun = Multirun.of(runs)
@@ -39,6 +54,11 @@ def test_the_table_has_a_row_per_run_and_says_where_it_is(make_run, tmp_path, ca
     assert f"{test:.1%}" in rows[1]
     directories = {path.name for path in (tmp_path / "out").glob("bszo-*")}
     assert {row.split()[-1] for row in rows[:2]} == directories
+
+
+def test_a_cell_that_repeats_a_run_is_left_out(make_run):
+    runs = [make_run("optimizer=zero_shot", f"lr_index={i}", "lr=null") for i in (0, 1, 2)]
+    assert len(Multirun.of(runs).runs) == 1
 
 
 @pytest.mark.process
@@ -74,8 +94,17 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, monkeypatch, ca
             ["precision.restore=merged", "precision.restore=snapshot"],
             [{"restore": "merged"}, {"restore": "snapshot"}],
         ),
+        (["lr=1e-3", "lr=1e-4"], [{"lr": "0.001"}, {"lr": "0.0001"}]),
+        (["precision=fp32", "precision=bf16"], [{"precision": "fp32"}, {"precision": "bf16"}]),
         (["seed=0", "seed=0"], [{}, {}]),
     ],
 )
 def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, expected):
     assert differences([make_run(override) for override in grid]) == expected
+
+
+def test_a_single_run_is_named_by_its_title(make_run, capsys):
+    cfg = make_run("optimizer=mezo")
+    run(cfg)
+    assert Multirun.of([cfg]).run() == 0
+    assert capsys.readouterr().out.count("1 of 1 run ended, 0 failed") == 1

@@ -4,6 +4,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -30,9 +31,64 @@ def test_a_signal_is_heeded_only_where_it_is_asked_for(number):
     assert signal.getsignal(number) == before
 
 
+def test_it_passes_through_what_catches_exceptions():
+    with pytest.raises(SystemExit), requests() as asked:
+        send(signal.SIGTERM)
+        try:
+            asked.heed()
+        except Exception:
+            pytest.fail("caught")
+
+
 def test_a_second_ctrl_c_does_not_wait(capsys):
     with pytest.raises(KeyboardInterrupt), requests():
         send(signal.SIGINT)
         assert "Ctrl-C again does not wait" in capsys.readouterr().err
         send(signal.SIGINT)
         pytest.fail("it waited")
+
+
+@pytest.fixture
+def submitit():
+    """A handler for SIGUSR2 that was there before, and the list of its calls."""
+    calls: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: calls.append(number))
+    yield calls
+    signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_handler_that_was_there_is_called_once_the_run_has_stopped(submitit):
+    with pytest.raises(Interrupted), requests() as asked:
+        send(signal.SIGUSR2)
+        assert submitit == []
+        asked.heed()
+    assert submitit == [signal.SIGUSR2]
+    send(signal.SIGUSR2)
+    assert submitit == [signal.SIGUSR2] * 2, "and is there again"
+
+
+def test_a_handler_that_was_there_is_not_called_for_another_signal(submitit):
+    with pytest.raises(Interrupted), requests() as asked:
+        send(signal.SIGTERM)
+        asked.heed()
+    assert submitit == []
+
+
+def test_a_run_that_ends_before_it_heeds_is_simply_over(submitit):
+    with requests():
+        send(signal.SIGUSR2)
+    assert submitit == []
+
+
+def test_outside_the_main_thread_there_are_no_requests():
+    heard = []
+
+    def listen() -> None:
+        with requests() as asked:
+            asked.heed()
+            heard.append("nothing")
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert heard == ["nothing"]
