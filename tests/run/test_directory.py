@@ -48,6 +48,7 @@ def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, tex
     assert main([str(path.parent)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"{path} is not a run's configuration: ")
+    assert "NoneType" not in said
     assert said.endswith(
         "; remove this file and repeat the run's command, which writes it anew and keeps the steps\n"
     )

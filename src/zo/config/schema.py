@@ -286,6 +286,10 @@ def from_plain(given: Any) -> RunConfig:
     Raises:
         ConfigError: If it is none; every key that is missing, unknown or out of range is named.
     """
+    sections = given if isinstance(given, dict) else {}
+    for group in ("task", "optimizer"):
+        if not isinstance(sections.get(group), dict):
+            raise ConfigError([Problem(group, sections.get(group), "must be the group's settings")])
     try:
         typed = OmegaConf.structured(RunConfig)
         if LABEL in given["task"]:
