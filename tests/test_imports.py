@@ -57,7 +57,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["optimizer=mezzo"], 2, "must be one of adam, bszo"),
+        (["optimizer=mezzo"], 2, "must be one of adam, adamezo, bszo"),
         (["model.path=/no/such"], 2, "model.path: there is no file or directory /no/such"),
         (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 2 runs ended, 2 failed"),
         (["--cfg", "job"], 0, "name: bszo"),

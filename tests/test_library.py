@@ -266,4 +266,4 @@ def test_a_record_is_explained_and_its_replay_is_not_the_commands(tmp_path, caps
 def test_import_zo_alone_imports_nothing_else():
     code = "import sys, zo; print([m for m in ('torch', 'numpy', 'hydra') if m in sys.modules], dir(zo))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("[] ['BSZO', 'BSZOB',"), done.stderr
+    assert done.stdout.startswith("[] ['AdaMeZO', 'BSZO', 'BSZOB',"), done.stderr

@@ -14,13 +14,14 @@ from zo.run.directory import freeze
 from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
 from zo.run.tracking import read_status
+from zo.tasks.measures import LOSS
 
 pytestmark = pytest.mark.process
 
 STEPS, EVAL_EVERY = 6, 2
 ROWS = [
     {"step": step, "train/losses": [1 / step, 2 / step]}
-    | ({} if step % EVAL_EVERY else {"eval/val_accuracy": 0.5})
+    | ({} if step % EVAL_EVERY else {LOSS: 0.5})
     for step in range(1, STEPS + 1)
 ]
 
