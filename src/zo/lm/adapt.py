@@ -56,7 +56,7 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
         devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.manual_seed(seed)
+            torch.manual_seed(seed)  # peft draws from the global state, which the fork puts back
             loaded = _with_peft(loaded, cfg)
     else:
         _train_only(loaded.model, cfg)

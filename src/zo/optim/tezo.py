@@ -96,12 +96,8 @@ class TeZO(LOZO):
         if self.config.variant == "sgd":
             super().apply(record)
             return
-        (c,), z, beta1, beta2 = (
-            record,
-            self.direction_at(self.step_index),
-            self.config.beta1,
-            self.config.beta2,
-        )
+        (c,), z = record, self.direction_at(self.step_index)
+        beta1, beta2 = self.config.beta1, self.config.beta2
         a, tensors = self.state["tau_a"], self.params.tensors
         tau = [z.coefficients(i, p) for i, p in enumerate(tensors)]
         for a_p, tau_p in zip(a, tau, strict=True):

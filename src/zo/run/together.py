@@ -104,8 +104,7 @@ def check_loaded(
         raise ProcessesError(
             f"optimizer={cfg.optimizer.name}: backpropagation runs in one process; start it without torchrun"
         )
-    together = optimizer.params.policy.measures_together
-    passes = 1 if together else optimizer.forwards_per_step
+    together, passes = optimizer.params.policy.measures_together, _passes(optimizer)
     shards = cfg.distributed.shards
     if processes.world > passes * shards:
         why = "restore=factors measures all points in one pass" if together else cfg.optimizer.name
@@ -115,14 +114,17 @@ def check_loaded(
         )
 
 
+def _passes(optimizer: ZOOptimizer) -> int:
+    """Returns the forward passes of a step over one shard."""
+    together = optimizer.params.policy.measures_together
+    return 1 if together else optimizer.forwards_per_step
+
+
 def notes(processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
     if processes.world == 1 or cfg.steps == 0:
         return
-    shards = cfg.distributed.shards
-    passes = shards * (
-        1 if optimizer.params.policy.measures_together else optimizer.forwards_per_step
-    )
+    passes = cfg.distributed.shards * _passes(optimizer)
     turns = -(-passes // processes.world)
     yield f"{processes.world} processes divide {passes} forward passes per step"
     if passes % processes.world:

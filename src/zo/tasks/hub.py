@@ -50,9 +50,7 @@ def answers() -> bool:
     def ask() -> None:
         try:
             found.append(get_session().head(constants.ENDPOINT, timeout=SECONDS))
-        except (
-            Exception
-        ):  # no name, no route, no certificate: whatever it is, the hub is out of reach
+        except Exception:  # no name, no route, no certificate: the hub is out of reach
             return
 
     thread = threading.Thread(target=ask, daemon=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,8 +39,8 @@ def at_least_float32(t: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """z ~ N(0, I): every entry an independent standard normal.
+class FullSize:
+    """An independent value per weight, drawn from a key.
 
     Attributes:
         key: See `NoiseKey`.
@@ -50,43 +50,37 @@ class Gaussian:
     key: NoiseKey
     engine: Engine = TORCH
 
+    draw: ClassVar[str]
+    """The engine's method that fills a tensor."""
+
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Returns z's part for tensor `i`, float32."""
+        """Returns the part for tensor `i`, float32."""
+        draw = getattr(self.engine, self.draw)
         if rows is not None and isinstance(self.engine, PhiloxEngine):
-            return self.engine.normal_(_rows_of(p, rows), self.key, i, rows=rows)
+            drawn: Tensor = draw(_rows_of(p, rows), self.key, i, rows=rows)
+            return drawn
         out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
-        self.engine.normal_(out, self.key, i)
+        draw(out, self.key, i)
         return out if rows is None else out[rows]
 
 
-@dataclass(frozen=True)
-class Rademacher:
+class Gaussian(FullSize):
+    """z ~ N(0, I): every entry an independent standard normal."""
+
+    draw = "normal_"
+
+
+class Rademacher(FullSize):
     """Random signs: every entry +1 or −1, independent, with probability ½ each.
 
     Mean and covariance are those of `Gaussian`. A pass that draws one bit per entry costs little more than reading
     and writing the tensor.
-
-    Attributes:
-        key: See `NoiseKey`.
-        engine: What draws.
     """
 
-    key: NoiseKey
-    engine: Engine = TORCH
-
-    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Returns the signs of tensor `i`, float32."""
-        if rows is not None and isinstance(self.engine, PhiloxEngine):
-            return self.engine.rademacher_(_rows_of(p, rows), self.key, i, rows=rows)
-        out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
-        self.engine.rademacher_(out, self.key, i)
-        return out if rows is None else out[rows]
+    draw = "rademacher_"
 
 
-FULL_SIZE: dict[str, type[Gaussian] | type[Rademacher]] = {
-    "gaussian": Gaussian,
-    "rademacher": Rademacher,
-}
+FULL_SIZE: dict[str, type[FullSize]] = {"gaussian": Gaussian, "rademacher": Rademacher}
 """Directions with an independent value per weight, by the name in a method's setting `directions`."""
 
 
@@ -215,7 +209,7 @@ def fused(terms: Terms, p: Tensor) -> Fused | None:
     scales = dict[int, Sequence[Tensor] | None]()
     for c, z in terms:
         h, z = (z.h, z.z) if isinstance(z, Preconditioned) else (None, z)
-        if not isinstance(z, (Gaussian, Rademacher)):
+        if not isinstance(z, FullSize):
             return None
         keyed.append((c, z.key))
         kinds.add((z.engine, type(z)))
