@@ -375,6 +375,17 @@ def test_id_holds_the_adapter_and_nothing_of_it_without_one(tmp_path):
     assert id_of(*base, "adapter=lora", f"adapter.path={tmp_path / 'moved'}") == ids[-1]
 
 
+@pytest.mark.parametrize(
+    ("method", "steps"), [("mezo", 360), ("bszo", 240), ("fzoo", 80), ("adam", 240)]
+)
+def test_a_budget_of_forward_passes_is_turned_into_the_methods_steps(method, steps):
+    counted = ("budget=forward_passes", "steps=720", "eval_every=180")
+    run = the_run(f"optimizer={method}", *counted)
+    assert (run.steps, run.eval_every) == (steps, steps // 4)
+    typed = the_run(f"optimizer={method}", f"steps={steps}", f"eval_every={steps // 4}")
+    assert identity.run_id(run) == identity.run_id(typed)
+
+
 def test_id_is_the_same_however_the_learning_rate_was_given():
     lr = the_run("lr_index=2").lr
     assert id_of("lr_index=2") == id_of(f"lr={lr}")

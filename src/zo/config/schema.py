@@ -30,6 +30,8 @@ NOT_SCIENTIFIC = (
 LABEL = "label_field"
 """What `task.label` is called in the files of earlier runs, and in the identity of every run."""
 
+BUDGETS = ("steps", "forward_passes")
+
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 LEAST = dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
@@ -89,6 +91,8 @@ class RunConfig:
         steps: Optimizer steps at most; 0 only evaluates.
         batch_size: Training examples per step.
         eval_every: Steps between evaluations.
+        budget: What `steps` and `eval_every` count: `steps`, or `forward_passes`, of which a method's step makes
+            several, a backward pass counting as two. A checked run has them in steps.
         patience: Stop after this many evaluations without a better validation accuracy; None never stops early.
         eval_tokens: Tokens, padding included, of one evaluation batch. Not part of a run's identity.
         out: Directory of all runs. Not part of a run's identity.
@@ -112,6 +116,7 @@ class RunConfig:
     steps: int = 20_000
     batch_size: int = 16
     eval_every: int = 500
+    budget: str = "steps"
     patience: int | None = 8
     eval_tokens: int = 16_384
     out: str = "out"
@@ -193,6 +198,7 @@ def checked(run: RunConfig) -> RunConfig:
     follow_path(run.model, run.task)
     _take_eps(run)
     problems = [*_unknown_problems(run), *_problems(run)]
+    _count_in_steps(run)
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in problems):
             problems += _resolve_lr(run)
@@ -203,12 +209,22 @@ def checked(run: RunConfig) -> RunConfig:
     return run
 
 
+def _count_in_steps(run: RunConfig) -> None:
+    """Turns `steps` and `eval_every` into steps where they count forward passes."""
+    passes = run.optimizer.passes_per_step
+    if run.budget == "forward_passes" and passes > 0:
+        run.steps //= passes
+        run.eval_every = max(run.eval_every // passes, 1)
+    run.budget = "steps"
+
+
 def scientific(run: RunConfig) -> dict[str, Any]:
     """Returns a run's settings as plain nested data, without those of output, device and logging.
 
     W&B shows them. `zo.config.identity.identity` says which of them make another run.
     """
     plain = asdict(run)
+    del plain["budget"]
     for key in NOT_SCIENTIFIC:
         del plain[key]
     shards = plain.pop("distributed")["shards"]
@@ -374,6 +390,8 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)
     yield from _shard_problems(run)
+    if run.budget not in BUDGETS:
+        yield Problem("budget", run.budget, f"must be one of {', '.join(BUDGETS)}")
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")

@@ -31,11 +31,6 @@ class Backprop(ZOOptimizer):
     def make(self, groups: list[dict[str, Any]], config: Any, lr: float) -> torch.optim.Optimizer:
         """Returns torch's optimizer of the parameter groups."""
 
-    @property
-    def forwards_per_step(self) -> int:
-        """Always 1; the backward pass is not counted."""
-        return 1
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Computes loss and gradient at θ."""
         assert isinstance(loss_fn, DifferentiableLoss)

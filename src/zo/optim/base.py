@@ -166,9 +166,9 @@ class ZOOptimizer(ABC):
         return bool(self.config.replays)
 
     @property
-    @abstractmethod
     def forwards_per_step(self) -> int:
         """Forward passes of one step."""
+        return int(self.config.forwards_per_step)
 
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:

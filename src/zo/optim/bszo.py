@@ -51,12 +51,6 @@ class BSZO(ZOOptimizer):
         self.noise_std_start = auto if config.noise_std is None else config.noise_std
         self.numbers["noise_var"] = self.noise_std_start**2  # the running σ_e², without the floor
 
-    @property
-    def forwards_per_step(self) -> int:
-        """1 + measurements that are made; two-sided 2 per measurement."""
-        measured = self.k if self._cached else self.m
-        return 2 * measured if self.config.two_sided else 1 + measured
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slopes along the axes and where Σ is widest, and filters them into μ."""
         posterior = Posterior(self.k, self.prior_std)
@@ -113,11 +107,6 @@ class BSZO(ZOOptimizer):
     def noise_var(self) -> float:
         """The running σ_e², without the floor."""
         return cast(float, self.numbers["noise_var"])
-
-    @property
-    def _cached(self) -> bool:
-        """Whether measurements beyond the k-th are looked up."""
-        return self.config.reuse_probes and self.config.adaptive_sampling
 
     def _sampling_direction(
         self, extra: bool, tau: int, posterior: Posterior

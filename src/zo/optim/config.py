@@ -39,6 +39,16 @@ class MethodConfig:
     """Whether a direction depends on θ itself, so that a probe has to know θ."""
 
     @property
+    def forwards_per_step(self) -> int:
+        """Forward passes of a step; 0 of a baseline that makes none."""
+        return 0
+
+    @property
+    def passes_per_step(self) -> int:
+        """Forward passes of a step, in which a backward pass counts as two."""
+        return self.forwards_per_step + (0 if self.replays else 2)
+
+    @property
     def low_rank(self) -> bool:
         """Whether all moves are along directions of low rank whose right factor is kept: `restore=factors` needs it."""
         return False
@@ -108,6 +118,11 @@ class MeZOConfig(ZerothOrderConfig):
     weight_decay: float = 0.0
     directions: str = "gaussian"
 
+    @property
+    def forwards_per_step(self) -> int:
+        """Two per direction, or one and one at θ."""
+        return 2 * self.n if self.two_sided else 1 + self.n
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return super().problems() + failed(
@@ -171,6 +186,11 @@ class HiZOOConfig(ZerothOrderConfig):
     state_dtype: str = "param"
     weight_decay: float = 0.0
     directions: str = "gaussian"
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 3."""
+        return 3
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -269,6 +289,17 @@ class BSZOConfig(ZerothOrderConfig):
     weight_decay: float = 0.0
     directions: str = "gaussian"
 
+    @property
+    def cached(self) -> bool:
+        """Whether measurements beyond the k-th are looked up."""
+        return self.reuse_probes and self.adaptive_sampling
+
+    @property
+    def forwards_per_step(self) -> int:
+        """1 + measurements that are made; two-sided 2 per measurement."""
+        measured = self.k if self.cached else self.k + 1 if self.m is None else self.m
+        return 2 * measured if self.two_sided else 1 + measured
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return super().problems() + failed(
@@ -314,6 +345,11 @@ class AdamConfig(MethodConfig):
 
     replays: ClassVar[bool] = False
 
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 1; the backward pass is not counted."""
+        return 1
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return failed(
@@ -340,6 +376,11 @@ class SGDConfig(MethodConfig):
     weight_decay: float = 0.0
 
     replays: ClassVar[bool] = False
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 1; the backward pass is not counted."""
+        return 1
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""

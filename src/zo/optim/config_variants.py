@@ -45,6 +45,11 @@ class ZOConservativeConfig(MeZOConfig):
     name: str = "zo_conservative"
     eps: float = 1e-3
 
+    @property
+    def forwards_per_step(self) -> int:
+        """MeZO's, and one for each of three candidates."""
+        return super().forwards_per_step + 3
+
 
 @dataclass
 class SparseMeZOConfig(MeZOConfig):

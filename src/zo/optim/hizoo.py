@@ -96,11 +96,6 @@ class HiZOO(ZOOptimizer):
         self.state["h"] = self.h
 
     @property
-    def forwards_per_step(self) -> int:
-        """Always 3."""
-        return 3
-
-    @property
     def smooth(self) -> float:
         """The current step's s."""
         if self.config.smooth_schedule == "constant":

@@ -34,11 +34,6 @@ class MeZO(ZOOptimizer):
         self.two_sided = config.two_sided
         self.n = config.n
 
-    @property
-    def forwards_per_step(self) -> int:
-        """Two per direction, or one and one at θ."""
-        return 2 * self.n if self.two_sided else 1 + self.n
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes along this step's directions."""
         along = [self.along(i) for i in range(self.n)]

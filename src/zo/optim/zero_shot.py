@@ -9,11 +9,6 @@ from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
 class ZeroShot(ZOOptimizer):
     """Leaves θ alone."""
 
-    @property
-    def forwards_per_step(self) -> int:
-        """Always 0."""
-        return 0
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Refuses: a run of this method has no steps."""
         raise RuntimeError(f"{self.config.name} makes no steps")

@@ -39,11 +39,6 @@ class _Weighted:
 class ZOConservative(MeZO):
     """θ ← θ − s η g."""
 
-    @property
-    def forwards_per_step(self) -> int:
-        """MeZO's, and one per candidate."""
-        return super().forwards_per_step + len(SIDES)
-
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes, and then the candidate steps."""
         measured = super().estimate(loss_fn)
