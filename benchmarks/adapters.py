@@ -1,10 +1,11 @@
-"""LoRA against all parameters, and over quantised weights: validation loss, time of a step, memory.
+"""LoRA against all parameters, and over quantised weights: validation loss, accuracy, time of a step, memory.
 
-    python -m benchmarks.adapters                        # SmolLM2-135M, 200 steps: hours on a CPU
-    python -m benchmarks.adapters --steps 20 --shown     # shows what has been run
+    python -m benchmarks.adapters                        # SmolLM2-135M, 200 steps: an hour of one core
+    python -m benchmarks.adapters --shown                # shows what has been run
 
 Each case is a run of train.py in a process of its own. A run that was interrupted goes on; one that has ended returns
-at once. Table and picture go to results/local/adapters.
+at once. Where a case has several learning rates, each makes PROBE steps, and the one with the least validation loss
+goes on. Quantised weights take the rate of the same case without. Table and picture go to results/local/adapters.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,18 +27,23 @@ from zo.config import command_line
 from zo.run.directory import directory_of
 from zo.run.inputs import Inputs
 from zo.run.rows import read_rows
+from zo.tasks.measures import LOSS
 
 ROOT = Path(__file__).resolve().parents[1]
 Line: TypeAlias = dict[str, Any]
+SECONDS = "seconds of a processor in steps"
+PROBE = 40
+"""Steps before a learning rate is chosen."""
+
 COMMON = (
-    *("task=rotten_tomatoes", "task.max_length=64", "patience=null", "eval_every=20"),
+    *("task=rotten_tomatoes", "task.max_length=32", "patience=null", f"eval_every={PROBE}"),
     *("precision.noise=philox", "precision.restore=streamed", "threads=1"),
     "tracking.mode=disabled",
 )
 MODELS = {
     "smollm2-135m": (
-        *("model=smollm2-135m", "batch_size=8", "task.train_size=200"),
-        *("task.validation_size=64", "task.test_size=64"),
+        *("model=smollm2-135m", "batch_size=4", "task.train_size=400"),
+        *("task.validation_size=64", "task.test_size=8"),
     ),
     "reviews-tiny": ("model=reviews-tiny", "task.validation_size=200", "task.test_size=100"),
 }
@@ -51,7 +57,7 @@ class Case:
         words: In the table and the legend.
         look: The method whose colour it has in the picture.
         overrides: Beside COMMON and the model's.
-        rates: Model -> learning rates to choose from, by the last validation loss.
+        rates: Model -> learning rates to choose from, by the validation loss after PROBE steps.
     """
 
     words: str
@@ -65,20 +71,28 @@ class Case:
         weights = [word for word in self.overrides if word.startswith("model.")]
         return ("optimizer=zero_shot", *weights)
 
+    @property
+    def probed(self) -> tuple[str, ...]:
+        """The case whose probes choose the learning rate."""
+        return tuple(word for word in self.overrides if word not in (INT8, INT4))
+
 
 LORA, MEZO, BSZO = ("adapter=lora",), ("optimizer=mezo",), ("optimizer=bszo",)
 INT8, INT4 = "model.quantization=int8", "model.quantization=int4"
-ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (3e-4,)}
-FEW = {"smollm2-135m": (1e-3,), "reviews-tiny": (3e-2,)}
-BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}
-BSZO_FEW = {"smollm2-135m": (1e-2,), "reviews-tiny": (3e-1,)}
+MEZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (3e-4,)}  # the best of sweep=study_smollm2_cpu
+MEZO_FEW = {"smollm2-135m": (3e-4, 1e-3, 3e-3), "reviews-tiny": (3e-2,)}
+BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}  # the best of sweep=study_smollm2_cpu
+BSZO_FEW = {"smollm2-135m": (3e-3, 1e-2, 3e-2), "reviews-tiny": (3e-1,)}
+SCALES = {"smollm2-135m": (1e-5,), "reviews-tiny": (1e-5,)}  # QZO's scripts
 CASES = (
-    Case("MeZO, all", "mezo", MEZO, ALL),
-    Case("MeZO, LoRA", "mezo_adam", (*MEZO, *LORA), FEW),
-    Case("MeZO, LoRA, int8", "hizoo", (*MEZO, *LORA, INT8), FEW),
-    Case("MeZO, LoRA, int4", "lozo", (*MEZO, *LORA, INT4), FEW),
+    Case("MeZO, all", "mezo", MEZO, MEZO_ALL),
+    Case("MeZO, LoRA", "mezo_adam", (*MEZO, *LORA), MEZO_FEW),
+    Case("MeZO, LoRA, int8", "hizoo", (*MEZO, *LORA, INT8), MEZO_FEW),
     Case("BSZO, all", "bszo", BSZO, BSZO_ALL),
     Case("BSZO, LoRA", "bszo_b", (*BSZO, *LORA), BSZO_FEW),
+    Case("BSZO, LoRA, int8", "fzoo", (*BSZO, *LORA, INT8), BSZO_FEW),
+    Case("MeZO, LoRA, int4", "lozo", (*MEZO, *LORA, INT4), MEZO_FEW),
+    Case("MeZO, scales, int4", "tezo", (*MEZO, "adapter=scales", INT4), SCALES),
 )
 
 
@@ -90,50 +104,79 @@ def rows_of(overrides: Sequence[str]) -> tuple[pd.DataFrame, str]:
     return pd.DataFrame(read_rows(directory)), read.get("parameters", "")
 
 
+def probing(common: Sequence[str]) -> list[str]:
+    """Returns the common overrides with the steps of a probe."""
+    return [*(word for word in common if not word.startswith("steps=")), f"steps={PROBE}"]
+
+
+def chosen(case: Case, model: str, common: Sequence[str]) -> float | None:
+    """Returns the learning rate with the least validation loss after PROBE steps; None before the probes."""
+    rates = case.rates[model]
+    if len(rates) == 1:
+        return rates[0]
+    losses = {}
+    for lr in rates:
+        rows, _ = rows_of([*probing(common), *case.probed, f"lr={lr}"])
+        if LOSS in rows:
+            losses[lr] = float(rows[LOSS].dropna().iloc[-1])
+    return min(losses, key=losses.__getitem__) if losses else None
+
+
 def line_of(case: Case, model: str, common: Sequence[str]) -> tuple[Line, pd.DataFrame] | None:
-    """Returns a line of the table and the rows behind it, at the best rate; None if nothing has been run."""
+    """Returns a line of the table and the rows behind it; None if nothing has been run."""
+    lr = chosen(case, model, common)
+    rows, trained = rows_of([*common, *case.overrides, f"lr={lr}"]) if lr else (pd.DataFrame(), "")
+    if LOSS not in rows:
+        return None
     before, _ = rows_of([*common, *case.before])
-    best: tuple[Line, pd.DataFrame] | None = None
-    for lr in case.rates[model]:
-        rows, trained = rows_of([*common, *case.overrides, f"lr={lr}"])
-        if "eval/val_loss" not in rows:
-            continue
-        rows = pd.concat([before[:1], rows]).sort_values("step")
-        losses = rows["eval/val_loss"].dropna()
-        line: Line = {
-            "case": case.words,
-            "lr": lr,
-            "trained": int(trained),
-            "steps": int(rows["step"].max()),
-            "validation loss before": float(losses.iloc[0]) if len(before) else float("nan"),
-            "validation loss after": float(losses.iloc[-1]),
-            "step (s)": float(rows["time/step_s"].median()),
-            "peak memory (GiB)": float(rows["mem/peak_gib"].max()),
-        }
-        if best is None or line["validation loss after"] < best[0]["validation loss after"]:
-            best = line, rows
-    return best
+    rows = pd.concat([before[:1], rows]).sort_values("step")
+    losses, right = rows[LOSS].dropna(), 100 * rows["eval/val_accuracy"].dropna()
+    line: Line = {
+        "case": case.words,
+        "lr": lr,
+        "trained": int(trained),
+        "steps": int(rows["step"].max()),
+        "loss before": float(losses.iloc[0]) if len(before) else float("nan"),
+        "loss after": float(losses.iloc[-1]),
+        "accuracy before (%)": float(right.iloc[0]) if len(before) else float("nan"),
+        "accuracy after (%)": float(right.iloc[-1]),
+        "step (processor s)": float(rows["time/cpu_s"].median()),
+        "peak memory (GiB)": float(rows["mem/peak_gib"][rows["step"] > 0].max()),
+    }
+    return line, rows
+
+
+def commands(model: str, common: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the overrides of what is to be run; each is made when those before it have ended."""
+    for case in CASES:
+        yield [*common, *case.before]
+        if len(rates := case.rates[model]) > 1:
+            yield [*probing(common), *case.probed, f"lr={','.join(map(str, rates))}"]
+        yield [*common, *case.overrides, f"lr={chosen(case, model, common)}"]
 
 
 def show(model: str, common: Sequence[str], directory: Path) -> None:
     """Writes table and picture of what has been run."""
     found = [(case, line_of(case, model, common)) for case in CASES]
     frame = pd.DataFrame([of[0] for _, of in found if of is not None])
+    if frame.empty:
+        print("nothing has been run yet")
+        return
     directory.mkdir(parents=True, exist_ok=True)
     lines = [list(frame.columns), ["---"] * frame.shape[1], *frame.map(_text).to_numpy()]
     shown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     (directory / f"{model}.md").write_text(shown + "\n", encoding="utf-8")
     panels = []
-    for x in ("step", "seconds of steps"):
+    for x, column in (("step", "step"), (SECONDS, "time/cpu_s")):
         series = []
         for case, of in found:
             if of is not None:
-                rows = of[1].assign(**{"seconds of steps": of[1]["time/step_s"].fillna(0).cumsum()})
-                rows = rows.dropna(subset="eval/val_loss")
-                heights = rows["eval/val_loss"].to_numpy(float)
-                series.append(
-                    Series(named(case.look, case.words), rows[x].to_numpy(float), heights)
-                )
+                rows = of[1]
+                if x == SECONDS:
+                    rows = rows.assign(**{x: rows[column].fillna(0).cumsum()})
+                rows = rows.dropna(subset=LOSS)
+                look = named(case.look, case.words)
+                series.append(Series(look, rows[x].to_numpy(float), rows[LOSS].to_numpy(float)))
         panels.append(Panel("", x, "validation loss (nats)", series))
     title = f"LoRA and quantised weights: {model} on Rotten Tomatoes"
     write(Figure(model, title, panels, columns=2), directory)
@@ -162,12 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config.register()
     common = [*COMMON, *MODELS[args.model], f"out={args.out}", f"steps={args.steps}"]
-    wanted = [list(case.before) for case in CASES]
-    for case in CASES:
-        rates = ",".join(map(str, case.rates[args.model]))
-        wanted.append([*case.overrides, f"lr={rates}"])
-    for overrides in [] if args.shown else wanted:
-        command = [sys.executable, "train.py", "-m", *common, *overrides]
+    for overrides in [] if args.shown else commands(args.model, common):
+        command = [sys.executable, "train.py", "-m", *overrides]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     show(args.model, common, args.results)

@@ -368,7 +368,7 @@ def _collapse(error: NonFiniteError, step: int) -> Summary:
 
 def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed."""
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
     perturb_before = assembly.params.seconds
     waited_before, bytes_before = processes.seconds, processes.bytes
@@ -388,6 +388,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         "train/forwards": info.forwards,
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
+        "time/cpu_s": time.process_time() - processor,
         "time/forward_s": loss_fn.seconds,
         "time/perturb_s": assembly.params.seconds - perturb_before,
         **(exchanged if processes.world > 1 else {}),
