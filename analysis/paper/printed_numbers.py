@@ -114,8 +114,10 @@ def load(directory: Path = DIRECTORY) -> Paper:
     cells = pd.concat([_table(number, directory) for number in TABLES], ignore_index=True)
     return Paper(
         cells,
-        _text(directory / "prose.csv", ("id", "location", "printed", "check", "of", "against")),
-        _text(directory / "notes.csv", ("location", "note")),
+        text_table(
+            directory / "prose.csv", ("id", "location", "printed", "check", "of", "against")
+        ),
+        text_table(directory / "notes.csv", ("location", "note")),
     )
 
 
@@ -132,7 +134,7 @@ def agrees(printed: str, exact: float) -> bool:
 
 def _table(number: int, directory: Path) -> pd.DataFrame:
     path = directory / f"table{number}.csv"
-    frame = _text(path, ("quantity", "printed"))
+    frame = text_table(path, ("quantity", "printed"))
     strangers = set(frame.columns) - {*KEYS, "printed", "bold"}
     if strangers:
         raise PaperError(f"{path}: unknown column {sorted(strangers)[0]}")
@@ -161,7 +163,7 @@ def _values(printed: pd.Series, path: Path, formulas: bool) -> Iterator[float]:
             ) from error
 
 
-def _text(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def text_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A csv file with every cell as text."""
     try:
         with path.open(encoding="utf-8", newline="") as file:

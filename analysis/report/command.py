@@ -244,7 +244,7 @@ def audit(call: Call) -> Paths:
 
     directory = call.asked.paper
     # a leaf: no code depends on it, this only starts it
-    yield from import_module("analysis.paper.audit.audit").write(directory)
+    yield from import_module("analysis.paper.audit").write(directory)
     yield from statistics_page.of_paper(directory)
     figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
     yield from write(figure, directory) if figure else []

@@ -1,15 +1,58 @@
 """Checks of the paper that are arithmetic: every printed number against those that it is made of."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from analysis.paper.audit.outcome import Outcome, number, signed
 from analysis.paper.bold import BEST_TWO, better, groups
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
-from analysis.paper.printed_numbers import AVERAGE, TEST_SIZES, Paper, PaperError, agrees
+from analysis.paper.printed_numbers import AVERAGE, TEST_SIZES, Paper, PaperError, agrees, digits
 
 ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One comparison.
+
+    Attributes:
+        group: what it belongs to, for the counts.
+        location: table and cell, or section.
+        what: what was compared.
+        ok: whether it holds.
+        printed: what the paper says.
+        recomputed: what follows from its other numbers.
+        difference: printed minus recomputed, signed; empty if that means nothing.
+        kind: one of `analysis.paper.audit.KINDS`.
+        remark: what explains it.
+    """
+
+    group: str
+    location: str
+    what: str
+    ok: bool
+    printed: str = ""
+    recomputed: str = ""
+    difference: str = ""
+    kind: str = "number"
+    remark: str = ""
+
+
+def number(
+    group: str, location: str, what: str, printed: str, exact: float, ok: bool, remark: str = ""
+) -> Outcome:
+    """The outcome for a printed number and what it should be, one digit more precise than it is printed."""
+    places = digits(printed)
+    difference = float(printed) - exact
+    small = "e" not in printed and abs(difference) <= 10.0**-places + 1e-9
+    said = (printed, signed(exact, places + 2, plus=False), signed(difference, places + 2))
+    return Outcome(group, location, what, ok, *said, "last digit" if small else "number", remark)
+
+
+def signed(value: float, places: int, plus: bool = True) -> str:
+    """A number with a minus sign as printed, without trailing noise."""
+    return format(value, f"{'+' if plus else ''}.{places}f").replace("-", "−")
 
 
 def name(row: Any) -> str:
@@ -186,20 +229,12 @@ def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
     for claim in paper.prose.to_dict("records"):
         if claim["check"] == "none":
             continue
-        exact, ok, remark = _quoted(claim, paper)
-        yield number(
-            "numbers quoted in the text",
-            claim["location"],
-            claim["description"],
-            claim["printed"],
-            exact,
-            ok,
-            remark,
-        )
+        where = (claim["location"], claim["description"], claim["printed"])
+        yield number("numbers quoted in the text", *where, *_quoted(claim, paper))
 
 
-def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool, str]:
-    """What a quoted number should be, whether it is, and a remark.
+def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
+    """What a quoted number should be, and whether it is.
 
     Raises:
         PaperError: the rule is unknown, or names cells that do not exist.
@@ -214,10 +249,10 @@ def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool, str]:
             (v for v in values if v != float(printed) - (rule == "one_more")), values.iloc[0]
         )
         exact += rule == "one_more"
-        return exact, exact == float(printed), ""
+        return exact, exact == float(printed)
     elif rule == "above":
         exact = paper.value(claim["of"])
-        return exact, float(printed) > exact, ""
+        return exact, float(printed) > exact
     elif rule == "value":
         exact = paper.value(claim["of"])
     elif rule == "largest":
@@ -235,7 +270,7 @@ def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool, str]:
         exact = ratios.min() if rule == "least_ratio" else ratios.max()
     else:
         raise PaperError(f"prose.csv, {claim['id']}: unknown rule {rule}")
-    return exact, agrees(printed, exact), ""
+    return exact, agrees(printed, exact)
 
 
 def grids(paper: Paper) -> Iterator[Outcome]:

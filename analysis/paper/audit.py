@@ -1,0 +1,103 @@
+"""Whether the paper's printed numbers agree with each other; every inconsistency is listed, however small.
+
+`python -m analysis audit` reads results/paper/, writes audit.md and audit.csv there and prints the counts. The checks
+are functions of the printed numbers alone (`analysis.paper.arithmetic`). The paper's statements in words (who is best,
+what grows, what is fast) were held against its tables once: statements.csv has those that the tables contradict, and
+what a reader should know. notes.csv has what was only read, not computed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.paper import arithmetic
+from analysis.paper.arithmetic import Outcome
+from analysis.paper.printed_numbers import Paper, load, text_table
+
+CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
+    arithmetic.means_and_stds,
+    arithmetic.averages,
+    arithmetic.test_set_multiples,
+    arithmetic.bold_cells,
+    arithmetic.printed_twice,
+    arithmetic.quoted_numbers,
+    arithmetic.grids,
+)
+COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
+STATEMENTS = "statements of the text"
+OBSERVATION = "observation"
+KINDS = {
+    "number": "A printed number that does not follow from the printed numbers it is made of.",
+    "last digit": "The same, by no more than one unit of its last digit.",
+    "bold": "A cell that is bold and is not among the best, or the other way round.",
+    "claim": "A statement of the text that the paper's tables contradict.",
+    "basis": "Right arithmetic on numbers that cannot be compared, or beside the number that matters.",
+    OBSERVATION: "No contradiction; what a reader of the number should know.",
+}
+
+
+def audit(paper: Paper) -> pd.DataFrame:
+    """Every check's outcome, in the order of the checks: a row with the attributes of `Outcome`."""
+    return pd.DataFrame([asdict(outcome) for check in CHECKS for outcome in check(paper)])
+
+
+def write(directory: Path) -> list[Path]:
+    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths.
+
+    Raises:
+        PaperError: see `analysis.paper.printed_numbers.load`.
+    """
+    paper = load(directory)
+    outcomes = audit(paper)
+    statements = text_table(directory / "statements.csv", tuple(COLUMNS[2:]))
+    found = pd.concat([outcomes[~outcomes["ok"]], statements.assign(group=STATEMENTS)])
+    found = found.sort_values("kind", key=lambda kind: kind.map(list(KINDS).index), kind="stable")
+    groups = outcomes.groupby("group", sort=False)["ok"]
+    counts = [(str(group), len(ok), int((~ok).sum())) for group, ok in groups]
+    paths = [directory / "audit.md", directory / "audit.csv"]
+    paths[0].write_text(_markdown(counts, found, paper), encoding="utf-8", newline="\n")
+    found.to_csv(paths[1], index=False, columns=COLUMNS, lineterminator="\n")
+    for group, made, failed in counts:
+        print(f"{made:5d} checks, {failed:3d} findings: {group}")
+    print(f"{_counted(counts, found)}; {len(paper.notes)} remarks by reading")
+    return paths
+
+
+def _counted(counts: list[tuple[str, int, int]], found: pd.DataFrame) -> str:
+    """How many findings there are, by what they rest on; observations are none."""
+    checks, failed = sum(row[1] for row in counts), sum(row[2] for row in counts)
+    observations = int((found["kind"] == OBSERVATION).sum())
+    stated = len(found) - failed - observations
+    return (
+        f"{checks} checks with {failed} findings; {stated} findings and {observations} observations "
+        f"on {STATEMENTS}"
+    )
+
+
+def _markdown(counts: list[tuple[str, int, int]], found: pd.DataFrame, paper: Paper) -> str:
+    lines = [
+        "# The paper against itself",
+        "",
+        f"The printed numbers: {_counted(counts, found)}; made by `make audit`. "
+        "Printed numbers: see [README.md](README.md).",
+        *_table("| checked | checks | findings |", "lrr", counts),
+    ]
+    heads = "| where | what | printed | recomputed | difference | remark |"
+    for kind, of_kind in found.groupby("kind", sort=False):
+        lines += ["", f"## {str(kind).capitalize()} ({len(of_kind)})", "", KINDS[str(kind)]]
+        lines += _table(heads, "llrrrl", of_kind[COLUMNS[2:]].to_numpy())
+    lines += ["", f"## Read, not computed ({len(paper.notes)})", ""]
+    lines += [
+        "Contradictions in formulas and wording, noticed by reading; no check can fail on them."
+    ]
+    notes = paper.notes[["location", "kind", "note"]].to_numpy()
+    return "\n".join([*lines, *_table("| where | about | note |", "lll", notes)]) + "\n"
+
+
+def _table(heads: str, sides: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """A table in Markdown behind an empty line; `*` marks a collapse here, never emphasis."""
+    rule = " | ".join("---:" if side == "r" else "---" for side in sides)
+    shown = ([str(cell).replace("|", r"\|").replace("*", r"\*") for cell in row] for row in rows)
+    return ["", heads, f"| {rule} |", *(f"| {' | '.join(row)} |" for row in shown)]

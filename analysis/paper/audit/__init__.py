@@ -1,1 +1,0 @@
-"""The audit: whether the printed numbers agree with each other. Nothing imports it."""
