@@ -1,0 +1,94 @@
+"""Which zeroth-order method is best at an equal number of forward passes: python -m benchmarks.compare [--help].
+
+    make compare                                    25 minutes of runs, then table and picture; the same command goes on
+    python -m benchmarks.compare --minutes 120      may be started twice: two processes share the runs
+    python -m benchmarks.compare --shown            makes no run, shows what there is
+
+docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.compare.protocol import ENTRIES, PARTS, Cell
+from benchmarks.compare.runs import Found, make, standing
+from zo import config
+from zo.run.lock import LockedError
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = ("method", "reference", "question")
+
+
+def missing(parts: Sequence[str], out: str, known: dict[Cell, Found]) -> list[Cell]:
+    """Returns the next runs of every entry, the most informative first: a part after another, in it a seed."""
+    found = []
+    for part in parts:
+        for place, entry in enumerate(ENTRIES):
+            _, cells = standing(part, entry, out, known)
+            order = (PARTS_ORDER[part], ROLES.index(entry.role) == 2)
+            found += [((*order, cell.seed, i, place), cell) for i, cell in enumerate(cells)]
+    return [cell for _, cell in sorted(found)]
+
+
+PARTS_ORDER = {part: i for i, part in enumerate(PARTS)}
+
+
+def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell, Found]) -> bool:
+    """Makes runs until a deadline, by `time.monotonic()`; returns whether all are made."""
+    while time.monotonic() < deadline:
+        cells = missing(parts, out, known)
+        if not cells:
+            return True
+        for cell in cells:
+            try:
+                start = time.monotonic()
+                make(cell, out)
+            except LockedError:
+                continue
+            print(
+                f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}: {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
+            break
+        else:
+            return False  # other processes make the rest
+    return False
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    made = argparse.ArgumentParser(
+        "python -m benchmarks.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--minutes", type=float, default=25.0, help="time for runs (25)")
+    made.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of the study (all)"
+    )
+    made.add_argument("--out", default="out/compare", help="directory of the runs (out/compare)")
+    made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "comparison")
+    made.add_argument("--shown", action="store_true", help="make no run, show what there is")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    args = parser().parse_args(argv)
+    config.register()
+    known: dict[Cell, Found] = {}
+    if not args.shown:
+        make_runs(args.parts, args.out, time.monotonic() + 60 * args.minutes, known)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

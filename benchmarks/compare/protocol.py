@@ -1,0 +1,168 @@
+"""The protocol of the comparison: what is compared, on which runs, and which run is to be made next.
+
+A method is tried at its learning rates in half decades. Seed 0 looks for the rates: from the model's grid outwards, until
+at least RATES were tried and the best is not at an edge. Every seed then runs the best rate and its two neighbours. A
+seed's result is that of the rate whose validation loss is best on the *other* seeds, so that no seed chooses its own
+rate and the spread over seeds contains the choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+RATES = 5
+"""Learning rates that are tried at least."""
+
+MOST_RATES = 9
+"""So many are tried at most, where the best stays at an edge."""
+
+SEEDS = (0, 1, 2, 3, 4)
+
+COMMON = (
+    *(
+        "model=reviews-tiny",
+        "budget=forward_passes",
+        "steps=720",
+        "eval_every=180",
+        "patience=null",
+    ),
+    *(
+        "threads=1",
+        "precision.noise=philox",
+        "tracking.mode=disabled",
+        "checkpoint.full_every=null",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table.
+
+    Attributes:
+        name: Of the line.
+        overrides: Which make it, beside its part's.
+        role: `method`, `question` (BSZO with another setting) or `reference`.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    role: str = "method"
+
+    @property
+    def method(self) -> str:
+        """The optimizer's name."""
+        return self.overrides[0].removeprefix("optimizer=")
+
+
+def _entries() -> Iterator[Entry]:
+    methods = ("mezo", "bszo", "fzoo", "lozo", "hizoo", "mezo_adam", "zo_sign", "zo_momentum")
+    more = ("sparse_mezo", "zo_muon", "subzero", "tezo", "adamezo", "conmezo", "lozo_m", "bszo_b")
+    for name in (*methods, *more, "zo_conservative"):
+        yield Entry(name, (f"optimizer={name}",))
+    yield Entry("mezo, rms", ("optimizer=mezo", "optimizer.step_norm=rms"))
+    yield Entry("adam", ("optimizer=adam",), "reference")
+    questions = {
+        "bszo, k=1": ("optimizer.k=1",),
+        "bszo, k=4": ("optimizer.k=4",),
+        "bszo, k=8": ("optimizer.k=8",),
+        "bszo, fixed noise": ("optimizer.adaptive_noise=false",),
+        "mezo, signs": ("optimizer.directions=rademacher",),
+        "bszo, signs": ("optimizer.directions=rademacher",),
+    }
+    for name, overrides in questions.items():
+        yield Entry(name, (f"optimizer={name.partition(',')[0]}", *overrides), "question")
+
+
+ENTRIES = tuple(_entries())
+
+PARTS = {
+    "fp32": ("task=rotten_tomatoes", "precision=fp32", "precision.restore=streamed"),
+    "bf16": ("task=rotten_tomatoes", "precision=bf16", "precision.restore=streamed"),
+}
+"""Parts of the study, most informative first."""
+
+
+class Cell(NamedTuple):
+    """One run.
+
+    Attributes:
+        part: Of PARTS.
+        entry: Name of an entry.
+        exponent: Learning rate in half decades: 10 ** (exponent / 2), rounded to 1 or 3.
+        seed: Of directions and mini-batches.
+    """
+
+    part: str
+    entry: str
+    exponent: int
+    seed: int
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return rate_of(self.exponent)
+
+
+def rate_of(exponent: int) -> float:
+    """Returns 1 or 3 times a power of ten."""
+    whole, half = divmod(exponent, 2)
+    return float(f"{3 if half else 1}e{whole}")
+
+
+def exponent_of(rate: float) -> int:
+    """Returns the half decade that is nearest to a rate."""
+    return round(2 * math.log10(rate))
+
+
+def score(losses: Mapping[int, float], seeds: Sequence[int]) -> float:
+    """Returns the mean validation loss over seeds; a collapsed run is infinite, a missing one NaN."""
+    return sum(losses.get(seed, math.nan) for seed in seeds) / len(seeds)
+
+
+def wanted(
+    start: Sequence[int], losses: Mapping[int, Mapping[int, float]]
+) -> list[tuple[int, int]]:
+    """Returns the (exponent, seed) of one entry that are still missing, the next ones first; empty if it is complete.
+
+    Args:
+        start: Exponents of the model's grid.
+        losses: Exponent -> seed -> validation loss at the end of the budget.
+    """
+    first = SEEDS[0]
+    if missing := [e for e in start if first not in losses.get(e, {})]:
+        return [(e, first) for e in missing]
+    tried = sorted(e for e in losses if first in losses[e])
+    best = min(tried, key=lambda e: losses[e][first])
+    if len(tried) < RATES or (best in (tried[0], tried[-1]) and len(tried) < MOST_RATES):
+        return [(_beyond(tried, {e: losses[e][first] for e in tried}), first)]
+    for _ in range(MOST_RATES):
+        near = [e for e in (best - 1, best, best + 1) if e in tried]
+        order = sorted(near, key=lambda e: abs(e - best))
+        if missing_pairs := [(e, s) for s in SEEDS for e in order if s not in losses[e]]:
+            return missing_pairs
+        whole = [e for e in tried if all(s in losses[e] for s in SEEDS)]
+        chosen = min(whole, key=lambda e: score(losses[e], SEEDS))
+        if chosen == best:
+            return []
+        best = chosen
+    return []
+
+
+def _beyond(tried: Sequence[int], losses: Mapping[int, float]) -> int:
+    """Returns the next exponent to try, on the side of the best or, if it is in the middle, of the better edge."""
+    best = min(tried, key=lambda e: losses[e])
+    low, high = tried[0], tried[-1]
+    if best - low != high - best:
+        return low - 1 if best - low < high - best else high + 1
+    return low - 1 if losses[low] <= losses[high] else high + 1
+
+
+def chosen_for(seed: int, losses: Mapping[int, Mapping[int, float]]) -> int | None:
+    """Returns the exponent with the best mean validation loss on the other seeds; None if no rate has them all."""
+    others = [s for s in SEEDS if s != seed]
+    whole = [e for e in losses if all(s in losses[e] for s in SEEDS)]
+    return min(whole, key=lambda e: score(losses[e], others), default=None)

@@ -1,0 +1,106 @@
+"""Makes the runs of the comparison and reads what they found."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from benchmarks.compare.protocol import COMMON, ENTRIES, PARTS, Cell, Entry, exponent_of, wanted
+from zo.config import RunConfig, command_line
+from zo.run.directory import directory_of
+from zo.run.rows import read_rows
+from zo.run.tracking import read_status
+
+Found: TypeAlias = dict[str, Any]
+Losses: TypeAlias = dict[int, dict[int, float]]
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+
+def start_of(part: str, entry: Entry) -> list[int]:
+    """Returns the exponents of the model's own grid, where a search begins."""
+    (run,) = command_line.runs([*COMMON, *PARTS[part], *entry.overrides])
+    return sorted(exponent_of(rate) for rate in run.model.lr_grid[entry.method])
+
+
+@lru_cache(maxsize=None)
+def config_of(cell: Cell, out: str) -> RunConfig:
+    """Returns a cell's checked configuration."""
+    entry = BY_NAME[cell.entry]
+    words = [*COMMON, *PARTS[cell.part], *entry.overrides, f"seed={cell.seed}", f"out={out}"]
+    (run,) = command_line.runs([*words, f"lr={cell.lr}"])
+    return run
+
+
+def make(cell: Cell, out: str) -> None:
+    """Makes a cell's run, or nothing if it has ended; what it prints is dropped.
+
+    Raises:
+        LockedError: If another process makes it.
+    """
+    from zo.run import runner  # noqa: PLC0415
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        runner.run(config_of(cell, out))
+
+
+def outcome(cell: Cell, out: str) -> Found | None:
+    """Returns what a run found, None unless it has ended.
+
+    The loss is that of the validation examples after the whole budget, infinite if the run collapsed; `curve` has
+    (forward passes, loss, validation accuracy) of every evaluation, `test` the accuracy and `right` the single answers
+    at the best validation accuracy.
+    """
+    run = config_of(cell, out)
+    directory = directory_of(run)
+    status = read_status(directory)
+    if status.get("run/status") not in ("finished", "collapsed"):
+        return None
+    rows = pd.DataFrame(read_rows(directory))
+    evaluated = rows.dropna(subset="eval/val_loss") if "eval/val_loss" in rows else rows[:0]
+    passes = run.optimizer.passes_per_step
+    collapsed = status["run/status"] == "collapsed"
+    return {
+        **cell._asdict(),
+        "lr": cell.lr,
+        "loss": math.inf if collapsed else float(evaluated["eval/val_loss"].iloc[-1]),
+        "test": float(status.get("best/test_accuracy", math.nan)),
+        "steps": run.steps,
+        "passes": passes,
+        "step_s": float(rows["time/step_s"].median()) if "time/step_s" in rows else 0.0,
+        "peak_gib": float(status.get("mem/peak_gib", math.nan)),
+        "curve": [
+            (int(row["step"]) * passes, row["eval/val_loss"], row["eval/val_accuracy"])
+            for _, row in evaluated.iterrows()
+        ],
+    }
+
+
+def standing(
+    part: str, entry: Entry, out: str, known: dict[Cell, Found]
+) -> tuple[Losses, list[Cell]]:
+    """Returns the losses of an entry's runs that have ended, and its next runs; empty if the entry is complete.
+
+    Args:
+        part: Of PARTS.
+        entry: Of ENTRIES.
+        out: Directory of the runs.
+        known: What ended runs found; those that are new are added.
+    """
+    start, losses = start_of(part, entry), {}
+    while True:
+        cells = [Cell(part, entry.name, e, seed) for e, seed in wanted(start, losses)]
+        for cell in cells:
+            if cell not in known and (found := outcome(cell, out)) is not None:
+                known[cell] = found
+        ended = [cell for cell in cells if cell in known]
+        if not ended:
+            return losses, cells
+        for cell in ended:
+            losses.setdefault(cell.exponent, {})[cell.seed] = known[cell]["loss"]
