@@ -15,9 +15,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.compare.protocol import ENTRIES, PARTS, Cell
 from benchmarks.compare.runs import Found, make, standing
 from zo import config

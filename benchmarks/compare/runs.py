@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from functools import lru_cache
-from pathlib import Path
+from functools import cache
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -29,7 +28,7 @@ def start_of(part: str, entry: Entry) -> list[int]:
     return sorted(exponent_of(rate) for rate in run.model.lr_grid[entry.method])
 
 
-@lru_cache(maxsize=None)
+@cache
 def config_of(cell: Cell, out: str) -> RunConfig:
     """Returns a cell's checked configuration."""
     entry = BY_NAME[cell.entry]
@@ -44,7 +43,7 @@ def make(cell: Cell, out: str) -> None:
     Raises:
         LockedError: If another process makes it.
     """
-    from zo.run import runner  # noqa: PLC0415
+    from zo.run import runner
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         runner.run(config_of(cell, out))
