@@ -1,7 +1,7 @@
 """The protocol of the comparison: what is compared, on which runs, and which run is to be made next.
 
-A method is tried at its learning rates in half decades. Seed 0 looks for the rates: from the model's grid outwards, until
-at least RATES were tried and the best is not at an edge. Every seed then runs the best rate and its two neighbours. A
+A method is tried at learning rates in half decades. Seed 0 looks for them: from the model's grid outwards, until at
+least RATES were tried and the best is not at an edge. Every seed then runs the best rate and its two neighbours. A
 seed's result is that of the rate whose validation loss is best on the *other* seeds, so that no seed chooses its own
 rate and the spread over seeds contains the choice.
 """
@@ -22,19 +22,9 @@ MOST_RATES = 9
 SEEDS = (0, 1, 2, 3, 4)
 
 COMMON = (
-    *(
-        "model=reviews-tiny",
-        "budget=forward_passes",
-        "steps=720",
-        "eval_every=180",
-        "patience=null",
-    ),
-    *(
-        "threads=1",
-        "precision.noise=philox",
-        "tracking.mode=disabled",
-        "checkpoint.full_every=null",
-    ),
+    *("model=reviews-tiny", "budget=forward_passes", "steps=360", "eval_every=90"),
+    *("patience=null", "threads=1", "precision.noise=philox", "tracking.mode=disabled"),
+    "checkpoint.full_every=null",
 )
 
 
