@@ -15,7 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.report.table import console, show
+from benchmarks.compare.page import save
 from benchmarks.compare.protocol import ENTRIES, PARTS, Cell
+from benchmarks.compare.results import BASE, chosen_runs, table
 from benchmarks.compare.runs import Found, make, standing
 from zo import config
 from zo.run.lock import LockedError
@@ -84,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     known: dict[Cell, Found] = {}
     if not args.shown:
         make_runs(args.parts, args.out, time.monotonic() + 60 * args.minutes, known)
+    for part in args.parts:
+        standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in ENTRIES}
+        chosen = {e.name: chosen_runs(part, e, standings[e.name], known) for e in ENTRIES}
+        chosen = {name: runs for name, runs in chosen.items() if runs}
+        if chosen.get(BASE):
+            show(save(table(part, standings, known), chosen, part, args.results), console())
     return 0
 
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+Losses: TypeAlias = Mapping[int, Mapping[int, float]]
+"""Exponent of the learning rate -> seed -> validation loss at the end of the budget."""
 
 RATES = 5
 """Learning rates that are tried at least."""
@@ -113,9 +116,7 @@ def score(losses: Mapping[int, float], seeds: Sequence[int]) -> float:
     return sum(losses.get(seed, math.nan) for seed in seeds) / len(seeds)
 
 
-def wanted(
-    start: Sequence[int], losses: Mapping[int, Mapping[int, float]]
-) -> list[tuple[int, int]]:
+def wanted(start: Sequence[int], losses: Losses) -> list[tuple[int, int]]:
     """Returns the (exponent, seed) of one entry that are still missing, the next ones first; empty if it is complete.
 
     Args:
@@ -151,8 +152,18 @@ def _beyond(tried: Sequence[int], losses: Mapping[int, float]) -> int:
     return low - 1 if losses[low] <= losses[high] else high + 1
 
 
-def chosen_for(seed: int, losses: Mapping[int, Mapping[int, float]]) -> int | None:
-    """Returns the exponent with the best mean validation loss on the other seeds; None if no rate has them all."""
-    others = [s for s in SEEDS if s != seed]
-    whole = [e for e in losses if all(s in losses[e] for s in SEEDS)]
-    return min(whole, key=lambda e: score(losses[e], others), default=None)
+def seeds_of(losses: Losses) -> list[int]:
+    """Returns the seeds that can be reported: they have run the first seed's best rate and its neighbours."""
+    first = {e: of[SEEDS[0]] for e, of in losses.items() if SEEDS[0] in of}
+    if not first:
+        return []
+    best = min(first, key=lambda e: first[e])
+    near = [e for e in (best - 1, best, best + 1) if e in first]
+    return [s for s in SEEDS if all(s in losses[e] for e in near)]
+
+
+def chosen_for(seed: int, losses: Losses, seeds: Sequence[int]) -> int:
+    """Returns the exponent with the best mean validation loss on the other seeds; a single seed chooses for itself."""
+    others = [s for s in seeds if s != seed] or [seed]
+    whole = [e for e in losses if all(s in losses[e] for s in seeds)]
+    return min(whole, key=lambda e: score(losses[e], others))

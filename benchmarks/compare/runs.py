@@ -10,14 +10,22 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from benchmarks.compare.protocol import COMMON, ENTRIES, PARTS, Cell, Entry, exponent_of, wanted
+from benchmarks.compare.protocol import (
+    COMMON,
+    ENTRIES,
+    PARTS,
+    Cell,
+    Entry,
+    Losses,
+    exponent_of,
+    wanted,
+)
 from zo.config import RunConfig, command_line
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
 Found: TypeAlias = dict[str, Any]
-Losses: TypeAlias = dict[int, dict[int, float]]
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
@@ -73,6 +81,7 @@ def outcome(cell: Cell, out: str) -> Found | None:
         "steps": run.steps,
         "passes": passes,
         "step_s": float(rows["time/step_s"].median()) if "time/step_s" in rows else 0.0,
+        "state_mib": float(status.get("mem/state_mib", 0.0)),
         "peak_gib": float(status.get("mem/peak_gib", math.nan)),
         "curve": [
             (int(row["step"]) * passes, row["eval/val_loss"], row["eval/val_accuracy"])
@@ -92,7 +101,8 @@ def standing(
         out: Directory of the runs.
         known: What ended runs found; those that are new are added.
     """
-    start, losses = start_of(part, entry), {}
+    start = start_of(part, entry)
+    losses: dict[int, dict[int, float]] = {}
     while True:
         cells = [Cell(part, entry.name, e, seed) for e, seed in wanted(start, losses)]
         for cell in cells:
