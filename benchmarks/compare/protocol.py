@@ -155,7 +155,7 @@ def _beyond(tried: Sequence[int], losses: Mapping[int, float]) -> int:
 def seeds_of(losses: Losses) -> list[int]:
     """Returns the seeds that can be reported: they have run the first seed's best rate and its neighbours."""
     first = {e: of[SEEDS[0]] for e, of in losses.items() if SEEDS[0] in of}
-    if not first:
+    if len(first) < RATES:
         return []
     best = min(first, key=lambda e: first[e])
     near = [e for e in (best - 1, best, best + 1) if e in first]

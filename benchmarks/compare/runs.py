@@ -30,6 +30,7 @@ Found: TypeAlias = dict[str, Any]
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
+@cache
 def start_of(part: str, entry: Entry) -> list[int]:
     """Returns the exponents of the model's own grid, where a search begins."""
     (run,) = command_line.runs([*COMMON, *PARTS[part], *entry.overrides])
