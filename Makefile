@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 
 BENCH ?=
 MEASURED ?=
+COMPARE ?=
 
-.PHONY: help setup quickstart tables report audit bench bench-distributed measured test test-all test-slurm test-slow docs lint format clean
+.PHONY: help setup quickstart tables report audit bench bench-distributed compare measured test test-all test-slurm test-slow docs lint format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +33,9 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 
 bench-distributed: $(VENV)/run ## time of a step on one process and on two
 	$(BIN)/python -m benchmarks.divided_steps $(BENCH)
+
+compare: $(VENV)/run ## all methods at an equal number of forward passes: 25 minutes of runs, table and picture; COMPARE="--minutes 120"
+	$(BIN)/python -m benchmarks.compare $(COMPARE)
 
 measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code

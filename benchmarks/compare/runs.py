@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -31,19 +32,16 @@ BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
 @cache
-def start_of(part: str, entry: Entry) -> list[int]:
-    """Returns the exponents of the model's own grid, where a search begins."""
-    (run,) = command_line.runs([*COMMON, *PARTS[part], *entry.overrides])
-    return sorted(exponent_of(rate) for rate in run.model.lr_grid[entry.method])
+def base_of(part: str, name: str, out: str) -> RunConfig:
+    """Returns the checked configuration of an entry at the middle of the model's grid."""
+    words = [*COMMON, *PARTS[part], *BY_NAME[name].overrides, f"out={out}"]
+    (run,) = command_line.runs(words)
+    return run
 
 
-@cache
 def config_of(cell: Cell, out: str) -> RunConfig:
     """Returns a cell's checked configuration."""
-    entry = BY_NAME[cell.entry]
-    words = [*COMMON, *PARTS[cell.part], *entry.overrides, f"seed={cell.seed}", f"out={out}"]
-    (run,) = command_line.runs([*words, f"lr={cell.lr}"])
-    return run
+    return replace(base_of(cell.part, cell.entry, out), seed=cell.seed, lr=cell.lr)
 
 
 def make(cell: Cell, out: str) -> None:
@@ -102,7 +100,8 @@ def standing(
         out: Directory of the runs.
         known: What ended runs found; those that are new are added.
     """
-    start = start_of(part, entry)
+    grid = base_of(part, entry.name, out).model.lr_grid[entry.method]
+    start = sorted(map(exponent_of, grid))
     losses: dict[int, dict[int, float]] = {}
     while True:
         cells = [Cell(part, entry.name, e, seed) for e, seed in wanted(start, losses)]
