@@ -1,6 +1,7 @@
 """What the tests of several rooms share: made-up reviews on disk, and runs that take a second."""
 
 import csv
+import gc
 import os
 import random
 import subprocess
@@ -21,6 +22,16 @@ GOOD = (
     "wonderful acting and a lovely story",
 )
 BAD = ("a dull and lifeless mess", "awful from start to end", "terrible acting and a stupid story")
+
+
+def keep_out_of_collections() -> None:
+    """Has garbage collections pass over all that is alive: libraries that take them half a second each."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    keep_out_of_collections()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,6 +77,7 @@ def make_run(reviews_csv, tmp_path):
     from zo.config import command_line
 
     config.register()
+    keep_out_of_collections()
 
     def make(*overrides: str):
         base = [
