@@ -4,6 +4,7 @@ import csv
 import gc
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -73,31 +74,51 @@ def small_disk(tmp_path):
 @pytest.fixture
 def make_run(reviews_csv, tmp_path):
     """Returns a function from overrides to the checked configuration of a run on the made-up reviews."""
+    keep_out_of_collections()
+    return lambda *overrides: _run_on(reviews_csv, tmp_path / "out", *overrides)
+
+
+def _run_on(reviews: Path, out: Path, *overrides: str):
     from zo import config
     from zo.config import command_line
 
     config.register()
-    keep_out_of_collections()
+    base = [
+        "model=reviews-tiny",
+        "task=rotten_tomatoes",
+        f"task.data_files.train={reviews}",
+        "task.train_size=64",
+        "task.validation_size=32",
+        "task.test_size=48",
+        "task.max_length=32",
+        "steps=4",
+        "eval_every=2",
+        "lr=1e-4",
+        "patience=8",  # these three as a model of the paper has them, not as reviews-tiny
+        "precision.noise=torch",
+        "precision.restore=merged",
+        f"out={out}",
+        "tracking.mode=disabled",
+    ]
+    (run,) = command_line.runs([*base, *overrides])
+    return run
 
-    def make(*overrides: str):
-        base = [
-            "model=reviews-tiny",
-            "task=rotten_tomatoes",
-            f"task.data_files.train={reviews_csv}",
-            "task.train_size=64",
-            "task.validation_size=32",
-            "task.test_size=48",
-            "task.max_length=32",
-            "steps=4",
-            "eval_every=2",
-            "lr=1e-4",
-            "patience=8",  # these three as a model of the paper has them, not as reviews-tiny
-            "precision.noise=torch",
-            "precision.restore=merged",
-            f"out={tmp_path / 'out'}",
-            "tracking.mode=disabled",
-        ]
-        (run,) = command_line.runs([*base, *overrides])
-        return run
 
-    return make
+FINISHED = ("optimizer=mezo", "eval_every=1")
+
+
+@pytest.fixture(scope="session")
+def made_once(reviews_csv, tmp_path_factory) -> Path:
+    from zo.run.runner import run
+
+    out = tmp_path_factory.mktemp("made_once") / "out"
+    run(_run_on(reviews_csv, out, *FINISHED))
+    return out
+
+
+@pytest.fixture
+def finished(made_once, make_run):
+    """A finished run of MeZO with an evaluation after each of four steps: a copy of one that is made once."""
+    cfg = make_run(*FINISHED)
+    shutil.copytree(made_once, cfg.out)
+    return cfg

@@ -187,6 +187,11 @@ def test_a_step_reports_plain_numbers_passes_and_bytes(name):
         ("bszo_b", {"k": 4, "m": 9}, 10),
         ("bszo_b", {"two_sided": True}, 6),
         ("bszo_b", {"k": 2, "m": 2}, 3),
+        ("fzoo", {}, 9),
+        ("zo_conservative", {}, 5),
+        ("zo_muon", {}, 5),
+        *[(name, {}, 2) for name in ("zo_sign", "zo_momentum", "adamezo")],
+        *[(name, {}, 2) for name in ("lozo_m", "subzero", "tezo", "conmezo")],
     ],
 )
 def test_forward_passes_are_the_papers(name, settings, forwards):

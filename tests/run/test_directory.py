@@ -40,7 +40,7 @@ def test_an_edited_run_does_not_go_on_by_itself_either(make_run, capsys):
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1", "steps: 4", "\x00"])
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "\x00"])
 def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, text):
     cfg = make_run("optimizer=mezo")
     path = freeze(cfg) / "config.yaml"
@@ -56,7 +56,8 @@ def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, tex
     with pytest.raises(DirectoryError, match="is not this run's: "):
         run(cfg)
     path.unlink()
-    assert run(cfg)["run/status"] == "finished"
+    assert freeze(cfg) == path.parent
+    assert load(path.parent).optimizer == cfg.optimizer
 
 
 def test_another_override_is_another_run_and_where_it_runs_is_not(make_run):
@@ -115,11 +116,9 @@ def test_where_nothing_can_be_written_a_run_is_refused_in_a_sentence(make_run, r
     assert said == f"{directory_of(cfg)}/lock: Read-only file system\n"
 
 
-def test_where_nothing_can_be_written_a_finished_run_is_there(make_run, read_only, capsys):
-    cfg = make_run("optimizer=zero_shot", "lr=null")
-    summary = run(cfg)
-    read_only(directory_of(cfg))
-    assert run(cfg) == summary
+def test_where_nothing_can_be_written_a_finished_run_is_there(finished, read_only, capsys):
+    read_only(directory_of(finished))
+    assert run(finished)["run/status"] == "finished"
     assert "finished before: test " in capsys.readouterr().out
 
 

@@ -36,10 +36,9 @@ def exported(directory: Path, out: Path, *arguments: str) -> AutoModelForCausalL
     "overrides",
     [
         ("optimizer=bszo", "precision=bf16"),
-        ("optimizer=mezo", "precision.restore=snapshot", "checkpoint.keep_best=true"),
         ("optimizer=sgd", "lr=1e-2", "checkpoint.keep_best=true"),
     ],
-    ids=["replayed", "from the best step's checkpoint", "first order"],
+    ids=["replayed", "from the best step's checkpoint"],
 )
 def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path, overrides):
     cfg = make_run(*overrides, "eval_every=1")
@@ -67,14 +66,12 @@ def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path
     assert checkpoint.steps(directory) == [summary["best/step"]] * cfg.checkpoint.keep_best
 
 
-def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(make_run, tmp_path):
-    cfg = make_run("optimizer=mezo")
-    run(cfg)
-    moved = tmp_path / "elsewhere" / directory_of(cfg).name
+def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_path):
+    moved = tmp_path / "elsewhere" / directory_of(finished).name
     moved.parent.mkdir()
-    directory_of(cfg).rename(moved)
+    directory_of(finished).rename(moved)
     model = exported(moved, tmp_path / "weights", "--step", "0")
-    assembly = Assembly.of(cfg)
+    assembly = Assembly.of(finished)
     assert torch.equal(
         model.lm_head.weight, assembly.params.tensors[assembly.params.names.index(TIED)]
     )
@@ -108,7 +105,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         assert not out.exists()
 
 
-@pytest.mark.parametrize("keep_best", [False, True])
+@pytest.mark.parametrize("keep_best", [False, pytest.param(True, marks=pytest.mark.process)])
 def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep_best):
     """The run never reaches the end of LOZO's interval."""
     cfg = make_run(
@@ -168,9 +165,7 @@ FULL = "No space left on device"
     ],
     ids=["python", "safetensors", "tokenizers"],
 )
-def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypatch, capsys, full):
-    cfg = make_run("optimizer=mezo", "steps=1")
-    run(cfg)
+def test_an_export_that_fails_leaves_nothing_behind(finished, tmp_path, monkeypatch, capsys, full):
     monkeypatch.setattr(
         "transformers.PreTrainedTokenizerBase.save_pretrained",
         lambda *_, **__: (_ for _ in ()).throw(full),
@@ -178,7 +173,7 @@ def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypa
     out = tmp_path / "there" / "weights"
     out.mkdir(parents=True)
     capsys.readouterr()
-    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", str(out)]) == 2
+    assert export_command.main([str(directory_of(finished)), "--step=1", f"--out={out}"]) == 2
     said = capsys.readouterr().err
     assert said == f"{out}: {FULL}; nothing is left of the export\n"
     assert [*out.parent.iterdir()] == [out]
@@ -187,25 +182,20 @@ def test_an_export_that_fails_leaves_nothing_behind(make_run, tmp_path, monkeypa
 
 @pytest.mark.process
 @pytest.mark.parametrize("room_kib", [1000, 5800], ids=["weights", "tokenizer"])
-def test_an_export_on_a_full_disk_is_one_sentence(make_run, small_disk, tmp_path, capsys, room_kib):
+def test_an_export_on_a_full_disk_is_one_sentence(finished, small_disk, capsys, room_kib):
     """float32 weights take 5,715 KiB, the tokenizer 550."""
-    cfg = make_run("optimizer=mezo", "steps=1")
-    run(cfg)
     small_disk.leave(room_kib)
     capsys.readouterr()
     out = str(small_disk.place / "weights")
-    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
+    assert export_command.main([str(directory_of(finished)), "--step", "1", "--out", out]) == 2
     assert capsys.readouterr().err == f"{out}: {FULL}; nothing is left of the export\n"
     assert [*small_disk.place.iterdir()] == []
 
 
-def test_a_finished_run_without_rows_is_refused_in_a_sentence(make_run, tmp_path, capsys):
-    cfg = make_run("optimizer=mezo", "steps=1")
-    run(cfg)
-    (directory_of(cfg) / "metrics.jsonl").unlink()
-    capsys.readouterr()
+def test_a_finished_run_without_rows_is_refused_in_a_sentence(finished, tmp_path, capsys):
+    (directory_of(finished) / "metrics.jsonl").unlink()
     out = str(tmp_path / "weights")
-    assert export_command.main([str(directory_of(cfg)), "--step", "1", "--out", out]) == 2
+    assert export_command.main([str(directory_of(finished)), "--step", "1", "--out", out]) == 2
     said = capsys.readouterr().err
     assert "metrics.jsonl: no step of mezo that can be replayed" in said
     assert len(said.splitlines()) == 1

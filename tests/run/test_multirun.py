@@ -7,21 +7,20 @@ import pytest
 
 from zo.run import loop
 from zo.run.multirun import Multirun, differences
-from zo.run.runner import run
 from zo.run.signals import INTERRUPTED
 
 NO_FILE = "task.data_files.train=/no/such/file.csv"
 
 
 def test_a_run_that_cannot_be_made_ends_no_other(make_run, capsys):
-    runs = [make_run(NO_FILE), make_run(), make_run("task.labels=[8,9]"), make_run("seed=1")]
+    runs = [make_run(NO_FILE), make_run("task.labels=[8,9]"), make_run("steps=1")]
     assert Multirun.of(runs).run() == 1
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[0].startswith("4 runs, one after the other; they differ in ")
-    assert "run 4 of 4: " in shown.out
-    assert lines[-3] == "2 of 4 runs ended, 2 failed"
-    assert lines[-2].startswith("failed: run 1 of 4: train=/no/such/file.csv ")
+    assert lines[0].startswith("3 runs, one after the other; they differ in ")
+    assert "run 3 of 3: " in shown.out
+    assert lines[-3] == "1 of 3 runs ended, 2 failed"
+    assert lines[-2].startswith("failed: run 1 of 3: train=/no/such/file.csv ")
     assert "task.data_files.train: there is no file" in lines[-2]
     assert "task.labels: row " in lines[-1]
     assert "Traceback" not in shown.err
@@ -35,14 +34,14 @@ def test_a_defect_ends_no_other(make_run, monkeypatch, capsys):
         return 1 / 0 if len(seen) == 1 else made(session, *rest)
 
     monkeypatch.setattr(loop, "_step", step)
-    runs = [make_run("seed=0"), make_run("seed=1")]
+    runs = [make_run("seed=0", "steps=1"), make_run("seed=1", "steps=1")]
     assert Multirun.of(runs).run() == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "failed: run 1 of 2: seed=0: ZeroDivisionError: division by zero"
 
 
 def test_the_table_has_a_row_per_run_and_says_where_it_is(make_run, tmp_path, capsys):
-    runs = [make_run("optimizer.k=1"), make_run("optimizer.k=2")]
+    runs = [make_run("steps=1", f"optimizer.k={k}") for k in (1, 2)]
     multirun = Multirun.of(runs)
     assert multirun.run() == 0
     lines = capsys.readouterr().out.splitlines()
@@ -103,8 +102,6 @@ def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, 
     assert differences([make_run(override) for override in grid]) == expected
 
 
-def test_a_single_run_is_named_by_its_title(make_run, capsys):
-    cfg = make_run("optimizer=mezo")
-    run(cfg)
-    assert Multirun.of([cfg]).run() == 0
+def test_a_single_run_is_named_by_its_title(finished, capsys):
+    assert Multirun.of([finished]).run() == 0
     assert capsys.readouterr().out.count("1 of 1 run ended, 0 failed") == 1

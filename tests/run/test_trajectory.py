@@ -181,11 +181,9 @@ def test_a_replay_draws_and_rounds_as_the_run_did(
 
 
 @pytest.fixture
-def made(make_run):
-    cfg = make_run("optimizer=mezo", "steps=3", "eval_every=1")
-    run(cfg)
-    (directory,) = Path(cfg.out).iterdir()
-    return cfg, directory, trajectory_of(directory)
+def made(finished):
+    (directory,) = Path(finished.out).iterdir()
+    return finished, directory, trajectory_of(directory)
 
 
 def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
@@ -196,16 +194,10 @@ def test_a_trajectory_from_other_weights_is_refused_in_a_sentence(made):
         replay_to(assembly, found, 3)
 
 
-def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(make_run):
-    noise, other = "torch", "philox"
-    cfg = make_run("optimizer=mezo", "steps=1", f"precision.noise={noise}")
-    run(cfg)
-    (directory,) = Path(cfg.out).iterdir()
-    found = trajectory_of(directory)
-    cfg.precision.noise = other
-    with pytest.raises(
-        TrajectoryError, match=f"its noise is {noise}-cpu, and here it is {other}-cpu"
-    ):
+def test_a_trajectory_of_other_noise_is_refused_in_a_sentence(made):
+    cfg, _, found = made
+    cfg.precision.noise = "philox"
+    with pytest.raises(TrajectoryError, match="its noise is torch-cpu, and here it is philox-cpu"):
         replay_to(Assembly.of(cfg), found, 1)
 
 
@@ -236,7 +228,7 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
 
 def test_a_step_that_is_not_there_is_refused_in_a_sentence(made, tmp_path, capsys):
     out = tmp_path / "w"
-    for to, why in (("4", "step 4 is beyond its last one, 3"), ("first", "'first' is no step")):
+    for to, why in (("5", "step 5 is beyond its last one, 4"), ("first", "'first' is no step")):
         assert command.main(["replay", str(made[1]), f"--to={to}", f"--out={out}"]) == 2
         said = capsys.readouterr().err
         assert why in said
