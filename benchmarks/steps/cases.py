@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.steps.shapes import SHAPES
@@ -83,6 +83,14 @@ class Case:
         where = f"{self.shape} {self.dtype} {self.examples}"
         way = "" if self.method == FORWARD else f" {self.restore} {self.noise}"
         return f"{where} {self.method}{way}"
+
+
+def beside(case: Case) -> Case | None:
+    """Returns MeZO's case that is timed in turns with a method's: the same way, or `merged` for `factors`."""
+    if case.method in (FORWARD, "mezo"):
+        return None
+    restore = "merged" if case.restore == "factors" else case.restore
+    return replace(case, method="mezo", restore=restore)
 
 
 def ways(restores: Sequence[str] | None, noises: Sequence[str] | None) -> list[tuple[str, str]]:

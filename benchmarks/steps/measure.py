@@ -45,12 +45,14 @@ class Times:
         forward: Of it, of forward passes.
         weights: Of it, of passes over the weights.
         processor: Time of all of the process's threads.
+        passes: Passes over the weights; a count.
     """
 
     step: float
     forward: float = 0.0
     weights: float = 0.0
     processor: float = 0.0
+    passes: float = 0.0
 
     @classmethod
     def median(cls, several: Sequence[Times]) -> Times:
@@ -109,6 +111,7 @@ class Stepper:
     def step(self) -> Times:
         """Makes one step on every mini-batch, or one forward pass."""
         params, moved, losses = self.assembly.params, self.assembly.params.seconds, []
+        before = params.passes
         wait(self.device)
         start, busy = time.perf_counter(), time.process_time()
         for examples in self.batches:
@@ -120,7 +123,8 @@ class Stepper:
         wait(self.device)
         n, seconds = len(self.batches), time.perf_counter() - start
         forward, weights = sum(loss.seconds for loss in losses), params.seconds - moved
-        return Times(seconds / n, forward / n, weights / n, (time.process_time() - busy) / n)
+        totals = (seconds, forward, weights, time.process_time() - busy, params.passes - before)
+        return Times(*(total / n for total in totals))
 
 
 class ReleasedStepper:

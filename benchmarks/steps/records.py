@@ -37,6 +37,10 @@ class Row:
         processor_ms: Time of all of the process's threads.
         plain_ms: A step of the released code's way, timed in turns with this one.
         plain_processor_ms: Its processor time.
+        mezo_processor_ms: Processor time of a step of MeZO, timed in turns with this one.
+        passes: Passes over the weights that a step made.
+        passes_estimated: Those that the roofline counts.
+        state_bytes: Of the state that the method keeps between steps.
         roofline_forward_ms: Estimated time of the forward passes.
         roofline_weights_ms: Estimated time of the passes over the weights.
         peak_gib: The most memory that steps need.
@@ -70,6 +74,10 @@ class Row:
     processor_ms: float
     plain_ms: float | None
     plain_processor_ms: float | None
+    mezo_processor_ms: float | None
+    passes: float | None
+    passes_estimated: float | None
+    state_bytes: int | None
     roofline_forward_ms: float
     roofline_weights_ms: float
     peak_gib: float
@@ -101,6 +109,11 @@ class Row:
     def rest_ms(self) -> float:
         """Of a step, what is neither forward passes nor passes over the weights."""
         return max(0.0, self.step_ms - self.forward_ms - self.weights_ms)
+
+    @property
+    def over_mezo(self) -> float | None:
+        """Processor time over that of MeZO's step."""
+        return None if self.mezo_processor_ms is None else self.processor_ms / self.mezo_processor_ms
 
     @property
     def faster(self) -> float | None:
@@ -165,12 +178,12 @@ def _shown(value: Any) -> str:
 def _parsed(texts: dict[str, str]) -> Row:
     values: dict[str, Any] = {}
     for field in fields(Row):
-        text = texts[field.name]
+        text = texts.get(field.name, "")  # a column that an older file lacks
         kind = str(field.type)
         if "None" in kind and not text:
             values[field.name] = None
         elif "float" in kind:
             values[field.name] = float(text)
         else:
-            values[field.name] = int(text) if kind == "int" else text
+            values[field.name] = int(text) if "int" in kind else text
     return Row(**values)

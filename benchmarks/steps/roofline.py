@@ -175,6 +175,11 @@ def passes(optimizer: Any, restore: str) -> list[Pass]:
     raise KeyError(f"the estimate has no rule for precision.restore={restore}")
 
 
+def passes_over_weights(cfg: Any) -> float:
+    """Returns how often a step of a run's configuration reads and writes the weights, copies included."""
+    return sum(p.weights for p in passes(cfg.optimizer, cfg.precision.restore)) / 2
+
+
 @dataclass(frozen=True)
 class Roofline:
     """Seconds.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 
 from benchmarks.steps import ceilings
-from benchmarks.steps.cases import FORWARD, Case
+from benchmarks.steps.cases import FORWARD, Case, beside
 from benchmarks.steps.measure import (
     Peak,
     ReleasedStepper,
@@ -21,12 +22,37 @@ from benchmarks.steps.measure import (
     peak_of_child,
 )
 from benchmarks.steps.records import Records, Row, code_hash
-from benchmarks.steps.roofline import Ceilings, Roofline, forward_roofline, roofline
+from benchmarks.steps.roofline import (
+    Ceilings,
+    Roofline,
+    forward_roofline,
+    passes_over_weights,
+    roofline,
+)
 from zo.config import RunConfig
 from zo.run.provenance import provenance
 
 TOGETHER = 6 * 2**30
 """Bytes of weights and state that cases timed in turns may have together."""
+
+
+class Loaded(NamedTuple):
+    """A case that is ready to be timed.
+
+    Attributes:
+        stepper: Makes its steps.
+        peak: The memory that it needed.
+        mezo: Makes MeZO's steps in turns with it; None for MeZO itself, a forward pass and on a GPU.
+    """
+
+    stepper: Stepper
+    peak: Peak
+    mezo: Stepper | None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of weights, copies and state of both."""
+        return sum(_bytes(stepper) for stepper in (self.stepper, self.mezo) if stepper is not None)
 
 
 @dataclass
@@ -68,9 +94,9 @@ class Session:
 
     def _chunks(
         self, group: Sequence[Case], accepted: Mapping[Case, RunConfig]
-    ) -> Iterator[dict[Case, tuple[Stepper, Peak]]]:
+    ) -> Iterator[dict[Case, Loaded]]:
         """Yields cases of a group, loaded, as many as may be in memory together: on a GPU one."""
-        chunk: dict[Case, tuple[Stepper, Peak]] = {}
+        chunk: dict[Case, Loaded] = {}
         used = 0
         for case in group:
             self.say(f"{case}: memory")
@@ -79,38 +105,41 @@ class Session:
             except RuntimeError as error:  # out of memory among them
                 self.failed[case] = str(error).strip()
                 continue
-            used += _bytes(chunk[case][0])
+            used += chunk[case].bytes
             if used >= TOGETHER or self.device.type == "cuda":
                 yield chunk
                 chunk, used = {}, 0
         if chunk:
             yield chunk
 
-    def _loaded(self, case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
+    def _loaded(self, case: Case, cfg: RunConfig) -> Loaded:
         if self.device.type == "cuda":
-            return peak_here(case, cfg)
-        peak = peak_of_child(case)
-        return Stepper(case, cfg), peak
+            return Loaded(*peak_here(case, cfg), None)
+        peak, mezo = peak_of_child(case), beside(case)
+        return Loaded(Stepper(case, cfg), peak, mezo and Stepper(mezo, mezo.config()))
 
-    def _timed(self, chunk: Mapping[Case, tuple[Stepper, Peak]]) -> list[Row]:
-        steppers: list[Stepper | ReleasedStepper] = [stepper for stepper, _ in chunk.values()]
+    def _timed(self, chunk: Mapping[Case, Loaded]) -> list[Row]:
+        own = [loaded.stepper for loaded in chunk.values()]
+        mezos = {id(m): m for loaded in chunk.values() if (m := loaded.mezo) is not None}
         first = next(iter(chunk))
         plain = can_be_released(first) and first.method in self.plain
-        if plain:
-            steppers.append(ReleasedStepper(first, chunk[first][0].cfg))
+        others = [ReleasedStepper(first, own[0].cfg)] if plain else []
         names = ", ".join(f"{case.restore} {case.noise}" for case in chunk)
-        beside = " and the released code's way" if plain else ""
-        self.say(f"{' '.join(first.group)}: {names}{beside}, in turns")
-        times = in_turns(steppers, self.rounds)
-        released = times.pop() if plain else None
+        also = ", with MeZO" * bool(mezos) + " and the released code's way" * plain
+        self.say(f"{' '.join(first.group)}: {names}{also}, in turns")
+        times = in_turns([*own, *mezos.values(), *others], self.rounds)
+        released = times[-1] if plain else None
+        of_mezo = dict(zip(mezos, times[len(own) :], strict=False))
         return [
-            self._row(case, stepper, peak, own, released)
-            for (case, (stepper, peak)), own in zip(chunk.items(), times, strict=True)
+            self._row(case, loaded, measured, of_mezo.get(id(loaded.mezo)), released)
+            for (case, loaded), measured in zip(chunk.items(), times, strict=False)
         ]
 
     def _row(
-        self, case: Case, stepper: Stepper, peak: Peak, times: Times, released: Times | None
+        self, case: Case, loaded: Loaded, times: Times, mezo: Times | None, released: Times | None
     ) -> Row:
+        stepper, peak = loaded.stepper, loaded.peak
+        optimizer = stepper.assembly.optimizer
         made = provenance(self.device)
         limits, least = self._least(case, stepper)
         one = case.method == FORWARD
@@ -118,7 +147,7 @@ class Session:
             machine=made["device"],
             **asdict(case),
             rounds=self.rounds,
-            forwards=1 if one else stepper.assembly.optimizer.forwards_per_step,
+            forwards=1 if one else optimizer.forwards_per_step,
             values=stepper.workload().values,
             step_ms=1e3 * times.step,
             forward_ms=1e3 * times.forward,
@@ -126,6 +155,10 @@ class Session:
             processor_ms=1e3 * times.processor,
             plain_ms=1e3 * released.step if released else None,
             plain_processor_ms=1e3 * released.processor if released else None,
+            mezo_processor_ms=1e3 * mezo.processor if mezo else None,
+            passes=None if one else times.passes,
+            passes_estimated=None if one else passes_over_weights(stepper.cfg),
+            state_bytes=None if one else optimizer.state_bytes(),
             roofline_forward_ms=1e3 * least.forward,
             roofline_weights_ms=1e3 * least.weights,
             peak_gib=peak.peak,

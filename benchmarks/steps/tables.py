@@ -44,6 +44,26 @@ def _mezo_times(row: Row, context: Context) -> str:
     return "" if row.method == FORWARD else _times(_net(row), context.mezo and _net(context.mezo))
 
 
+def _over_mezo(row: Row, context: Context) -> str:
+    """Processor times taken in turns; where there are none, step times of two rows."""
+    if row.method == FORWARD or context.mezo is row:
+        return ""
+    if row.over_mezo is not None:
+        return f"{row.over_mezo:.2f}"
+    return _times(row.step_ms, context.mezo and context.mezo.step_ms)
+
+
+def _state(row: Row, _: Context) -> str:
+    return "" if row.state_bytes is None else f"{row.state_bytes / row.values:.3g}"
+
+
+def _state_measured(row: Row, context: Context) -> str:
+    """Memory beyond MeZO's of the same way; half a byte is the spread of two processes."""
+    if row.method in (FORWARD, "mezo") or row.state_bytes is None or context.mezo is None:
+        return ""
+    return f"{(_net(row) - _net(context.mezo)) * 2**30 / row.values:.1f}"
+
+
 def _paper(quantity: str) -> Callable[[Row, Context], str]:
     def cell(row: Row, context: Context) -> str:
         found = context.paper.get((row.method, quantity))
@@ -72,9 +92,16 @@ COLUMNS: dict[str, Callable[[Row, Context], str]] = {
     "× roofline": lambda row, _: _times(row.step_ms, row.roofline_ms),
     "released": lambda row, _: "" if row.plain_ms is None else _ms(row.plain_ms),
     "× faster": lambda row, _: "" if row.faster is None else f"{row.faster:.1f}",
+    "time × MeZO's": _over_mezo,
+    "passes": lambda row, _: "" if row.passes is None else f"{row.passes:.3g}",
+    "estimated": lambda row, _: (
+        "" if row.passes_estimated is None else f"{row.passes_estimated:.3g}"
+    ),
+    "state, bytes": _state,
+    "beyond MeZO's": _state_measured,
     "GiB": lambda row, _: f"{row.peak_gib:.2f}",
-    "× forward's": _forward_times,
-    "× MeZO's": _mezo_times,
+    "memory × forward's": _forward_times,
+    "memory × MeZO's": _mezo_times,
     "paper, ms": _paper("step_ms"),
     "paper, GB": _paper("memory_gb"),
     "target": _target,
