@@ -113,7 +113,9 @@ class Row:
     @property
     def over_mezo(self) -> float | None:
         """Processor time over that of MeZO's step."""
-        return None if self.mezo_processor_ms is None else self.processor_ms / self.mezo_processor_ms
+        return (
+            None if self.mezo_processor_ms is None else self.processor_ms / self.mezo_processor_ms
+        )
 
     @property
     def faster(self) -> float | None:

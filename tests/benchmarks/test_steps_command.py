@@ -125,7 +125,10 @@ def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
     assert (found["step"], found["restore"]) == ("BSZO", "subtract")
     assert (found["roofline"], found["× roofline"], found["rest"]) == ("20", "2.50", "5")
     assert (found["released"], found["× faster"], found["target"]) == ("200", "4.0", "≥ 3×")
-    assert (found["memory × forward's"], found["memory × MeZO's"]) == ("1.33", "1.05")  # 1.0 / 0.75, 1.0 / 0.95
+    assert (found["memory × forward's"], found["memory × MeZO's"]) == (
+        "1.33",
+        "1.05",
+    )  # 1.0 / 0.75, 1.0 / 0.95
     assert cells(rows, 3)["memory × MeZO's"] == "", "MeZO was not measured under snapshot"
 
 

@@ -21,8 +21,8 @@ from zo.noise import philox
 from zo.noise.engines import KeyedTerms, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
-CHUNK = 1024
-"""Values that are drawn, added and written at a time; a multiple of 128."""
+CHUNK = 2048
+"""Values that are drawn, added and written at a time; a multiple of 128. Four such arrays fit the first-level cache."""
 
 NORMALS, SIGNS = 4, 128
 """Values that one block of four words gives."""
@@ -37,9 +37,12 @@ M0, M1 = map(U64, philox.MULTIPLIERS)
 W0, W1 = map(U, philox.WEYL)
 ROUNDS, WORD, TOP = philox.ROUNDS, U64(philox.WORD), U(1 << 31)
 HALF, ONE, MINUS_TWO = philox.HALF, F(1.0), philox.MINUS_TWO
-LOG, LN2_HIGH, LN2_LOW = philox.LOG, philox.LN2_HIGH, philox.LN2_LOW
+LOG = tuple(MINUS_TWO * c for c in philox.LOG)
+LN2_HIGH, LN2_LOW = MINUS_TWO * philox.LN2_HIGH, MINUS_TWO * philox.LN2_LOW
+"""Constants of −2 ln u: times a power of two, which changes no rounding."""
+
 SIN, COS, QUARTER_TURN = philox.SIN, philox.COS, philox.QUARTER_TURN
-ROOT_HALF = I32(philox.ROOT_HALF_BITS)
+ROOT_HALF, EXPONENT_32 = I32(philox.ROOT_HALF_BITS), I32(32 << 23)
 
 
 def _bits_of(typing: Any, x: Any) -> Any:
@@ -69,11 +72,21 @@ def _wide(typing: Any) -> Any:
     return types.void(), code
 
 
+def _wide_for_float16(typing: Any, x: Any) -> Any:
+    signature, code = _wide(typing)
+    if x.dtype == types.int16:
+        return types.void(x), code
+    return types.void(x), lambda context, *_: context.get_dummy_value()
+
+
 wide: Any = intrinsic(_wide)
 """Has the calling function's loops compiled to 512-bit vectors where the processor has them.
 
 LLVM takes 256 bits on Intel's server processors, which is slower for arithmetic this dense.
 """
+
+wide_for_float16: Any = intrinsic(_wide_for_float16)
+"""The same where an array is float16, whose conversion is arithmetic; other loops wait for the cache."""
 
 bits_of: Any = intrinsic(_bits_of)
 """The bits of a float32, as uint32."""
@@ -186,13 +199,14 @@ def _philox(block: Any, k0: Any, k1: Any, a1: Any, a2: Any, a3: Any) -> Any:
 @compiled
 def _box_muller(w0: Any, w1: Any) -> Any:
     """As `zo.noise.philox.box_muller`, of two words."""
-    bits = I32(I32(bits_of(F(w0) + HALF)) - ROOT_HALF)
-    e = F(I32(I32(bits >> I32(23)) - I32(32)))
+    bits = I32(I32(bits_of(F(w0) + HALF)) - I32(ROOT_HALF + EXPONENT_32))
+    e = F(I32(bits >> I32(23)))
     x = float_of(U(I32(bits & I32(0x7FFFFF)) + ROOT_HALF)) - ONE
     x2 = x * x
     p = ((((LOG[0] * x + LOG[1]) * x + LOG[2]) * x + LOG[3]) * x + LOG[4]) * x + LOG[5]
     p = ((p * x + LOG[6]) * x + LOG[7]) * x + LOG[8]
-    r = np.sqrt(MINUS_TWO * (x + (p * x2 * x + e * LN2_LOW - HALF * x2) + e * LN2_HIGH))
+    minus = (x + x) - (p * x2 * x + e * LN2_LOW + x2)
+    r = np.sqrt(e * LN2_HIGH - minus)  # of −2 ln u, whose 0 is negative
     x = F(I32(U(w1 << U(2)))) * QUARTER_TURN
     x2 = x * x
     sin = ((SIN[0] * x2 + SIN[1]) * x2 + SIN[2]) * x2 * x + x
@@ -220,47 +234,66 @@ def draw_words(out: Any, block: Any, blocks: Any, key: Any) -> None:
 
 
 @compiled
-def _draw_columns(out: Any, block: Any, blocks: Any, key: Any) -> None:
-    """Fills out[:, :blocks], (4, CHUNK / 4), uint32, with the words of blocks from `block` on, one block a column."""
+def scratch() -> Any:
+    """Returns an array of CHUNK float32 that begins with a cache line, as loads of 512 bits need."""
+    a = np.empty(CHUNK + 16, F)
+    at = (-a.ctypes.data % 64) // 4
+    return a[at : at + CHUNK]
+
+
+@compiled
+def scratch_words() -> Any:
+    """Returns the array, (2, CHUNK / 4), uint64, that `draw_normals` keeps words in."""
+    return scratch().view(U64).reshape((2, CHUNK // 4))
+
+
+@compiled
+def _draw_pairs(words: Any, block: Any, blocks: Any, key: Any) -> None:
+    """Fills words[:, :blocks] from `block` on: a block's first and third word, and its second and fourth.
+
+    Seen as uint32, words[0] and words[1] then have one word each of every pair that Box-Muller takes, in order.
+    """
     wide()
+    first, second = words[0], words[1]
     k0, k1, c1, c2, c3 = key[0], key[1], key[2], key[3], key[4]
     for b in range(min(blocks, CHUNK // 4)):
-        out[0, b], out[1, b], out[2, b], out[3, b] = _philox(block + b, k0, k1, c1, c2, c3)
+        w0, w1, w2, w3 = _philox(block + b, k0, k1, c1, c2, c3)
+        first[b] = U64(w0) | U64(w2) << U64(32)
+        second[b] = U64(w1) | U64(w3) << U64(32)
 
 
 @compiled
-def _normals_of_columns(out: Any, words: Any, blocks: Any) -> None:
-    """Fills out[: 4 · blocks], float32, with the normals of words from `_draw_columns`."""
+def _normals_of_pairs(out: Any, first: Any, second: Any, pairs: Any) -> None:
+    """Fills out[: 2 · pairs], float32, with the normals of pairs of words."""
     wide()
-    for b in range(min(blocks, CHUNK // 4)):
-        i = 4 * b
-        z0, z1 = _box_muller(words[0, b], words[1, b])
-        z2, z3 = _box_muller(words[2, b], words[3, b])
-        out[i], out[i + 1], out[i + 2], out[i + 3] = z0, z1, z2, z3
+    for j in range(min(pairs, CHUNK // 2)):
+        z0, z1 = _box_muller(first[j], second[j])
+        out[2 * j], out[2 * j + 1] = z0, z1
 
 
 @compiled
-def draw_normals(out: Any, block: Any, blocks: Any, key: Any) -> None:
+def draw_normals(out: Any, words: Any, block: Any, blocks: Any, key: Any) -> None:
     """Fills out[: 4 · blocks], float32, with the normals from position 4 · block on.
 
-    Words and normals are made in loops of their own: in one loop their constants do not fit the registers.
+    Words, in `scratch_words`, and normals are made in loops of their own: in one loop their constants do not fit the
+    registers.
     """
-    words = np.empty((4, CHUNK // 4), U)
-    _draw_columns(words, block, blocks, key)
-    _normals_of_columns(out, words, blocks)
+    _draw_pairs(words, block, blocks, key)
+    pairs = words.view(U)
+    _normals_of_pairs(out, pairs[0], pairs[1], 2 * blocks)
 
 
 @compiled
-def draw(out: Any, position: Any, count: Any, key: Any, signs: Any) -> None:
+def draw(out: Any, words: Any, position: Any, count: Any, key: Any, signs: Any) -> None:
     """Fills out[:count] with normals, or with signs unless `signs` is None, from a block's first position on."""
     if signs is None:
-        draw_normals(out, position // NORMALS, (count + NORMALS - 1) // NORMALS, key)
+        draw_normals(out, words, position // NORMALS, (count + NORMALS - 1) // NORMALS, key)
     else:
-        words = np.empty(CHUNK // 32, U)
-        draw_words(words, position // SIGNS, (count + SIGNS - 1) // SIGNS, key)
+        bits = np.empty(CHUNK // 32, U)
+        draw_words(bits, position // SIGNS, (count + SIGNS - 1) // SIGNS, key)
         for w in range((count + 31) // 32):
             for b in range(32):
-                out[32 * w + b] = float_of(_with_sign(bits_of(ONE), words[w], b))
+                out[32 * w + b] = float_of(_with_sign(bits_of(ONE), bits[w], b))
 
 
 @compiled
@@ -275,11 +308,34 @@ def _add_signs(total: Any, position: Any, count: Any, key: Any, c: Any) -> None:
 
 
 @compiled
+def _read(total: Any, theta: Any, share: Any) -> None:
+    """Fills total with a share of theta."""
+    wide_for_float16(theta)
+    for k in range(min(len(total), len(theta))):
+        total[k] = share * load(theta[k])
+
+
+@compiled
+def _read_moved(total: Any, theta: Any, share: Any, z: Any, c: Any) -> None:
+    """Fills total with a share of theta and c times z."""
+    wide_for_float16(theta)
+    for k in range(min(len(total), len(theta), len(z))):
+        total[k] = share * load(theta[k]) + c * z[k]
+
+
+@compiled
+def _write_nearest(out: Any, total: Any) -> None:
+    """Rounds total into out, to nearest."""
+    wide_for_float16(out)
+    for k in range(min(len(out), len(total))):
+        out[k] = nearest(total[k], out[0])
+
+
+@compiled
 def _write(out: Any, total: Any, low: Any, block: Any, rounding: Any) -> None:
     """Rounds total into out: values from position 4 · block + low on."""
     if rounding is None:
-        for k in range(len(out)):
-            out[k] = nearest(total[k], out[0])
+        _write_nearest(out, total)
     else:
         words = np.empty(CHUNK, U)
         draw_words(words, block, (low + len(out) + 3) // 4, rounding)
@@ -296,10 +352,10 @@ def _block_size(signs: Any) -> Any:
 @compiled
 def _draw(out: Any, start: Any, key: Any, signs: Any) -> None:
     """Fills out, float32, with the values from position `start` on."""
-    drawn = np.empty(CHUNK, F)
+    drawn, words = scratch(), scratch_words()
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high = max(0, -i), min(CHUNK, len(out) - i)
-        draw(drawn, start + i, high, key, signs)
+        draw(drawn, words, start + i, high, key, signs)
         z, part = drawn[low:high], out[i + low : i + high]
         for k in range(len(part)):
             part[k] = z[k]
@@ -330,13 +386,17 @@ def _add(
     The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
     twice in a row is drawn once.
     """
-    drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
+    drawn, sums, words = scratch(), scratch(), scratch_words()
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high, at = max(0, -i), min(CHUNK, len(out) - i), start + i
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
         share = keep if pending == 0 else ONE
-        for k in range(len(total)):
-            total[k] = share * load(part[k])
+        if scale is None and signs is None and len(coefficients) == 1 and pending == 0:
+            draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0])
+            _read_moved(total, part, share, z, coefficients[0])
+            _write(out[i + low : i + high], total, low, at // 4, rounding)
+            continue
+        _read(total, part, share)
         for j in range(len(coefficients)):
             c = coefficients[j]
             if j == pending > 0:
@@ -344,14 +404,14 @@ def _add(
             if scale is None:
                 if signs is None:
                     if j == 0 or (keys[j] != keys[j - 1]).any():
-                        draw_normals(drawn, at // NORMALS, (high + 3) // NORMALS, keys[j])
+                        draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[j])
                     for k in range(len(total)):
                         total[k] += c * z[k]
                 else:  # what lies below `low` is not used
                     _add_signs(sums, at, high, keys[j], c)
             else:
                 if j == 0 or (keys[j] != keys[j - 1]).any():
-                    draw(drawn, at, high, keys[j], signs)
+                    draw(drawn, words, at, high, keys[j], signs)
                 h = scale[i + low : i + high]
                 for k in range(len(total)):
                     total[k] += c * (z[k] / np.sqrt(load(h[k])))

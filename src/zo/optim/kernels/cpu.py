@@ -12,7 +12,18 @@ from torch import Tensor
 
 from zo.noise import KeyedTerms, NoiseKey
 from zo.noise import cpu as noise
-from zo.noise.cpu import CHUNK, F, U, compiled, draw, draw_normals, load, nearest
+from zo.noise.cpu import (
+    CHUNK,
+    F,
+    U,
+    compiled,
+    draw,
+    draw_normals,
+    load,
+    nearest,
+    scratch,
+    scratch_words,
+)
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
@@ -44,11 +55,11 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
     ) -> None:
         built_on  # noqa: B018
         step, s, kept, difference, divisor, keep = scalars
-        drawn, sums = np.empty(CHUNK, F), np.empty(CHUNK, F)
+        drawn, sums, words = scratch(), scratch(), scratch_words()
         for i in range(0, len(p), CHUNK):
             x, a, block = p[i : i + CHUNK], h[i : i + CHUNK], (at + i) // 4
             z, total = drawn[: len(x)], sums[: len(x)]
-            draw_normals(drawn, block, (len(x) + 3) // 4, key)
+            draw_normals(drawn, words, block, (len(x) + 3) // 4, key)
             for k in range(len(x)):
                 total[k], b = load(x[k]), load(a[k])
                 if pending is not None:
@@ -76,14 +87,14 @@ def _kernels(built_on: str) -> tuple[Any, Any]:
     ) -> None:
         built_on  # noqa: B018
         beta1, beta2, complement1, complement2, root1, root2, eps, step, keep = scalars
-        drawn, slopes, sums = np.empty(CHUNK, F), np.empty(CHUNK, F), np.empty(CHUNK, F)
+        drawn, slopes, sums, words = scratch(), scratch(), scratch(), scratch_words()
         for i in range(0, len(p), CHUNK):
             x, a, b = p[i : i + CHUNK], m[i : i + CHUNK], v[i : i + CHUNK]
             z, g, total = drawn[: len(x)], slopes[: len(x)], sums[: len(x)]
             g[:] = F(0.0)
             for j in range(len(keys)):
                 c = gradient[j]
-                draw(drawn, at + i, len(x), keys[j], signs)
+                draw(drawn, words, at + i, len(x), keys[j], signs)
                 for k in range(len(x)):
                     g[k] += c * z[k]
             for k in range(len(x)):
