@@ -73,7 +73,7 @@ def _wide(typing: Any) -> Any:
 
 
 def _wide_for_float16(typing: Any, x: Any) -> Any:
-    signature, code = _wide(typing)
+    _, code = _wide(typing)
     if x.dtype == types.int16:
         return types.void(x), code
     return types.void(x), lambda context, *_: context.get_dummy_value()
