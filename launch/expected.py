@@ -8,7 +8,6 @@ the sweep varies, as {"optimizer.k": 4}) and `command`, which runs that cell alo
 first of them: a grid may list a learning rate twice, and a run without steps has none.
 """
 
-import argparse
 import json
 import shlex
 import sys
@@ -16,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+from launch import parser
+from launch.sweep import Run, Sweep
 from zo import config
 from zo.config import ConfigError, RunConfig, command_line
-from zo.config.identity import run_id
 
 COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr", "lr_index")
 """Keys of a sweep that have a column of their own; every other one that varies is a variant."""
@@ -30,17 +30,12 @@ def expected(sweep: str) -> list[dict[str, Any]]:
     Raises:
         ConfigError: If there is no such sweep, or one of its runs could not be made.
     """
-    path = command_line.CONFIG_DIR / "sweep" / f"{sweep}.yaml"
-    if not path.exists():
+    if sweep not in all_sweeps():
         names = ", ".join(all_sweeps())
         raise ConfigError([config.Problem("sweep", sweep, f"must be one of {names}")])
-    swept = [key for key, given in command_line.parameters(sweep).items() if _several(given)]
-    runs = command_line.runs([f"sweep={sweep}"])
-    found: dict[str, dict[str, Any]] = {}
-    for run in runs:
-        cell = _cell(sweep, run, {key: _value(run, key) for key in swept})
-        found.setdefault(cell["run_id"], cell)
-    return list(found.values())
+    given = command_line.parameters(sweep)
+    swept = [key for key, value in given.items() if any(sign in value for sign in ",([")]
+    return [_cell(sweep, run, swept) for run in Sweep.of([f"sweep={sweep}"]).runs]
 
 
 def all_sweeps() -> list[str]:
@@ -48,52 +43,40 @@ def all_sweeps() -> list[str]:
     return sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
 
 
-def _cell(sweep: str, run: RunConfig, swept: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the line of one run."""
-    choices = [f"{key}={_typed(value)}" for key, value in swept.items()]
+def _cell(sweep: str, run: Run, swept: Sequence[str]) -> dict[str, Any]:
+    """Returns the line of one run; `swept` are the keys with a list, a choice or a range of values."""
+    cfg, values = run.cfg, {key: _value(run.cfg, key) for key in swept}
+    typed = {key: v if isinstance(v, str) else json.dumps(v) for key, v in values.items()}
+    choices = [f"{key}={text}" for key, text in typed.items()]
     return {
         "sweep": sweep,
-        "run_id": run_id(run),
-        "model": run.model.name,
-        "task": run.task.name,
-        "optimizer": run.optimizer.name,
-        "precision": run.precision.name,
-        "seed": run.seed,
-        "lr": run.lr,
-        "steps": run.steps,
-        "variant": {key: value for key, value in swept.items() if key not in COORDINATES},
+        "run_id": run.run_id,
+        "model": cfg.model.name,
+        "task": cfg.task.name,
+        "optimizer": cfg.optimizer.name,
+        "precision": cfg.precision.name,
+        "seed": cfg.seed,
+        "lr": cfg.lr,
+        "steps": cfg.steps,
+        "variant": {key: value for key, value in values.items() if key not in COORDINATES},
         "command": shlex.join(["python", "train.py", f"sweep={sweep}", *choices]),
     }
 
 
-def _several(given: str) -> bool:
-    """Returns whether a sweep's parameter stands for more than one value: a list, a choice or a range."""
-    return any(sign in given for sign in ",([")
-
-
-def _value(run: RunConfig, key: str) -> Any:
+def _value(cfg: RunConfig, key: str) -> Any:
     """Returns a run's value of a swept key; a group's is the name of its choice."""
-    value: Any = run
+    value: Any = cfg
     for part in key.split("."):
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)
     is_choice = is_dataclass(value)
     return value.name if is_choice else value
 
 
-def _typed(value: Any) -> str:
-    """Returns a value as it is typed on Hydra's command line."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "python -m launch.expected",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="default: all of conf/sweep")
-    args = parser.parse_args(argv)
+    made = parser("expected", __doc__)
+    made.add_argument("sweeps", nargs="*", metavar="SWEEP", help="default: all of conf/sweep")
+    args = made.parse_args(argv)
     config.register()
     try:
         for sweep in dict.fromkeys(args.sweeps or all_sweeps()):

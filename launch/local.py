@@ -22,7 +22,7 @@ class StartError(RuntimeError):
 
 
 def prepare(folder: Path, directories: Sequence[Path], processes: int, threads: int | None) -> None:
-    """Writes the list of runs for `pool` to read."""
+    """Writes the list of runs for `work` to read."""
     folder.mkdir(parents=True)
     plan = {
         "directories": [str(path) for path in directories],
@@ -58,18 +58,8 @@ def start_detached(folder: Path, environment: dict[str, str]) -> None:
     raise StartError(f"the runs could not be started, see {folder / 'log.txt'}")
 
 
-def pool_of(folder: Path, gpus: Sequence[str] | None = None) -> Pool:
-    """Returns the pool of a folder's runs, see `prepare`; without `gpus` it uses those that are visible."""
-    plan = json.loads((folder / "runs.json").read_text())
-    directories = [Path(path) for path in plan["directories"]]
-    gpus = visible_gpus() if gpus is None else gpus
-    count = plan["processes"] * max(1, len(gpus))
-    slots = gpu_slots(gpus, count, plan["threads"]) if gpus else cpu_slots(count, plan["threads"])
-    return Pool(directories, slots, detached=True)
-
-
 def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
-    """Makes the runs of a folder, whose lock the caller holds.
+    """Makes the runs of a folder, whose lock the caller holds, on the GPUs that are visible.
 
     Args:
         folder: See `prepare`.
@@ -78,8 +68,11 @@ def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
     Returns:
         0 if all finished, 1 if one failed, 143 if this process was told to stop; the runs have saved.
     """
-    pool = pool_of(folder)
-    pool.changed = changed
+    plan = json.loads((folder / "runs.json").read_text())
+    gpus, threads = visible_gpus(), plan["threads"]
+    count = plan["processes"] * max(1, len(gpus))
+    slots = gpu_slots(gpus, count, threads) if gpus else cpu_slots(count, threads)
+    pool = Pool([Path(path) for path in plan["directories"]], slots, True, changed)
     pool.run()
     if pool.failures:
         print("\n  ".join([f"{len(pool.failures)} runs failed", *pool.failures]), file=sys.stderr)
@@ -90,8 +83,13 @@ def visible_gpus() -> list[str]:
     """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [gpu for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu.strip()]
+    return of_gpus("index")
+
+
+def of_gpus(field: str) -> list[str]:
+    """Returns a property of every GPU of this machine, as nvidia-smi names and tells it; none without a driver."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
-        command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return []

@@ -5,35 +5,32 @@
     python -m launch.measured --only table4 table4_fast
     python -m launch.measured --dry-run                list the stages and what is left of each
 
-With a GPU: table4, table4_fast and table4_factors, one run at a time since they are timed, then the study of
-SmolLM2-135M, several runs at once on each GPU. Without one: the small study, a run per core. Nothing is asked of a
-hub. Runs that the time ends save and are interrupted.
+Every stage is a `python train.py -m ... hydra/launcher=local`. With a GPU: table4, table4_fast and table4_factors, one
+run at a time since they are timed, then the study of SmolLM2-135M, several runs at once on each GPU. Without one: the
+small study, a run per core. Nothing is asked of a hub. Runs that the time ends save and are interrupted.
 
 Exit status: 0 all that this machine can make is there; 1 runs failed; 2 it cannot begin; 3 the time was up; 130 or 143
 it was told to stop, and the runs have saved.
 """
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from launch import local
+from launch import local, parser
 from launch.profile import register
-from launch.stages import STAGES, Stage
-from launch.submit import UNUSABLE, Submission
 from launch.sweep import Sweep, counted, standings
-from launch.watch import Board
 from zo import config
 from zo.config import ConfigError
-from zo.lm.config import ModelError
-from zo.lm.tokenizer import load_tokenizer
 from zo.run.lock import LockedError, held
 
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 GIB_PER_RUN = 3.0
 """GPU memory of a run of the study, with its CUDA context."""
 
@@ -43,23 +40,55 @@ SAVING_S = 20.0
 """Seconds before the end at which runs are told to save; those that have not saved at the end are killed."""
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A sweep, or a part of one.
+
+    Attributes:
+        name: For --only and the summary.
+        overrides: As for `train.py -m`.
+        gpu: Whether it needs a GPU.
+        alone: Whether one run at a time has the machine, since it is timed.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    gpu: bool = True
+    alone: bool = False
+
+
+def _stage(sweep: str, seeds: str = "", name: str = "", **more: bool) -> Stage:
+    return Stage(name or sweep, (f"sweep={sweep}", *([f"seed={seeds}"] if seeds else [])), **more)
+
+
+STAGES = (
+    _stage("table4", alone=True),
+    _stage("table4_fast", alone=True),
+    _stage("table4_factors", alone=True),
+    _stage("study_smollm2", "0"),
+    _stage("study_smollm2_roundings", "0", "roundings"),
+    _stage("study_smollm2", "1,2", "study_smollm2_seeds"),
+    *(_stage(f"study_smollm2_{part}", "0,1,2") for part in ("5a", "5b", "5c", "eps")),
+    _stage("study_smollm2_roundings", "1,2", "roundings_seeds"),
+    *(
+        _stage(f"study_tiny{part}", gpu=False)
+        for part in ("", "_roundings", "_5a", "_5b", "_5c", "_eps")
+    ),
+)
+
+
 def slots(stage: Stage, gpus: Sequence[str], processes: int | None) -> int:
     """Returns how many runs of a stage share a GPU, or the processor: a core each, and as many as the memory holds."""
     if stage.alone:
         return 1
     cores = max(1, len(os.sched_getaffinity(0)) // max(1, len(gpus)))
-    fit = int(_memory_gib() // GIB_PER_RUN) if stage.gpu else cores
+    fit = int(_gpu_gib() // GIB_PER_RUN) if stage.gpu else cores
     return processes or max(1, min(cores, fit))
 
 
-def _memory_gib() -> float:
+def _gpu_gib() -> float:
     """Returns the memory of the GPU that has least; 0 if the driver does not say."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-        return min(float(line) for line in done.stdout.split()) / 1024
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return 0.0
+    return min(map(float, local.of_gpus("memory.total")), default=0.0) / 1024
 
 
 def overrides_of(stage: Stage, out: Path, processes: int = 1) -> list[str]:
@@ -69,44 +98,39 @@ def overrides_of(stage: Stage, out: Path, processes: int = 1) -> list[str]:
     return [*stage.overrides, *device, f"out={out}", *launcher]
 
 
-def make(stage: Stage, args: argparse.Namespace, gpus: Sequence[str], deadline: float) -> int:
-    """Makes what is missing of a stage until a deadline, by `time.monotonic()`.
+def make(stage: Stage, args: Namespace, gpus: Sequence[str], deadline: float) -> int:
+    """Makes what is missing of a stage, and what failed, until a deadline by `time.monotonic()`.
 
     Returns:
-        0 if all ended, 1 if a run failed, 3 if something is left, 130 or 143 if this process was told to stop.
+        The exit status of `train.py`; 3 if the time was up.
     """
-    submission = Submission(overrides_of(stage, args.out, slots(stage, gpus, args.processes)))
     print(f"{time.strftime('%H:%M:%S')}  {stage.name}", flush=True)
-    for run in {run.cfg.model.path: run for run in submission.sweep.runs}.values():
-        if run.cfg.model.weights == "pretrained":
-            load_tokenizer(run.cfg.model)  # converts weights once, before several runs do
-    chosen, _ = submission.give(args.retry_failed, detach=False)
-    with Board(submission.sweep, jobs_go_on=False) as board:
-        if chosen:
-            pool = local.pool_of(submission.folder, gpus[:1] if stage.alone else gpus)
-            pool.changed = board.refresh
-            pool.deadline, pool.saving_s = deadline - SAVING_S, SAVING_S
-            pool.run()
-            if pool.signals:
-                return 128 + pool.signals[0]
-        return board.ended()
+    overrides = overrides_of(stage, args.out, slots(stage, gpus, args.processes))
+    visible = {"CUDA_VISIBLE_DEVICES": gpus[0]} if stage.alone and gpus else {}
+    command, environment = [sys.executable, str(TRAIN), "-m", *overrides], {**os.environ, **visible}
+    child = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        return child.wait(deadline - SAVING_S - time.monotonic())
+    except subprocess.TimeoutExpired:
+        return TIME_UP
+    finally:
+        _end(child)
 
 
-def chosen_stages(only: Sequence[str] | None, gpu: bool) -> list[Stage]:
-    """Returns the stages that this machine can make, most valuable first; says which are left out, and why."""
-    found = []
-    for stage in STAGES:
-        if only is not None and stage.name not in only:
-            continue
-        problem = stage.missing() if gpu or not stage.gpu else "no GPU that PyTorch can use here"
-        if problem and (only or stage.gpu == gpu):
-            print(f"{stage.name} is left out: {problem}")
-        elif not problem and (only or stage.gpu == gpu):
-            found.append(stage)
-    return found
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """Lets the runs of a stage that goes on save; kills those that do not."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(SAVING_S)
+        except subprocess.TimeoutExpired:
+            runs = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+            child.kill()
+            for run in runs:
+                os.kill(int(run), signal.SIGKILL)
 
 
-def run(stages: Sequence[Stage], args: argparse.Namespace, gpus: Sequence[str]) -> int:
+def run(stages: Sequence[Stage], args: Namespace, gpus: Sequence[str]) -> int:
     """Makes stages one after another within the time; returns the exit status."""
     deadline = time.monotonic() + 60 * args.minutes
     codes = [0]
@@ -115,36 +139,20 @@ def run(stages: Sequence[Stage], args: argparse.Namespace, gpus: Sequence[str]) 
             print(f"no time left for {stage.name} and what comes after it")
             codes.append(TIME_UP)
             break
-        try:
-            codes.append(make(stage, args, gpus, deadline))
-        except (*UNUSABLE, ModelError) as error:
-            print(f"{stage.name}: {error}", file=sys.stderr)
-            codes.append(FAILED)
+        codes.append(make(stage, args, gpus, deadline))
         if codes[-1] > TIME_UP:
             return codes[-1]
-    return FAILED if FAILED in codes else max(codes)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the command line's parser."""
-    made = argparse.ArgumentParser(
-        "python -m launch.measured",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    names = [stage.name for stage in STAGES]
-    made.add_argument("--minutes", type=float, default=25.0, metavar="M", help="default: 25")
-    made.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help=", ".join(names))
-    made.add_argument("--dry-run", action="store_true", help="list the stages, make nothing")
-    made.add_argument("--processes", type=int, metavar="N", help="runs at once, if not timed")
-    made.add_argument("--retry-failed", action="store_true", help="make failed runs again, too")
-    made.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: out")
-    return made
+    return FAILED if {FAILED, 2} & set(codes) else max(codes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    made = parser()
+    made, names = parser("measured", __doc__), [stage.name for stage in STAGES]
+    made.add_argument("--minutes", type=float, default=25.0, metavar="M", help="default: 25")
+    made.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help=", ".join(names))
+    made.add_argument("--dry-run", action="store_true", help="list the stages, make nothing")
+    made.add_argument("--processes", type=int, metavar="N", help="runs at once, if not timed")
+    made.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: out")
     args = made.parse_args(argv)
     if not 0 < args.minutes < float("inf") or (args.processes or 1) < 1:
         made.error("--minutes must be greater than 0, and --processes at least 1")
@@ -154,23 +162,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.register()
     register()
     gpus = local.visible_gpus() if torch.cuda.is_available() else []
-    stages = chosen_stages(args.only, bool(gpus))
+    chosen = [s for s in STAGES if (s.name in args.only if args.only else s.gpu == bool(gpus))]
+    if lost := [s.name for s in chosen if s.gpu and not gpus]:
+        print(f"no GPU that PyTorch can use here for {', '.join(lost)}", file=sys.stderr)
+        return 2
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if args.dry_run:
-            for stage in stages:
+            for stage in chosen:
                 found = standings(Sweep.of(overrides_of(stage, args.out)).runs, ask_queue=False)
                 print(f"{stage.name}: {counted(found)}")
             return 0
-        if not stages:
-            return 2
         (args.out / ".measured").mkdir(parents=True, exist_ok=True)
         with held(args.out / ".measured"):  # two calls would disturb what is timed
-            return run(stages, args, gpus)
+            return run(chosen, args, gpus)
     except (ConfigError, LockedError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

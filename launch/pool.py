@@ -1,7 +1,6 @@
 """Runs as child processes of this one, several at a time: each its own run with its own log, told of every signal."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -41,52 +40,30 @@ class Pool:
         slots: As many runs at once; each slot's variables, as {"CUDA_VISIBLE_DEVICES": "1"}.
         detached: Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM.
         changed: Called after every start and end of a run.
-        deadline: By `time.monotonic()`; then runs are told SIGTERM, as for preemption, and no other one is started.
-        saving_s: So long after the deadline, a run that is still there is killed. It goes on from what is on disk
-            all the same, and ends as if it had not been.
         codes: Exit status of every run that ended.
         signals: What this process was sent.
-        timed_out: Whether the deadline has passed while runs went on or waited.
     """
 
     directories: Sequence[Path]
     slots: Sequence[Mapping[str, str]]
     detached: bool = False
     changed: Callable[[], None] = lambda: None
-    deadline: float = math.inf
-    saving_s: float = math.inf
     codes: dict[Path, int] = field(default_factory=dict)
     signals: list[int] = field(default_factory=list)
-    timed_out: bool = False
 
     def __post_init__(self) -> None:
         self._waiting = deque((path, 0.0) for path in self.directories)
         self._free = deque(self.slots)
         self._running: dict[Path, tuple[subprocess.Popen[bytes], Mapping[str, str]]] = {}
-        self._killed: set[Path] = set()
         self._busy_since: dict[Path, float] = {}
 
     def run(self) -> None:
         """Makes the runs, until all have ended or, after a signal, those have that were started."""
         with self._heeding():
-            while self._running or (self._waiting and not self._stopping):
-                self._watch_time()
+            while self._running or (self._waiting and not self.signals):
                 self._start()
                 self._collect()
                 time.sleep(POLL_S)
-
-    @property
-    def _stopping(self) -> bool:
-        return bool(self.signals) or self.timed_out
-
-    def _watch_time(self) -> None:
-        """Tells the runs to stop, once, when the deadline passes, and kills those that do not."""
-        if not self.timed_out and time.monotonic() >= self.deadline:
-            self.timed_out = True
-            self._tell(signal.SIGTERM)
-        if not self._killed and time.monotonic() >= self.deadline + self.saving_s:
-            self._killed = set(self._running)
-            self._tell(signal.SIGKILL)
 
     @property
     def unfinished(self) -> list[Path]:
@@ -104,7 +81,7 @@ class Pool:
 
     def _start(self) -> None:
         for _ in range(len(self._waiting)):
-            if not self._free or self._stopping:
+            if not self._free or self.signals:
                 return
             path, not_before = self._waiting.popleft()
             if time.monotonic() < not_before:
@@ -137,7 +114,6 @@ class Pool:
             if code == BUSY and time.monotonic() - since < BUSY_LIMIT_S:
                 self._waiting.append((path, time.monotonic() + BUSY_S))
             else:
-                code = INTERRUPTED if path in self._killed else code
                 self.codes[path] = code
                 if code not in (DONE, BUSY, *STOPPED) and not follows():
                     _note_failure(path, code)

@@ -100,30 +100,29 @@ def register() -> None:
         store.store(group="hydra/launcher", name=path.stem, node=node, provider="launch/profiles")
 
 
-def read(overrides: Sequence[str]) -> Profile | None:
-    """Returns the profile that the overrides choose; None for Hydra's own launcher, which runs in its own process.
+def read(overrides: Sequence[str]) -> Profile:
+    """Returns the profile that the overrides choose.
 
     Args:
         overrides: As typed, and accepted by `zo.config.command_line.runs`.
 
     Raises:
-        ConfigError: If a value of it is out of range, or it is not one of this suite's.
+        ConfigError: If a value of it is out of range, or it is none of this suite's that starts processes.
     """
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         cfg = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
         chosen = cfg.hydra.runtime.choices["hydra/launcher"]
         found = OmegaConf.to_object(cfg.hydra.launcher)
-    if chosen == "basic":
-        return None
     if not isinstance(found, SlurmProfile | LocalProfile):
         own = ", ".join(path.stem for path in sorted(PROFILES.glob("*.yaml")))
-        raise ConfigError([Problem("hydra/launcher", chosen, f"must be one of basic, {own}")])
-    problems = [
-        Problem(f"hydra.launcher.{key}", getattr(found, key), right)
-        for key, right in found.problems()
-    ]
-    if problems:
-        raise ConfigError(problems)
+        right = f"must be one of basic, {own}"
+        if chosen == "basic":
+            right = "runs in its own process; take slurm or local"
+        raise ConfigError([Problem("hydra/launcher", chosen, right)])
+    wrong = list(found.problems())
+    if wrong:
+        values = ((f"hydra.launcher.{key}", getattr(found, key), right) for key, right in wrong)
+        raise ConfigError([Problem(*value) for value in values])
     found.folder = str(Path(found.folder).absolute())
     return found

@@ -13,7 +13,6 @@ Hours are steps times the time per step: the median of finished runs of the same
 on top.
 """
 
-import argparse
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -24,6 +23,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from launch import parser
 from launch.profile import register
 from launch.records import QueueError
 from launch.sweep import ENDED, STATES, Run, Standing, Sweep, counted, standings
@@ -108,16 +108,12 @@ def list_runs(runs: Sequence[Run], found: Mapping[str, Standing]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "python -m launch.status",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for train.py -m")
-    parser.add_argument("--list", action="store_true", help="list every run")
-    parser.add_argument("--failed", action="store_true", help="list the failed runs")
-    parser.add_argument("--step-ms", type=float, help="time per step where none was measured")
-    args = parser.parse_args(argv)
+    made = parser("status", __doc__)
+    made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for train.py -m")
+    made.add_argument("--list", action="store_true", help="list every run")
+    made.add_argument("--failed", action="store_true", help="list the failed runs")
+    made.add_argument("--step-ms", type=float, help="time per step where none was measured")
+    args = made.parse_args(argv)
     config.register()
     register()
     try:

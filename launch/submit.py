@@ -8,7 +8,6 @@ May be repeated at any time, by several people at once: a run that is finished, 
 alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -22,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from launch import local, slurm
+from launch import local, parser, slurm
 from launch.profile import Profile, SlurmProfile, read, register
 from launch.records import QueueError, Record
 from launch.sweep import Run, Standing, Sweep, counted, standings
@@ -50,17 +49,11 @@ class Submission:
 
     def __init__(self, overrides: Sequence[str]):
         self.sweep = Sweep.of(overrides)
-        profile = read(overrides)
-        if profile is None:
-            problem = Problem(
-                "hydra/launcher", "basic", "runs in its own process; take slurm or local"
-            )
-            raise ConfigError([problem])
-        self.profile: Profile = profile
+        self.profile: Profile = read(overrides)
         if any(not run.cfg.resume for run in self.sweep.runs):
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
             raise ConfigError([Problem("resume", False, right)])
-        if isinstance(profile, SlurmProfile):
+        if self.on_slurm:
             slurm.check()
         self.name = f"zo-{self.sweep.name}-{uuid.uuid4().hex[:8]}"
         self._held = ExitStack()  # what this process holds until it ends
@@ -118,11 +111,7 @@ class Submission:
                 for directory in group:
                     Record("slurm", self.name, index, now).write(directory)
             job = slurm.submit(groups, self.profile, self.name)
-            print(
-                f"SLURM job {job}, {len(groups)} in its array"
-                if len(groups) > 1
-                else f"SLURM job {job}"
-            )
+            print(f"SLURM job {job}" + f", {len(groups)} in its array" * (len(groups) > 1))
             return
         for directory in directories:
             Record("local", str(self.folder), 0, now).write(directory)
@@ -176,8 +165,8 @@ def alone(out: Path) -> Iterator[None]:
     """Keeps other submitters to an output directory waiting while the body runs."""
     directory = out / ".submit"
     directory.mkdir(parents=True, exist_ok=True)
+    told = False
     with ExitStack() as stack:
-        told = False
         while True:
             try:
                 stack.enter_context(held(directory))
@@ -192,18 +181,14 @@ def alone(out: Path) -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "python -m launch.submit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for train.py -m")
-    parser.add_argument("--retry-failed", action="store_true", help="submit failed runs, too")
-    parser.add_argument("--limit", type=int, metavar="N", help="submit N runs at most")
-    parser.add_argument("--dry-run", action="store_true", help="list what would be submitted")
-    args = parser.parse_args(argv)
+    made = parser("submit", __doc__)
+    made.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for train.py -m")
+    made.add_argument("--retry-failed", action="store_true", help="submit failed runs, too")
+    made.add_argument("--limit", type=int, metavar="N", help="submit N runs at most")
+    made.add_argument("--dry-run", action="store_true", help="list what would be submitted")
+    args = made.parse_args(argv)
     if args.limit is not None and args.limit < 1:
-        parser.error("--limit must be at least 1")
+        made.error("--limit must be at least 1")
     config.register()
     register()
     try:

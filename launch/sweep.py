@@ -65,7 +65,7 @@ class Sweep:
         for cfg in configs:
             cfg.tracking.group = cfg.tracking.group or group
             name = run_id(cfg)
-            runs[name] = Run(name, cfg)
+            runs.setdefault(name, Run(name, cfg))
         return cls(tuple(overrides), list(runs.values()), len(configs))
 
     @property

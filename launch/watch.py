@@ -3,7 +3,6 @@
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from launch.records import QueueError
-from launch.sweep import ENDED, STATES, Standing, Sweep, counted, standings
+from launch.sweep import ENDED, Standing, Sweep, counted, standings
 from zo.config import describe
 
 REFRESH_S = 5.0
@@ -62,14 +61,12 @@ class Board:
             for run in self._sweep.runs
             if run.run_id not in self._found or self._found[run.run_id].state not in ENDED
         ]
+        note = ""
         try:
             self._found |= standings(left)
-        except (
-            QueueError
-        ) as error:  # as while a controller is restarted; the next look may do better
+        except QueueError as error:  # a controller is restarted; the next look may do better
             note = str(error)
-        else:
-            note = counted(self._found)
+        note = note or counted(self._found)
         done = sum(standing.state in ENDED for standing in self._found.values())
         self._bar.update(self._task, completed=done, note=note)
         if not self._console.is_terminal and note != self._told:
@@ -91,17 +88,6 @@ class Board:
                 time.sleep(REFRESH_S if going else 1.0)
         return self._summary()
 
-    def ended(self) -> int:
-        """Looks once more and prints the summary.
-
-        Returns:
-            0 if all finished, 1 if a run failed, 3 if runs are left.
-        """
-        self.refresh()
-        self._summary(("failed",))
-        states = {standing.state for standing in self._found.values()}
-        return 1 if "failed" in states else 0 if states <= set(ENDED) else 3
-
     def interrupted(self, code: int) -> int:
         """Says how things stand when this process is told to stop; returns its exit status."""
         self._bar.stop()
@@ -109,22 +95,17 @@ class Board:
             self.refresh()
         if self._found:
             self._console.print(counted(self._found))
-        typed = shlex.join(self._sweep.overrides)
+        said = "The runs are saved. The same command continues them, or: python -m launch.submit"
         if self._jobs_go_on:
-            self._console.print(
-                f"Jobs that were submitted go on. How: python -m launch.status {typed}"
-            )
-        else:
-            self._console.print(
-                f"The runs are saved. The same command continues them, or: python -m launch.submit {typed}"
-            )
+            said = "Jobs that were submitted go on. How: python -m launch.status"
+        self._console.print(f"{said} {shlex.join(self._sweep.overrides)}")
         return code
 
-    def _summary(self, states: Collection[str] = tuple(set(STATES) - set(ENDED))) -> int:
-        """Prints the runs in some states, and the counts; returns 1 if there are such runs, else 0."""
+    def _summary(self) -> int:
+        """Prints the runs that have not ended, and the counts; returns 1 if there are such runs, else 0."""
         self._bar.stop()
         standings_ = [(run, self._found[run.run_id]) for run in self._sweep.runs]
-        failed = [(run, standing) for run, standing in standings_ if standing.state in states]
+        failed = [(run, standing) for run, standing in standings_ if standing.state not in ENDED]
         for run, standing in failed[:SHOWN_FAILURES]:
             note = f": {standing.note}" if standing.note else ""
             where = f", see {run.directory}" if standing.state == "failed" else ""

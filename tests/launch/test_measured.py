@@ -1,20 +1,29 @@
 """`launch.measured` on sweeps of a second: the order of the stages, what a second call does, how it ends."""
 
 import json
+import os
+import signal
+import time
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from launch import measured
-from launch.stages import Stage
+from launch.measured import Stage
 from launch.sweep import Sweep, standings
 
 
-def runs_of(stage):
-    return Sweep.of(stage.overrides).runs
+@pytest.fixture
+def runs_of(tmp_path):
+    """Returns a function that returns the runs of a stage."""
+    return lambda stage: Sweep.of([*stage.overrides, f"out={tmp_path / 'out'}"]).runs
 
 
-def states(*stages):
-    return [s.state for stage in stages for s in standings(runs_of(stage)).values()]
+@pytest.fixture
+def states(runs_of):
+    """Returns a function that returns where the runs of some stages stand."""
+    return lambda *stages: [s.state for one in stages for s in standings(runs_of(one)).values()]
 
 
 @pytest.fixture
@@ -32,14 +41,20 @@ def call(monkeypatch, tmp_path):
 @pytest.fixture
 def small(grid):
     """Returns a function that makes a stage of runs of two steps on the processor."""
-    return lambda name, *overrides, **more: Stage(name, (*grid, *overrides), gpu=False, **more)
+
+    def stage(name, *others):
+        keys = ["out", *(other.split("=")[0] for other in others)]  # a command may give a key once
+        kept = [o for o in grid if o.split("=")[0] not in keys]
+        return Stage(name, (*kept, *others), gpu=False)
+
+    return stage
 
 
 @pytest.mark.process
-def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, capsys):
+def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, runs_of, states, capfd):
     first, second = small("first", "seed=0", "optimizer=bszo"), small("second", "seed=1")
     assert call(first, second, arguments=["--minutes", "0.001"]) == 3
-    assert "no time left for first" in capsys.readouterr().out
+    assert "no time left for first" in capfd.readouterr().out
     assert states(first, second) == ["missing"] * 3
     assert call(first, second) == 0
     assert states(first, second) == ["finished"] * 3
@@ -48,31 +63,67 @@ def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, capsy
         for stage in (first, second)
     ]
     assert max(given[0]) < min(given[1])
-    assert call(first, second) == 0
-    for run in [*runs_of(first), *runs_of(second)]:
+    assert call(first) == 0
+    for run in runs_of(first):
         assert len((run.directory / "attempts.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.process
-def test_a_failed_run_and_a_stage_without_weights_do_not_end_the_others(small, call, capsys):
+def test_a_failed_run_and_a_stage_without_weights_do_not_end_the_others(
+    small, call, runs_of, states, capfd
+):
     stage = small("one", "seed=0")
     _, bad = runs_of(stage)
     (bad.directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
     lost = small("lost", "model.path=package:no_such_package/x.gguf")
     assert call(lost, stage) == 1
     assert sorted(states(stage)) == ["failed", "finished"]
-    told = capsys.readouterr()
+    told = capfd.readouterr()
     assert "no_such_package" in told.err
     assert "failed: IsADirectoryError" in told.out
 
 
+STAND_IN = """
+import signal, subprocess, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+def saved(number, frame):
+    (here / "saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf=true" in sys.argv else saved)
+run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+(here / "run").write_text(str(run.pid))
+time.sleep(60)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("deaf", ["false", "true"])
+def test_at_the_deadline_a_stage_saves_and_what_does_not_is_killed(monkeypatch, tmp_path, deaf):
+    (tmp_path / "train.py").write_text(STAND_IN)
+    monkeypatch.setattr(measured, "TRAIN", tmp_path / "train.py")
+    monkeypatch.setattr(measured, "SAVING_S", 1.0)
+    args = Namespace(out=tmp_path, processes=1)
+    stage = Stage("one", (f"deaf={deaf}",), gpu=False)
+    assert measured.make(stage, args, [], time.monotonic() + 4) == measured.TIME_UP
+    run = int((tmp_path / "run").read_text())
+    assert (tmp_path / "saved").exists() is (deaf == "false")
+    if deaf == "true":
+        for _ in range(50):
+            if not Path(f"/proc/{run}").exists():
+                return
+            time.sleep(0.1)
+        pytest.fail("the run goes on")
+    os.kill(run, signal.SIGKILL)
+
+
 def test_runs_share_a_gpu_by_cores_and_memory_unless_they_are_timed(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.setattr(measured, "_memory_gib", lambda: 10.0)
+    monkeypatch.setattr(measured, "_gpu_gib", lambda: 10.0)
     packed = Stage("p", ())
     assert measured.slots(Stage("t", (), alone=True), ["0"], 4) == 1
     assert measured.slots(packed, ["0"], None) == 3
     assert measured.slots(packed, ["0"], 5) == 5
-    monkeypatch.setattr(measured, "_memory_gib", lambda: 139.0)
+    monkeypatch.setattr(measured, "_gpu_gib", lambda: 139.0)
     assert measured.slots(packed, ["0", "1"], None) == 8
     assert measured.slots(Stage("c", (), gpu=False), [], None) == 16

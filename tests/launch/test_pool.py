@@ -102,17 +102,6 @@ def test_a_run_that_dies_without_a_word_is_noted_as_failed(wanting, codes, state
         assert f"killed by {signal.Signals(-codes[0]).name}" in status["run/error"]
 
 
-def test_at_the_deadline_runs_are_told_to_save_and_no_other_is_started(wanting):
-    runs = [wanting("a", seconds=60), wanting("b")]
-    made = Pool(runs, [{}], deadline=time.monotonic() + 3)
-    made.run()
-    assert (runs[0] / "signal").read_text() == "SIGTERM"
-    assert not (runs[1] / "starts").exists()
-    assert (made.unfinished, made.failures) == (runs, [])
-    assert made.timed_out
-    assert made.signals == []
-
-
 JOB = """
 import signal, sys
 from launch import pool
