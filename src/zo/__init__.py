@@ -4,7 +4,7 @@
     optimizer = zo.BSZO(model, lr=1e-6, k=2)
     loss = optimizer.step(lambda: model(**batch).loss)
 
-The names are those of `dir(zo)`: a class for each registered zeroth-order method, `optimizer`, `replay` and
+The names are those of `dir(zo)`: a class for each registered zeroth-order method, `optimizer`, `replay`, `Elastic` and
 `NonFiniteError`. Everything else is internal. Importing the package imports nothing else; the first use of a name
 imports torch.
 """
@@ -13,11 +13,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zo.distributed.elastic import Elastic as Elastic
     from zo.library import optimizer as optimizer
     from zo.optim.base import NonFiniteError as NonFiniteError
     from zo.record import replay as replay
 
-_HOMES = {"NonFiniteError": "zo.optim.base", "optimizer": "zo.library", "replay": "zo.record"}
+_HOMES = {
+    "Elastic": "zo.distributed.elastic",
+    "NonFiniteError": "zo.optim.base",
+    "optimizer": "zo.library",
+    "replay": "zo.record",
+}
 
 
 def __getattr__(name: str) -> Any:

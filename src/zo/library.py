@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
@@ -18,19 +17,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.distributed.closure import DataParallel
+from zo.distributed.closure import DataParallel, ElasticParallel, Together
+from zo.distributed.elastic import Elastic
+from zo.distributed.processes import Processes
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
 from zo.optim.base import LossFn, Rates, StepInfo, number
 from zo.optim.config import MethodConfig
-from zo.record import Recorder
+from zo.record import Received, Recorder, header_of
+from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
 Parameters: TypeAlias = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 )
-Closure: TypeAlias = Callable[[], Tensor | float]
+Closure: TypeAlias = Callable[..., Tensor | float]
 
 SAME = 1e-6
 """Relative difference of two losses at the same weights that a GPU's order of summation explains."""
@@ -85,6 +87,7 @@ class ZerothOrder(torch.optim.Optimizer):
         check_closure: bool = True,
         record: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
+        elastic: Elastic | None = None,
         check_every: int | None = 100,
         **settings: Any,
     ):
@@ -95,7 +98,8 @@ class ZerothOrder(torch.optim.Optimizer):
             raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
         if restore is None:
             whole = isinstance(params, nn.Module) or model is not None
-            restore = "merged" if not config.reads_weights else "streamed" if whole else "snapshot"
+            exact = config.reads_weights or elastic is not None
+            restore = "merged" if not exact else "streamed" if whole else "snapshot"
         if isinstance(params, nn.Module):
             space = ParameterSpace.of(params, restore, noise, rounding)
             groups: list[dict[str, Any]] = [{"params": space.parameters}]
@@ -111,12 +115,61 @@ class ZerothOrder(torch.optim.Optimizer):
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
-        self._together = None if group is None else DataParallel(group, check_every)
-        if self._together is not None:
-            settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
-            self._together.begin(self.method, {**settled, "noise": noise, "rounding": rounding})
-        if record is not None and (self._together is None or self._together.processes.leads):
+        if record is not None:
             self._recorder = Recorder(Path(record), self.method)
+        self._together: Together | None = None
+        settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
+        settled |= {"noise": noise, "rounding": rounding}
+        if elastic is not None:
+            if group is not None:
+                raise ValueError("group and elastic: give one of them")
+            self._together = self._elastic(elastic, check_every, settled)
+        elif group is not None:
+            self._together = DataParallel(group, check_every, self.method, settled)
+        if self._together is not None and not self._together.processes.leads:
+            self._recorder = None
+
+    def _elastic(
+        self, elastic: Elastic, check_every: int | None, settings: dict[str, Any]
+    ) -> ElasticParallel:
+        """Returns what makes the steps with processes that come and go, all steps made so far replayed."""
+        restore = self.method.params.restore
+        if not RESTORE_POLICIES[restore].exact:
+            exact = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.exact)
+            raise ValueError(
+                f"restore={restore!r}: a step that lost a process is made again, and {restore} leaves rounding"
+                f" behind; with elastic it must be one of {exact}"
+            )
+        header = header_of(self.method)
+        told = {**settings, "groups": self.method.group_of, "the base weights": header.base}
+        told |= {"the noise": header.noise}
+        received, recorder = Received(self.method), self._recorder
+        if elastic.leads:
+            if recorder is None:
+                raise ValueError("record: the process that leads needs it; name a file")
+            self.goes_on_from(recorder.catch_up(header))
+        after = (lambda _: b"") if recorder is None else recorder.after
+        made = ElasticParallel(elastic, check_every, self.method, told, after, received.replay)
+        self.goes_on_from(received.info)
+        return made
+
+    @property
+    def step_index(self) -> int:
+        """Steps made so far."""
+        return self.method.step_index
+
+    @property
+    def processes(self) -> Processes | None:
+        """The processes that make the steps together; None if there is one."""
+        return None if self._together is None else self._together.processes
+
+    def goes_on_from(self, replayed: StepInfo | None) -> None:
+        """Takes over result and rates of the last step that was replayed; None is none."""
+        if replayed is None:
+            return
+        self.info = replayed
+        for group, rate in zip(self.param_groups, self.method.rates, strict=True):
+            group.update(rate._asdict())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group while the optimizer is made; refuses one afterwards, since noise belongs to positions."""
@@ -145,19 +198,20 @@ class ZerothOrder(torch.optim.Optimizer):
             raise TypeError("step: needs a closure that returns the loss of one mini-batch")
         self._check_storage()
         if self._check:
-            with nullcontext() if self._together is None else self._together.processes.together():
+            if self._together is None:
                 _check_repeats(closure)
+            else:
+                with self._together.checking():
+                    _check_repeats(self._together.own(closure))
             self._check = False
         rates = [Rates(float(g["lr"]), float(g["weight_decay"])) for g in self.param_groups]
         self.method.rates = rates
         if self._recorder is not None:
             self._recorder.begin()
-        loss_fn = cast("LossFn", closure)  # it takes tensors, too
-        if self._together is not None:
-            loss_fn = self._together.loss(loss_fn)
-        self.info = self.method.step(loss_fn)
-        if self._together is not None:
-            self._together.after_step(self.method)
+        if self._together is None:
+            self.info = self.method.step(cast("LossFn", closure))  # it takes tensors, too
+        else:
+            self.info = self._together.step(self.method, closure)
         if self._recorder is not None:
             self._recorder.append(rates, self.info.losses)
         return self.info.loss

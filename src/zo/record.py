@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zo.optim.base import Rates, ZOOptimizer
+from zo.optim.base import Rates, StepInfo, ZOOptimizer
 from zo.run.atomic import Appender
 from zo.run.trajectory import Frames, Header, TrajectoryError, decode_header
 from zo.weights.space import ParameterSpace
@@ -43,9 +43,11 @@ class Record:
 
     Args:
         path: The file.
+        data: Its content, where it is not on this machine.
 
     Attributes:
         path: As given.
+        data: The content up to the last whole frame.
         header: What the losses belong to.
         steps: Rates and losses of every step before the first torn or altered byte.
         ends: Length of the file up to each step; `ends[0]` is the header's.
@@ -55,12 +57,13 @@ class Record:
         TrajectoryError: If there is no such file, or it is no record.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, data: bytes | None = None):
         self.path = path
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise TrajectoryError(f"{path}: {error.strerror}") from None
+        if data is None:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise TrajectoryError(f"{path}: {error.strerror}") from None
         self.header, at = decode_header(data, path)
         if "groups" not in self.header.config:
             raise TrajectoryError(f"{path}: a run's trajectory; python -m zo.trajectory replays it")
@@ -77,6 +80,32 @@ class Record:
                 self.steps.append((rates, content))
                 self.ends.append(at)
         self.torn = at != len(data)
+        self.data = data[:at]
+
+    def check(self, here: Header) -> None:
+        """Compares what the steps belong to with what is here.
+
+        Raises:
+            TrajectoryError: If tensors, weights or noise are others.
+        """
+        for key in ("groups", "decays"):
+            if self.header.config[key] != here.config[key]:
+                raise TrajectoryError(f"{self.path}: of other tensors or parameter groups")
+        if self.header.base != here.base:
+            raise TrajectoryError(f"{self.path}: starts from other weights ({self.header.base})")
+        if self.header.noise != here.noise:
+            raise TrajectoryError(
+                f"{self.path}: its noise is {self.header.noise}, not {here.noise}"
+            )
+
+    def repeat(self, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
+        """Makes the steps that a method lacks, without a forward pass, up to `count`; returns the last one's result."""
+        info = None
+        with torch.no_grad():
+            for rates, losses in self.steps[method.step_index : count]:
+                method.rates = rates
+                info = method.replay(losses)
+        return info
 
 
 class Recorder:
@@ -103,7 +132,7 @@ class Recorder:
         """
         if self._file is not None:
             return
-        step, header = self._method.step_index, _header(self._method)
+        step, header = self._method.step_index, header_of(self._method)
         if step:
             found = Record(self._path)
             if found.header.config != header.config or len(found.steps) < step:
@@ -127,6 +156,49 @@ class Recorder:
             self._rates = rates
         self._file.write(frames + self._frames.step(step, losses))
 
+    def after(self, steps: int) -> bytes:
+        """Returns what the file has after so many steps; after none, the header, too."""
+        found = Record(self._path)
+        return found.data[found.ends[steps] if steps else 0 :]
+
+    def catch_up(self, header: Header) -> StepInfo | None:
+        """Makes the steps of a file that exists, to go on with it; returns the last one's result.
+
+        Raises:
+            TrajectoryError: If it is of another training.
+        """
+        if not self._path.exists():
+            return None
+        found = Record(self._path)
+        found.check(header)
+        if found.header.config != header.config:
+            raise TrajectoryError(f"{self._path}: of other settings; name another file")
+        self._file = Appender(self._path, found.ends[-1])
+        self._rates = found.steps[-1][0] if found.steps else []
+        return found.repeat(self._method)
+
+
+class Received:
+    """A record that arrives in pieces.
+
+    Args:
+        method: What makes its steps.
+
+    Attributes:
+        info: Result of the last step; None before the first.
+    """
+
+    def __init__(self, method: ZOOptimizer):
+        self._method = method
+        self._data = b""
+        self.info: StepInfo | None = None
+
+    def replay(self, piece: bytes) -> int:
+        """Makes the steps that a further piece brings; returns the steps made by then."""
+        self._data += piece
+        self.info = Record(Path("record"), self._data).repeat(self._method) or self.info
+        return self._method.step_index
+
 
 def replay(params: Parameters, record: str | Path, steps: int | None = None) -> ZerothOrder:
     """Makes the weights of a recorded training, without a forward pass.
@@ -147,29 +219,17 @@ def replay(params: Parameters, record: str | Path, steps: int | None = None) -> 
 
     found = Record(Path(record))
     config = dict(found.header.config)
-    groups, decays, name = (config.pop(key) for key in ("groups", "decays", "name"))
+    name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
     made = method_named(name)(params, 0.0, **config)
-    here = _header(made.method)
-    if (made.method.group_of, made.method.params.decays) != (groups, decays):
-        raise TrajectoryError(f"{record}: of other tensors or parameter groups")
-    if found.header.base != here.base:
-        raise TrajectoryError(f"{record}: starts from other weights ({found.header.base})")
-    if found.header.noise != here.noise:
-        raise TrajectoryError(f"{record}: its noise is {found.header.noise}, not {here.noise}")
+    found.check(header_of(made.method))
     count = len(found.steps) if steps is None else steps
     if not 0 <= count <= len(found.steps):
         raise ValueError(f"steps={steps}: {record} has {len(found.steps)}")
-    with torch.no_grad():
-        for rates, losses in found.steps[:count]:
-            made.method.rates = rates
-            made.info = made.method.replay(losses)
-    if count:
-        for group, rate in zip(made.param_groups, found.steps[count - 1][0], strict=True):
-            group.update(rate._asdict())
+    made.goes_on_from(found.repeat(made.method, count))
     return made
 
 
-def _header(method: ZOOptimizer) -> Header:
+def header_of(method: ZOOptimizer) -> Header:
     """Returns what a file of these steps begins with."""
     space = method.params
     config: dict[str, Any] = {

@@ -55,12 +55,25 @@ def check_same(processes: Processes, told: Mapping[str, Any], remedy: str) -> No
     everybody = processes.exchange((socket.gethostname(), dict(told)))
     _, first = everybody[0]
     for rank, (host, other) in enumerate(everybody):
-        for key in (*first, *other):
-            mine, its = first.get(key, "not there"), other.get(key, "not there")
-            if mine != its:
-                raise ProcessesError(
-                    f"process {rank} on {host}: {key} is {its}, and {mine} on process 0; {remedy}"
-                )
+        check_told(f"process {rank} on {host}", first, other, remedy)
+
+
+def check_told(who: str, first: Mapping[str, Any], other: Mapping[str, Any], remedy: str) -> None:
+    """Compares what a process tells with what process 0 tells.
+
+    Args:
+        who: The process.
+        first: Of process 0.
+        other: Of the process.
+        remedy: What to do about a difference.
+
+    Raises:
+        ProcessesError: Naming the first value that differs.
+    """
+    for key in (*first, *other):
+        mine, its = first.get(key, "not there"), other.get(key, "not there")
+        if mine != its:
+            raise ProcessesError(f"{who}: {key} is {its}, and {mine} on process 0; {remedy}")
 
 
 def tensor_digest(tensor: Tensor) -> int:

@@ -1,53 +1,168 @@
-"""A training loop of the user's own on several processes, each with its own part of the batch."""
+"""A training loop of the user's own on several processes, whose step they divide."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zo.distributed.agreement import check_same
+from zo.distributed.agreement import check_same, code_digest, tensor_digest
+from zo.distributed.elastic import Elastic, Follower, Lead, Members, MembersChangedError
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes
-from zo.distributed.watch import Watch
-from zo.optim.base import ZOOptimizer, number
+from zo.distributed.watch import Watch, watched
+from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer, number
+
+Result = TypeVar("Result")
 
 
-class DataParallel:
-    """Processes that train one model together.
+class Together(ABC):
+    """How the processes of a training make a step.
+
+    Attributes:
+        processes: Of the training.
+    """
+
+    processes: Processes
+
+    @abstractmethod
+    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+        """Makes a step.
+
+        Raises:
+            ProcessLostError: If a process without which it cannot go on ended or did not answer in time.
+            WeightsDifferError: If the weights differ.
+        """
+
+    @abstractmethod
+    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
+        """Returns the closure of what this process can measure by itself."""
+
+    @abstractmethod
+    def checking(self) -> AbstractContextManager[None]:
+        """Returns a context in which the processes check something, each for itself."""
+
+
+class DataParallel(Together):
+    """Processes that are the same from the start to the end, each with its own part of a mini-batch.
 
     Args:
         group: The processes.
         check_every: Steps between comparisons of the weights; None compares them only at the start.
+        method: What makes the steps.
+        settings: Of the training.
 
-    Attributes:
-        processes: Of the group.
+    Raises:
+        ProcessesError: If settings or weights differ.
     """
 
-    def __init__(self, group: dist.ProcessGroup, check_every: int | None):
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        check_every: int | None,
+        method: ZOOptimizer,
+        settings: Mapping[str, Any],
+    ):
         self.processes = Processes(group)
         self._watch = Watch(self.processes, check_every)
-
-    def begin(self, method: ZOOptimizer, settings: Mapping[str, Any]) -> None:
-        """Compares settings and weights of all processes.
-
-        Raises:
-            ProcessesError: If they differ.
-        """
         check_same(self.processes, settings, "give all processes the same")
         self._watch.compare(method)
 
-    def loss(self, closure: Callable[[], Tensor | float]) -> DividedLoss:
-        """Returns the loss of all parts of a batch, of which this process's is measured by a closure."""
+    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+        """As `Together.step`; the step's loss is the mean of the parts."""
         weights = [1] * self.processes.world
-        return DividedLoss(
+        loss = DividedLoss(
             lambda _: lambda: number(closure()), weights, self.processes, own_data=True
         )
-
-    def after_step(self, method: ZOOptimizer) -> None:
-        """Compares the weights if that is due.
-
-        Raises:
-            WeightsDifferError: If they differ.
-        """
+        info = method.step(loss)
         self._watch.after_step(method)
+        return info
+
+    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
+        """As `Together.own`."""
+        return closure
+
+    def checking(self) -> AbstractContextManager[None]:
+        """As `Together.checking`; where it fails on one process, it fails on all."""
+        return self.processes.together()
+
+
+class ElasticParallel(Together):
+    """Processes that join and leave; any of them can measure any part of a mini-batch.
+
+    Args:
+        elastic: How they find each other.
+        check_every: Steps between comparisons of the weights; None compares them only where a process joins.
+        method: What makes the steps; of a process that joins, before the first step.
+        settings: Of the training.
+        after: Returns what the record has after so many steps, for processes that join. Only process 0 needs it.
+        replay: Makes the steps of a piece of the record; returns the steps made by then. Only the others need it.
+
+    Raises:
+        ProcessesError: If settings, code or weights are not those of the process that leads.
+        ProcessLostError: If the process that leads is not there, or ended.
+    """
+
+    processes: Members
+
+    def __init__(
+        self,
+        elastic: Elastic,
+        check_every: int | None,
+        method: ZOOptimizer,
+        settings: Mapping[str, Any],
+        after: Callable[[int], bytes],
+        replay: Callable[[bytes], int],
+    ):
+        self._after = after
+        self._parts = elastic.parts
+        code = {"the code of zo": code_digest(), "torch's version": torch.__version__}
+        told = {**settings, "elastic.parts": elastic.parts, **code}
+        if elastic.leads:
+            self.processes = Lead(elastic, told)
+        else:
+            self.processes = Follower(elastic, told, replay, lambda: _digests(method))
+        self._watch = Watch(self.processes, check_every, method.step_index)
+
+    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+        """As `Together.step`. A step in which a process is lost is made again, divided among the others."""
+
+        def part(number_of: int) -> Callable[[], float]:
+            return lambda: number(closure(number_of))
+
+        loss = DividedLoss(part, [1] * self._parts, self.processes)
+        try:
+            self.processes.open_step(method.step_index, self._after, lambda: _digests(method))
+            info = repeated(lambda: method.step(loss))
+            repeated(lambda: self._watch.after_step(method))
+        except NonFiniteError:
+            raise
+        except BaseException:
+            self.processes.close()  # it no longer knows what the others exchange
+            raise
+        return info
+
+    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
+        """As `Together.own`: the first part."""
+        return lambda: closure(0)
+
+    def checking(self) -> AbstractContextManager[None]:
+        """As `Together.checking`; a process that fails leaves."""
+        return nullcontext()
+
+
+def repeated(call: Callable[[], Result]) -> Result:
+    """Returns what a call returns, once no process is lost in it."""
+    while True:
+        try:
+            return call()
+        except MembersChangedError:
+            continue
+
+
+def _digests(method: ZOOptimizer) -> list[int]:
+    """Returns the digests of the weights and the state."""
+    return [tensor_digest(tensor) for tensor in watched(method)[1]]

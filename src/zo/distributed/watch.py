@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from zo.distributed.agreement import check_weights
 from zo.distributed.processes import Processes
 from zo.optim.base import ZOOptimizer
@@ -27,10 +29,7 @@ class Watch:
         Raises:
             WeightsDifferError: If they differ.
         """
-        names, tensors = optimizer.params.parts()
-        for name, of in optimizer.state.items():
-            names = [*names, *(f"{name}[{i}]" for i in range(len(of)))]
-            tensors = [*tensors, *of]
+        names, tensors = watched(optimizer)
         check_weights(self.processes, names, tensors, optimizer.step_index, self.agreed)
         self.agreed = optimizer.step_index
 
@@ -42,3 +41,12 @@ class Watch:
         """
         if self.processes.world > 1 and self.every and optimizer.step_index % self.every == 0:
             self.compare(optimizer)
+
+
+def watched(optimizer: ZOOptimizer) -> tuple[list[str], list[Tensor]]:
+    """Returns names and tensors of the weights and of all state that the next step depends on."""
+    names, tensors = optimizer.params.parts()
+    for name, of in optimizer.state.items():
+        names = [*names, *(f"{name}[{i}]" for i in range(len(of)))]
+        tensors = [*tensors, *of]
+    return names, tensors
