@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
 import zo
+from tests.support.pairwise import rotated
 from zo import trajectory
 from zo.library import METHODS as CLASSES
 from zo.optim import OPTIMIZERS
@@ -107,8 +108,7 @@ def test_groups_have_their_own_learning_rate_and_decay(name, group):
     assert same(mixed[2:], all_fast[2:])
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("rounding", ["nearest", "compensated"])
+@pytest.mark.parametrize(("name", "rounding"), rotated(METHODS, ["nearest", "compensated"]))
 def test_a_saved_state_goes_on_with_the_same_bits(name, rounding, tmp_path):
     def start():
         model = make_model(torch.bfloat16)
@@ -202,8 +202,7 @@ def train(model, record, steps, name="bszo", state=None, **kwargs):
     return optimizer.state_dict(), schedule.state_dict()
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("restore", ["merged", "snapshot"])
+@pytest.mark.parametrize(("name", "restore"), rotated(METHODS, ["merged", "snapshot"]))
 def test_a_record_makes_the_weights_of_any_step_again(name, restore, tmp_path):
     file = tmp_path / "run.zo"
     model, middle = make_model(torch.bfloat16), make_model(torch.bfloat16)

@@ -1,23 +1,10 @@
 """Small runs that processes divide."""
 
-import os
-
 import pytest
 
 from zo.run.directory import freeze
 
 STEPS = 8
-
-
-@pytest.fixture(scope="session", autouse=True)
-def importable(pytestconfig):
-    """The process that forks the others finds this repository's modules."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(pytestconfig.rootpath), before]))
-    yield
-    os.environ.pop("PYTHONPATH")
-    if before is not None:
-        os.environ["PYTHONPATH"] = before
 
 
 @pytest.fixture

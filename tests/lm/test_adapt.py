@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.lm.test_scoring import SHAPES, make_examples
+from tests.support.pairwise import pairwise
 from tests.support.plain_scoring import plain_scores
 from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, gpt2, llama, opt, tokenizer
 from zo.lm.adapt import adapt, merged
@@ -44,9 +45,9 @@ def moved(loaded, restore, method="mezo", noise="philox", steps=3):
     return [t.clone() for t in params.tensors], losses
 
 
-@pytest.mark.parametrize("method", ["mezo", "bszo"])
-@pytest.mark.parametrize("architecture", ["llama", "opt"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "architecture", "method"), pairwise(SETTINGS, ["llama", "opt"], ["mezo", "bszo"])
+)
 def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method):
     if (name, architecture) == ("bias", "llama"):
         pytest.skip("Llama has no biases")
@@ -77,9 +78,10 @@ def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
     )
 
 
-@pytest.mark.parametrize("shape", ["one token", "several tokens"])
-@pytest.mark.parametrize("architecture", DECODERS)
-@pytest.mark.parametrize("name", ["prefix", "prompt"])
+@pytest.mark.parametrize(
+    ("name", "architecture", "shape"),
+    pairwise(["prefix", "prompt"], DECODERS, ["one token", "several tokens"]),
+)
 def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architecture, shape):
     """Also where texts share rows, and although an evaluation sorts them."""
     examples = make_examples(SHAPES[shape])

@@ -12,6 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 import zo.noise.registry
+from tests.support.pairwise import pairwise
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import Gaussian, LowRank, Preconditioned, Rademacher, fused
@@ -149,9 +150,9 @@ def test_any_part_is_that_part_of_the_whole(drawer, device):
 
 
 @pytest.mark.parametrize(("other", "device"), OTHERS)
-@pytest.mark.parametrize("scaled", [None, "own", "float32"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("directions", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("directions", "dtype", "scaled"), pairwise([0, 1, 3], DTYPES, [None, "own", "float32"])
+)
 def test_engines_add_the_same_bits(other, device, directions, dtype, scaled):
     theta = some((3001,), dtype)
     theta[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e-8])
@@ -210,6 +211,7 @@ def test_threads_change_nothing(threads):
     assert same_bits(some_rows, added[rows])
 
 
+@pytest.mark.process
 def test_a_forked_process_draws_with_threads_of_its_own():
     """Its parent's are not there: whoever waited for them would wait for ever."""
     code = """

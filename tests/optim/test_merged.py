@@ -124,25 +124,29 @@ KEYS = [z.key for z in Z]
 
 
 @pytest.mark.parametrize(
-    ("drawer", "dtype", "terms"),
-    pairwise(ENGINES, DTYPES, [[], [(0.3, KEYS[0])], [(0.3, KEYS[1]), (0.1, KEYS[2])]]),
+    ("drawer", "dtype", "terms", "case"),
+    pairwise(
+        ENGINES,
+        DTYPES,
+        [[], [(0.3, KEYS[0])], [(0.3, KEYS[1]), (0.1, KEYS[2])]],
+        [{}, {"start": 7}, {"scale": torch.linspace(0.1, 1.1, 3000).view(30, 100)}],
+    ),
 )
-def test_a_move_and_its_way_back_are_one_pass_as_they_are_two(drawer, dtype, terms):
+def test_a_move_and_its_way_back_are_one_pass_as_they_are_two(drawer, dtype, terms, case):
     """Whether or not they share a direction; also of a part, and of some rows."""
     if type(drawer).__name__ == "TritonEngine" and dtype == torch.bfloat16:
         pytest.skip("the interpreter's cast to bfloat16 cuts off")
     theta = torch.randn(30, 100, generator=torch.Generator().manual_seed(2)).to(dtype)
     back = [(-0.2, KEYS[2]), (0.05, KEYS[0])]
-    rows, cases = torch.tensor([3, 29, 0]), [{}, {"start": 7}, {"scale": torch.rand(30, 100) + 0.1}]
-    for case in cases:
-        once = drawer.add_(theta.clone(), theta.clone(), 4, back, **case)
-        twice = drawer.add_(once, once, 4, terms, 0.25, **case)
-        got = drawer.add_(torch.empty_like(theta), theta, 4, terms, 0.25, pending=back, **case)
-        assert torch.equal(got, twice)
-        if "start" not in case:
-            some = torch.empty_like(theta[rows])
-            drawer.add_(some, theta, 4, terms, 0.25, pending=back, rows=rows, **case)
-            assert torch.equal(some, twice[rows])
+    rows = torch.tensor([3, 29, 0])
+    once = drawer.add_(theta.clone(), theta.clone(), 4, back, **case)
+    twice = drawer.add_(once, once, 4, terms, 0.25, **case)
+    got = drawer.add_(torch.empty_like(theta), theta, 4, terms, 0.25, pending=back, **case)
+    assert torch.equal(got, twice)
+    if "start" not in case:
+        some = torch.empty_like(theta[rows])
+        drawer.add_(some, theta, 4, terms, 0.25, pending=back, rows=rows, **case)
+        assert torch.equal(some, twice[rows])
 
 
 # Passes over the weights of one step: (subtract, merged).

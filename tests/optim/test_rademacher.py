@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import zo
+from tests.support.pairwise import pairwise
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
 from zo.optim.config import DIRECTIONS
@@ -49,9 +50,7 @@ def test_names_of_directions_are_those_that_are_made():
     assert all(OPTIMIZERS[name].config().directions == "gaussian" for name in SETTINGS)
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("restore", POLICIES)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("name", "restore", "noise"), pairwise(SETTINGS, POLICIES, NOISES))
 def test_a_method_descends_and_replays_bit_for_bit(name, restore, noise):
     dtype = torch.bfloat16 if restore == "snapshot" else torch.float32
     run, again = (Bowl(restore, noise, dtype, name) for _ in range(2))

@@ -82,6 +82,7 @@ def test_a_run_without_a_configuration_is_refused_in_a_sentence(tmp_path, capsys
     )
 
 
+@pytest.mark.process
 def test_many_processes_may_freeze_one_run_at_once(make_run):
     cfg = make_run("optimizer=mezo")
     with ProcessPoolExecutor(4, mp_context=get_context("fork")) as processes:

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.damage import DAMAGES
 from tests.support.victims import At, end_of, here, start, what_it_came_to
-from zo.optim import OPTIMIZERS
 from zo.run.directory import freeze
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
@@ -20,32 +19,24 @@ from zo.run.tracking import read_status
 pytestmark = pytest.mark.process
 
 KILLED = -signal.SIGKILL
-PAPERS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b", "adam", "sgd")
-TRAINING = [name for name in PAPERS if OPTIMIZERS[name].config.trains]
-"""Those of all kinds of state; what a method's state is made of, tests/run/test_checkpoint.py tries with all."""
-FIRST_ORDER = ("adam", "sgd")
 PRECISIONS = list(itertools.product(("fp32", "bf16"), ("subtract", "snapshot", "merged")))
+TRAINING = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b", "adam", "sgd")
 ROTATED = list(zip(TRAINING, itertools.cycle(PRECISIONS), strict=False))
-FACTORS = (("bf16", "factors"), "optimizer.interval=3")
-PHILOX = [("bszo", "subtract"), ("lozo", "snapshot"), ("mezo_adam", "merged"), ("mezo", "streamed")]
-STREAMED = [("bszo", ("bf16", "streamed")), ("hizoo", ("fp32", "streamed"))]
-COMPENSATED = [
-    ("mezo", ("bf16", "snapshot"), "torch"),
-    ("hizoo", ("fp16", "merged"), "philox"),
-    ("bszo_b", ("bf16", "streamed"), "philox"),
+FIRST_ORDER = ("adam", "sgd")
+NEAREST = ("precision.rounding=nearest",)
+STOCHASTIC = ("precision.noise=philox", "precision.rounding=stochastic")
+COMPENSATED = ("precision.rounding=compensated",)
+KILLED_METHODS = [
+    ("mezo", ("fp32", "subtract"), NEAREST),
+    ("mezo_adam", ("bf16", "merged"), STOCHASTIC),
+    ("hizoo", ("fp16", "merged"), ("precision.noise=philox", *COMPENSATED)),
+    ("lozo", ("bf16", "factors"), ("optimizer.interval=3",)),
+    ("bszo", ("bf16", "streamed"), STOCHASTIC),
+    ("bszo_b", ("bf16", "snapshot"), COMPENSATED),
+    ("adam", ("fp32", "merged"), NEAREST),
 ]
+"""Every policy and rounding, and all kinds of state; test_checkpoint.py tries what each method's state is made of."""
 STEPS = 8
-
-
-@pytest.fixture(scope="session", autouse=True)
-def preloading(pytestconfig):
-    """The process that forks the others finds this repository's modules."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(pytestconfig.rootpath), before]))
-    yield
-    os.environ.pop("PYTHONPATH")
-    if before is not None:
-        os.environ["PYTHONPATH"] = before
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +92,9 @@ def kills_of(optimizer: str, restore: str) -> list[At]:
     return [in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving]
 
 
-def killed_again_and_again(frozen, optimizer, precision, *more):
+@pytest.mark.parametrize(("optimizer", "precision", "more"), KILLED_METHODS)
+def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision, more):
+    """With steps, checkpoints and evaluations in the middle of LOZO's intervals."""
     run, twin = frozen(*of(optimizer, precision, *more))
     assert here(twin) == 0
     for point in kills_of(optimizer, precision[1]):
@@ -110,28 +103,6 @@ def killed_again_and_again(frozen, optimizer, precision, *more):
     assert what_it_came_to(run) == what_it_came_to(twin)
     assert len(read_rows(run)) == STEPS
     assert "taken over from process" in (run / "log.txt").read_text()
-
-
-@pytest.mark.parametrize(("optimizer", "restore"), PHILOX)
-def test_philox_noise_and_random_rounding_go_on_as_if_never_killed(frozen, optimizer, restore):
-    more = ("precision.noise=philox", "precision.rounding=stochastic")
-    killed_again_and_again(frozen, optimizer, ("bf16", restore), *more)
-
-
-@pytest.mark.parametrize(("optimizer", "precision", "noise"), COMPENSATED)
-def test_what_rounding_has_lost_outlives_a_kill(frozen, optimizer, precision, noise):
-    more = (f"precision.noise={noise}", "precision.rounding=compensated")
-    killed_again_and_again(frozen, optimizer, precision, *more)
-
-
-@pytest.mark.parametrize(("optimizer", "precision"), [*ROTATED, *STREAMED])
-def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, precision):
-    killed_again_and_again(frozen, optimizer, precision)
-
-
-def test_lozo_beside_the_weights_goes_on_as_if_never_killed(frozen):
-    """With steps, checkpoints and evaluations in the middle of its intervals."""
-    killed_again_and_again(frozen, "lozo", *FACTORS)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Processes that are connected by gloo, as torchrun starts them; each is joined or killed in the end."""
 
-import multiprocessing
 import os
 import socket
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.support.forkserver import preloaded_context
 from zo.distributed.processes import Processes, join
 
 
@@ -34,9 +34,8 @@ def gather_results(
     world: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60, **options: Any
 ) -> list[Any]:
     """Calls `function(processes, *args)` in connected processes; returns what each returned, or its exception."""
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.preloaded"])
-    port, pipes, started = free_port(), [], []
+    context, port = preloaded_context(), free_port()
+    pipes, started = [], []
     for rank in range(world):
         receiver, sender = context.Pipe(duplex=False)
         told = (environment(rank, world, port), sender, function, args, options)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.forkserver import preloaded_context
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
@@ -93,9 +94,7 @@ def start(
     directory: Path, *points: At, env: dict[str, str] | None = None
 ) -> multiprocessing.Process:
     """Starts a process that continues the run in a directory; its output goes to log.txt there."""
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.preloaded"])
-    process = context.Process(
+    process = preloaded_context().Process(
         target=attempt, args=(str(directory), str(directory / "log.txt"), points, env or {})
     )
     process.start()
