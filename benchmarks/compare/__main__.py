@@ -10,6 +10,7 @@ docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -17,28 +18,34 @@ from pathlib import Path
 
 from analysis.report.table import console, show
 from benchmarks.compare.page import save
-from benchmarks.compare.protocol import ENTRIES, PARTS, Cell
+from benchmarks.compare.protocol import ENTRIES, PARTS, SEEDS, Cell
 from benchmarks.compare.results import BASE, chosen_runs, table
 from benchmarks.compare.runs import Found, make, standing
 from zo import config
 from zo.run.lock import LockedError
 
 ROOT = Path(__file__).resolve().parents[2]
-ROLES = ("method", "reference", "question")
+ALWAYS = ("mezo", "bszo")
 
 
 def missing(parts: Sequence[str], out: str, known: dict[Cell, Found]) -> list[Cell]:
-    """Returns the next runs of every entry, the most informative first: a part after another, in it a seed."""
-    found = []
+    """Returns the next runs of every entry, the most informative first.
+
+    In each part all methods search their learning rates first. Then MeZO and BSZO run all seeds, and after them the
+    other methods, the best of the first seed first. Questions come last.
+    """
+    order = []
     for part in parts:
         for place, entry in enumerate(ENTRIES):
-            _, cells = standing(part, entry, out, known)
-            order = (PARTS_ORDER[part], ROLES.index(entry.role) == 2)
-            found += [((*order, cell.seed, i, place), cell) for i, cell in enumerate(cells)]
-    return [cell for _, cell in sorted(found)]
-
-
-PARTS_ORDER = {part: i for i, part in enumerate(PARTS)}
+            losses, cells = standing(part, entry, out, known)
+            best = min((of.get(SEEDS[0], math.inf) for of in losses.values()), default=math.inf)
+            for i, cell in enumerate(cells):
+                searches = cell.seed == SEEDS[0]
+                rank = (0.0, place) if searches or entry.name in ALWAYS else (best, place)
+                order.append(
+                    ((parts.index(part), entry.role == "question", not searches, rank, i), cell)
+                )
+    return [cell for _, cell in sorted(order)]
 
 
 def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell, Found]) -> bool:

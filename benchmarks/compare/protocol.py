@@ -59,12 +59,12 @@ def _entries() -> Iterator[Entry]:
     yield Entry("mezo, rms", ("optimizer=mezo", "optimizer.step_norm=rms"))
     yield Entry("adam", ("optimizer=adam",), "reference")
     questions = {
-        "bszo, k=1": ("optimizer.k=1",),
-        "bszo, k=4": ("optimizer.k=4",),
-        "bszo, k=8": ("optimizer.k=8",),
         "bszo, fixed noise": ("optimizer.adaptive_noise=false",),
         "mezo, signs": ("optimizer.directions=rademacher",),
+        "bszo, k=1": ("optimizer.k=1",),
+        "bszo, k=4": ("optimizer.k=4",),
         "bszo, signs": ("optimizer.directions=rademacher",),
+        "bszo, k=8": ("optimizer.k=8",),
     }
     for name, overrides in questions.items():
         yield Entry(name, (f"optimizer={name.partition(',')[0]}", *overrides), "question")
