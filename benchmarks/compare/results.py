@@ -25,17 +25,21 @@ NAN = math.nan
 
 
 def chosen_runs(
-    part: str, entry: Entry, losses: Losses, known: Mapping[Cell, Found]
+    part: str, entry: Entry, losses: Losses, known: Mapping[Cell, Found], share: float = 1.0
 ) -> list[Found]:
-    """Returns the run that is reported of every seed."""
+    """Returns the run that is reported of every seed: at the rate that is best on the other seeds at this share."""
     seeds = seeds_of(losses)
-    cells = [Cell(part, entry.name, chosen_for(s, losses, seeds), s) for s in seeds]
+    reached = {
+        e: {s: loss_at(known[Cell(part, entry.name, e, s)], share) for s in of}
+        for e, of in losses.items()
+    }
+    cells = [Cell(part, entry.name, chosen_for(s, reached, seeds), s) for s in seeds]
     return [known[cell] for cell in cells]
 
 
 def loss_at(run: Found, share: float) -> float:
     """Returns a run's validation loss at a share of the budget: at the evaluation that is nearest."""
-    if share == 1.0 or math.isinf(run["loss"]):
+    if share == 1.0 or not run["curve"]:
         return float(run["loss"])
     return float(min(run["curve"], key=lambda point: abs(point[0] - share * BUDGET))[1])
 
@@ -72,7 +76,7 @@ def line(
         "tried": sorted(rate_of(e) for e in losses),
         "seeds": len(runs),
         "lr": rates,
-        **{f"loss_{round(100 * s)}": np.mean([loss_at(run, s) for run in runs]) for s in SHARES},
+        **{f"loss_{round(100 * s)}": _mean(of, s) for s, of in earlier.items()},
         **dict(zip(("low", "high"), interval(values), strict=True)),
         "gap": float(np.mean(gaps)) if gaps else NAN,
         **dict(zip(("gap_low", "gap_high"), interval(gaps), strict=True)),
@@ -96,7 +100,7 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     """
     chosen = {e.name: chosen_runs(part, e, standings.get(e.name, {}), known) for e in ENTRIES}
     base = {run["seed"]: run for run in chosen[BASE]}
-    lines = [line(e, standings[e.name], chosen[e.name], base) for e in ENTRIES if chosen[e.name]]
+    lines = [line(part, e, standings[e.name], known, base) for e in ENTRIES if chosen[e.name]]
     frame = pd.DataFrame(lines)
     if frame.empty:
         return frame
@@ -105,6 +109,10 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     frame.loc[claims, "p_holm"] = holm(frame.loc[claims, "p"].tolist())
     frame["verdict"] = [_verdict(row) for _, row in frame.iterrows()]
     return frame.sort_values("loss_100", ignore_index=True)
+
+
+def _mean(runs: Sequence[Found], share: float) -> float:
+    return float(np.mean([loss_at(run, share) for run in runs]))
 
 
 def _verdict(row: Any) -> str:
