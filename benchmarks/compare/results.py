@@ -60,9 +60,11 @@ def detectable(differences: Sequence[float]) -> float:
 
 
 def line(
-    entry: Entry, losses: Losses, runs: Sequence[Found], base: Mapping[int, Found]
+    part: str, entry: Entry, losses: Losses, known: Mapping[Cell, Found], base: Mapping[int, Found]
 ) -> dict[str, Any]:
     """Returns an entry's numbers, and its differences from the base over the seeds that both have."""
+    runs = chosen_runs(part, entry, losses, known)
+    earlier = {s: chosen_runs(part, entry, losses, known, s) for s in SHARES}
     values = [run["loss"] for run in runs]
     pairs = [(run, base[run["seed"]]) for run in runs if run["seed"] in base]
     gaps = [run["loss"] - other["loss"] for run, other in pairs] if entry.name != BASE else []
