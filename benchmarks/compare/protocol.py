@@ -1,6 +1,6 @@
 """The protocol of the comparison: what is compared, on which runs, and which run is to be made next.
 
-A method is tried at learning rates in half decades. Seed 0 looks for them: from the model's grid outwards, until at
+A method is tried at learning rates in half decades. Seed 0 looks for them: from three rates outwards, until at
 least RATES were tried and the best is not at an edge. Every seed then runs the best rate and its two neighbours. A
 seed's result is that of the rate whose validation loss is best on the *other* seeds, so that no seed chooses its own
 rate and the spread over seeds contains the choice.
@@ -21,6 +21,18 @@ RATES = 5
 
 MOST_RATES = 9
 """So many are tried at most, where the best stays at an edge."""
+
+FIRST_EXPONENT = {
+    **dict.fromkeys(("adamezo",), -12),
+    **dict.fromkeys(("zo_momentum",), -11),
+    **dict.fromkeys(("lozo", "lozo_m", "adam"), -10),
+    **dict.fromkeys(
+        ("mezo", "hizoo", "zo_sign", "zo_conservative", "conmezo", "subzero", "tezo"), -9
+    ),
+    **dict.fromkeys(("bszo", "bszo_b", "mezo_adam", "sparse_mezo", "fzoo"), -8),
+    **dict.fromkeys(("zo_muon",), -6),
+}
+"""Where a method's search begins, in half decades: at this one and the next two."""
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -106,11 +118,6 @@ def rate_of(exponent: int) -> float:
     return float(f"{3 if half else 1}e{whole}")
 
 
-def exponent_of(rate: float) -> int:
-    """Returns the half decade that is nearest to a rate."""
-    return round(2 * math.log10(rate))
-
-
 def score(losses: Mapping[int, float], seeds: Sequence[int]) -> float:
     """Returns the mean validation loss over seeds; a collapsed run is infinite, a missing one NaN."""
     return sum(losses.get(seed, math.nan) for seed in seeds) / len(seeds)
@@ -120,7 +127,7 @@ def wanted(start: Sequence[int], losses: Losses) -> list[tuple[int, int]]:
     """Returns the (exponent, seed) of one entry that are still missing, the next ones first; empty if it is complete.
 
     Args:
-        start: Exponents of the model's grid.
+        start: Exponents that are tried first.
         losses: Exponent -> seed -> validation loss at the end of the budget.
     """
     first = SEEDS[0]

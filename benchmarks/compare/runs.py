@@ -14,11 +14,11 @@ import pandas as pd
 from benchmarks.compare.protocol import (
     COMMON,
     ENTRIES,
+    FIRST_EXPONENT,
     PARTS,
     Cell,
     Entry,
     Losses,
-    exponent_of,
     wanted,
 )
 from zo.config import RunConfig, command_line
@@ -100,8 +100,8 @@ def standing(
         out: Directory of the runs.
         known: What ended runs found; those that are new are added.
     """
-    grid = base_of(part, entry.name, out).model.lr_grid[entry.method]
-    start = sorted(map(exponent_of, grid))
+    first = FIRST_EXPONENT[entry.method]
+    start = [first, first + 1, first + 2]
     losses: dict[int, dict[int, float]] = {}
     while True:
         cells = [Cell(part, entry.name, e, seed) for e, seed in wanted(start, losses)]
