@@ -12,7 +12,7 @@ from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
 from zo.lm.objectives import MetricScorer, load_function, text_scorer
 from zo.tasks import Encoded, TaskConfig, TaskError, load_splits, tokenize
-from zo.tasks.measures import exact_match, f1, rouge_l
+from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 
 TOKENS = tokenizer()
 TOKENS.pad_token = TOKENS.eos_token
@@ -42,10 +42,12 @@ def test_text_ends_before_its_stop():
 
 
 def test_measures_are_those_of_squad_and_rouge():
-    assert exact_match("The Plot!", "plot") == 1
+    assert exact_match("The Plot!", "a plot") == exact_match("an  end", "END.") == 1
     assert f1("the red plot", "plot of it") == pytest.approx(2 * 1 / 5)
     assert f1("", "plot") == 0
     assert rouge_l("a b d", "a b c d") == pytest.approx(2 * 3 / 7)
+    for name, better in (("perplexity", [True, False, False]), ("f1", [False, False, True])):
+        assert [NAMED[name].better(value, 0.5) for value in (0.4, 0.5, 0.6)] == better
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1"])

@@ -192,3 +192,15 @@ def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tok
         assert widest <= 1.25 * min(lengths[i] for i in batch)
     order = [lengths[i] for batch in batches for i in batch]
     assert order == sorted(order)
+
+
+@pytest.mark.parametrize("objective", ["classification", "lm"])
+def test_losses_of_shards_weighted_by_their_shares_are_the_loss_of_the_batch(objective):
+    examples = make_examples(SHAPES["mixed lengths"])
+    scorer = CandidateScorer(opt(), pad_id=1, objective=objective)
+    shards = [examples[:2], examples[2:]]
+    shares = [scorer.share(shard) for shard in shards]
+    losses = [scorer.loss(scorer.collate(shard)) for shard in shards]
+    assert np.average(losses, weights=shares) == pytest.approx(
+        scorer.loss(scorer.collate(examples)), abs=1e-5
+    )

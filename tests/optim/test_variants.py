@@ -201,9 +201,10 @@ def test_fzoo_leaves_a_step_out_where_losses_tie():
     info = opt.step(lambda: 0.5)
     assert info.scalars["std"] == 0.0
     np.testing.assert_array_equal(loss.flat(), was)
-    answers = iter([0.5, *[0.25] * 8])  # all differ from f₀ alone
-    opt.step(lambda: next(answers))
-    np.testing.assert_array_equal(loss.flat(), was)
+    for rounding in (0.0, 1e-9):  # all differ from f₀ alone, and by less than a loss is rounded by
+        answers = iter([0.5, *(0.25 + i * rounding for i in range(8))])
+        opt.step(lambda answers=answers: next(answers))
+        np.testing.assert_array_equal(loss.flat(), was)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from tests.support.tiny_models import tokenizer
-from zo.tasks import Example, TaskConfig, TaskError, encode, render
+from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, render
 
 TOKENIZER = tokenizer()
 EXAMPLES = [Example({"text": "the film was great ."}, 1), Example({"text": "a {plot} !"}, 0)]
@@ -16,6 +16,13 @@ TASK = TaskConfig(
 
 def task(**changes):
     return dataclasses.replace(TASK, **changes)
+
+
+def test_every_accepted_candidate_is_right():
+    example = Encoded([2], [[3], [4], [5]], 1)
+    assert [example.is_right(i) for i in range(3)] == [False, True, False]
+    example = dataclasses.replace(example, accepted=(1, 2))
+    assert [example.is_right(i) for i in range(3)] == [False, True, True]
 
 
 def test_the_tokens_are_the_text_with_what_the_tokenizer_puts_in_front():

@@ -6,11 +6,9 @@ from torch import Tensor, nn
 
 from tests.noise.test_philox import same_bits
 from tests.support.pairwise import rotated
-from tests.support.quadratic import POLICIES, ZEROTH_ORDER
-from tests.support.toy import Toy
+from tests.support.quadratic import ZEROTH_ORDER
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS
-from zo.run import checkpoint
 from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
 
@@ -18,7 +16,6 @@ HALVES = [torch.bfloat16, torch.float16]
 KEY = NoiseKey(seed=5, stream=ROUNDING, step=0, direction=0)
 SETTINGS = {"mezo_adam": {"state_dtype": "float32"}, "hizoo": {"state_dtype": "float32"}}
 SETTINGS["zo_momentum"] = {"state_dtype": "float32"}
-STATE_IN_HALF = {name: {"state_dtype": "param"} for name in SETTINGS}
 DECAYING = [name for name in ZEROTH_ORDER if not name.startswith("bszo")]
 
 
@@ -176,39 +173,6 @@ def test_streamed_probes_lead_to_the_same_bits_as_snapshot(noise):
     assert all(map(same_bits, *weights))
     assert all(map(same_bits, *residuals))
     assert any(c.ne(0).any() for c in residuals[0])
-
-
-@pytest.mark.parametrize(("name", "restore"), rotated(ZEROTH_ORDER, POLICIES))
-def test_a_checkpoint_holds_what_rounding_has_lost(tmp_path, name, restore):
-    """Weights and residuals go on from it bit for bit."""
-
-    def toy() -> Toy:
-        return Toy(name, torch.bfloat16, restore=restore, rounding="compensated")
-
-    def residuals(of: Toy) -> list[Tensor]:
-        return of.optimizer.state_dict()["residual"]
-
-    whole, again = toy().steps(5), toy()
-    checkpoint.save(tmp_path, "toy-0", whole.optimizer)
-    assert checkpoint.load_newest(tmp_path, "toy-0", again.optimizer, 5) == 5
-    assert any(c.ne(0).any() for c in residuals(again))
-    for steps in (0, 5):
-        assert again.steps(steps).bits() == whole.steps(steps).bits()
-        assert all(map(same_bits, residuals(again), residuals(whole)))
-
-
-@pytest.mark.parametrize(("name", "restore", "noise"), rotated(ZEROTH_ORDER, POLICIES, NOISES))
-def test_losses_replay_weights_and_residuals_bit_for_bit(name, restore, noise):
-    """With the methods' own state in half precision, as is their default."""
-    runs = []
-    for _ in range(2):
-        loss = Bowl(torch.bfloat16, restore, noise, "compensated")
-        runs.append((loss, optimizer(name, loss, **STATE_IN_HALF.get(name, {}))))
-    (loss, opt), (again, replayed) = runs
-    made = [opt.step(loss) for _ in range(10)]
-    assert [replayed.replay(info.losses) for info in made] == made
-    assert all(map(same_bits, again.params.tensors, loss.params.tensors))
-    assert all(map(same_bits, again.masters(), loss.masters()))
 
 
 @pytest.mark.parametrize(
