@@ -4,8 +4,7 @@
     python -m benchmarks.adapters --shown                # shows what has been run
 
 Each case is a run of train.py in a process of its own. A run that was interrupted goes on; one that has ended returns
-at once. Where a case has several learning rates, each makes PROBE steps, and the one with the least validation loss
-goes on. Quantised weights take the rate of the same case without. Table and picture go to results/local/adapters.
+at once. --shown also reads runs that have not ended. Table and picture go to results/local/adapters.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,9 +32,6 @@ from zo.tasks.measures import LOSS
 ROOT = Path(__file__).resolve().parents[1]
 Line: TypeAlias = dict[str, Any]
 SECONDS = "seconds of a processor in steps"
-PROBE = 40
-"""Steps before a learning rate is chosen."""
-
 WORDS = 5, 12
 """Least and most words of a text: short texts keep the comparison affordable on one core."""
 
@@ -46,7 +42,7 @@ COMMON = (
         'task.candidates=[" terrible"," great"]',
     ),
     *("task.train_size=400", "task.validation_size=64", "task.test_size=8", "batch_size=4"),
-    *("patience=null", f"eval_every={PROBE}", "precision.noise=philox", "precision.restore=merged"),
+    *("patience=null", "eval_every=40", "precision.noise=philox", "precision.restore=merged"),
     *("threads=1", "tracking.mode=disabled"),
 )
 MODELS = ("smollm2-135m", "reviews-tiny")
@@ -60,7 +56,7 @@ class Case:
         words: In the table and the legend.
         look: The method whose colour it has in the picture.
         overrides: Beside COMMON and the model's.
-        rates: Model -> learning rates to choose from, by the validation loss after PROBE steps.
+        rates: Model -> learning rates to choose from, by the last validation loss.
     """
 
     words: str
@@ -74,18 +70,13 @@ class Case:
         weights = [word for word in self.overrides if word.startswith("model.")]
         return ("optimizer=zero_shot", *weights)
 
-    @property
-    def probed(self) -> tuple[str, ...]:
-        """The case whose probes choose the learning rate."""
-        return tuple(word for word in self.overrides if word not in (INT8, INT4))
-
 
 LORA, MEZO, BSZO = ("adapter=lora",), ("optimizer=mezo",), ("optimizer=bszo",)
 INT8, INT4 = "model.quantization=int8", "model.quantization=int4"
-MEZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (3e-4,)}  # the best of sweep=study_smollm2_cpu
-MEZO_FEW = {"smollm2-135m": (1e-3, 3e-3, 1e-2), "reviews-tiny": (3e-2,)}
-BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}  # the best of sweep=study_smollm2_cpu
-BSZO_FEW = {"smollm2-135m": (1e-2, 1e-1), "reviews-tiny": (3e-1,)}
+MEZO_ALL = {"smollm2-135m": (3e-5, 1e-4), "reviews-tiny": (3e-4,)}
+MEZO_FEW = {"smollm2-135m": (1e-3, 3e-3), "reviews-tiny": (3e-2,)}
+BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}
+BSZO_FEW = {"smollm2-135m": (3e-3,), "reviews-tiny": (3e-1,)}
 SCALES = {"smollm2-135m": (1e-5,), "reviews-tiny": (1e-5,)}  # QZO's scripts
 CASES = (
     Case("MeZO, LoRA", "mezo_adam", (*MEZO, *LORA), MEZO_FEW),
@@ -117,30 +108,14 @@ def rows_of(overrides: Sequence[str]) -> tuple[pd.DataFrame, str]:
     return pd.DataFrame(read_rows(directory)), read.get("parameters", "")
 
 
-def probing(common: Sequence[str]) -> list[str]:
-    """Returns the common overrides with the steps of a probe."""
-    return [*(word for word in common if not word.startswith("steps=")), f"steps={PROBE}"]
-
-
-def chosen(case: Case, model: str, common: Sequence[str]) -> float | None:
-    """Returns the learning rate with the least validation loss after PROBE steps; None before the probes."""
-    rates = case.rates[model]
-    if len(rates) == 1:
-        return rates[0]
-    losses = {}
-    for lr in rates:
-        rows, _ = rows_of([*probing(common), *case.probed, f"lr={lr}"])
-        if LOSS in rows:
-            losses[lr] = float(rows[LOSS].dropna().iloc[-1])
-    return min(losses, key=losses.__getitem__) if losses else None
-
-
 def line_of(case: Case, model: str, common: Sequence[str]) -> tuple[Line, pd.DataFrame] | None:
     """Returns a line of the table and the rows behind it; None if nothing has been run."""
-    lr = chosen(case, model, common)
-    rows, trained = rows_of([*common, *case.overrides, f"lr={lr}"]) if lr else (pd.DataFrame(), "")
-    if LOSS not in rows:
+    found = {lr: rows_of([*common, *case.overrides, f"lr={lr}"]) for lr in case.rates[model]}
+    ends = {lr: rows[LOSS].dropna().iloc[-1] for lr, (rows, _) in found.items() if LOSS in rows}
+    if not ends:
         return None
+    lr = min(ends, key=ends.__getitem__)
+    rows, trained = found[lr]
     before, _ = rows_of([*common, *case.before])
     rows = pd.concat([before[:1], rows]).sort_values("step")
     losses, right = rows[LOSS].dropna(), 100 * rows["eval/val_accuracy"].dropna()
@@ -157,15 +132,6 @@ def line_of(case: Case, model: str, common: Sequence[str]) -> tuple[Line, pd.Dat
         "peak memory (GiB)": float(rows["mem/peak_gib"][rows["step"] > 0].max()),
     }
     return line, rows
-
-
-def commands(model: str, common: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the overrides of what is to be run; each is made when those before it have ended."""
-    for case in CASES:
-        yield [*common, *case.before]
-        if len(rates := case.rates[model]) > 1:
-            yield [*probing(common), *case.probed, f"lr={','.join(map(str, rates))}"]
-        yield [*common, *case.overrides, f"lr={chosen(case, model, common)}"]
 
 
 def show(model: str, common: Sequence[str], directory: Path) -> None:
@@ -222,8 +188,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_texts(texts)
     common = [*COMMON, f"model={args.model}", f"task.path={texts}"]
     common += [f"out={args.out}", f"steps={args.steps}"]
-    for overrides in [] if args.shown else commands(args.model, common):
-        command = [sys.executable, "train.py", "-m", *overrides]
+    wanted = []
+    for case in CASES:
+        rates = ",".join(map(str, case.rates[args.model]))
+        wanted += [case.before, (*case.overrides, f"lr={rates}")]
+    for overrides in [] if args.shown else wanted:
+        command = [sys.executable, "train.py", "-m", *common, *overrides]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     show(args.model, common, args.results)

@@ -1,11 +1,20 @@
 """transformers' Trainer with zeroth-order steps: a real Trainer on a tiny model."""
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import zo
 from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
@@ -207,3 +216,11 @@ def test_trls_sfttrainer_makes_zeroth_order_steps(tmp_path):
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert len(logs) == 3
     assert all("mean_token_accuracy" in log for log in logs)  # TRL's own metrics of training
+
+
+def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_model(tmp_path):
+    file = Path(__file__).parents[2] / "examples" / "chat_trainer.py"
+    before, after = runpy.run_path(str(file))["main"](str(tmp_path), 12)
+    assert after < before
+    AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").chat_template

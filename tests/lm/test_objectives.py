@@ -1,12 +1,14 @@
 """Objectives without a gradient, generated texts, and encoder-decoder models, on random models of 2 layers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from transformers import T5Config, T5ForConditionalGeneration
 
+import zo
 from tests.support.tiny_models import VOCABULARY, opt, tokenizer
 from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
@@ -94,6 +96,19 @@ def test_a_reward_sees_prompts_and_texts(tmp_path):
     assert found.value == pytest.approx(sum(expected) / 3)
     assert found.measure.name == "reward"
     assert scorer.loss(asked()) == found.loss == -found.value != 0
+
+
+def test_steps_make_the_reward_larger(tmp_path):
+    model = opt().requires_grad_(False)
+    model.model.decoder.final_layer_norm.requires_grad_(True)
+    task = replace(TASK, max_new_tokens=4)
+    function = rewards(tmp_path, "return [len(t) for t in texts]")
+    scorer = text_scorer(task, function, model, TOKENS)
+    before = scorer.evaluate(asked(), 200).value
+    method = zo.MeZO(model, lr=0.3, eps=0.5, seed=0)
+    for _ in range(16):
+        method.step(lambda: scorer.loss(asked()))
+    assert scorer.evaluate(asked(), 200).value > before + 3
 
 
 REWARDS = {

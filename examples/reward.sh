@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# A reward that has no gradient: the length of a text and a keyword. It goes from -0.98 to about 0.4 in 60 steps.
+#
+#   bash examples/reward.sh [DIRECTORY] [STEPS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/reward}
+steps=${2:-60}
+
+# ε is large, since a small one changes no text: equal rewards give no slope.
+common=(
+  task=reward task.path=examples/prompts.jsonl objective.function=examples/rules.py:score task.max_new_tokens=12
+  precision.restore=merged out="$out/runs"
+)
+python train.py "${common[@]}" optimizer=zero_shot
+python train.py "${common[@]}" optimizer=mezo optimizer.eps=3e-2 lr=1e-3 steps="$steps" eval_every=$((steps / 4))
+python -m zo.export "$out"/runs/mezo-* --out "$out/model"
+python examples/write.py "$out/model" "the plot is"
