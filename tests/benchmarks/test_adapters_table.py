@@ -29,7 +29,9 @@ def test_a_case_is_shown_at_its_best_rate_from_the_model_without_a_step(
 
     def rows_of(overrides):
         if "optimizer=zero_shot" in overrides:
-            return pd.DataFrame({"step": [0], "eval/val_loss": [0.8], "eval/val_accuracy": [0.5]}), ""
+            return pd.DataFrame(
+                {"step": [0], "eval/val_loss": [0.8], "eval/val_accuracy": [0.5]}
+            ), ""
         return runs.get(overrides[-1], pd.DataFrame()), "12"
 
     monkeypatch.setattr(adapters, "rows_of", rows_of)

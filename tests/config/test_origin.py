@@ -67,11 +67,11 @@ def test_a_pinned_revision_belongs_to_its_own_repository():
     assert run("task=sst2", "task.path=stanfordnlp/sst2").task.revision is None
 
 
-def test_what_comes_from_the_hub_is_pinned_to_a_commit_except_where_none_is_known():
+def test_what_comes_from_the_hub_is_pinned_to_a_commit():
     unpinned = []
     for file in [*CONFIG_DIR.glob("model/*.yaml"), *CONFIG_DIR.glob("task/*.yaml")]:
         values = yaml.safe_load(file.read_text())
         if re.fullmatch(r"[\w-]+/[\w.-]+", values["path"]):
             pinned = re.fullmatch("[0-9a-f]{40}", values.get("revision") or "")
             unpinned += [] if pinned else [file.stem]
-    assert sorted(unpinned) == ["drop", "squad"]
+    assert unpinned == []

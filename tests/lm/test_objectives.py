@@ -216,7 +216,7 @@ def test_tasks_of_the_mezo_line_are_asked_in_its_form(name, tmp_path):
 
     file = tmp_path / "rows.jsonl"
     file.write_text((json.dumps(ROWS[name]) + "\n") * 8)
-    changes = {"revision": None, "data_dir": None} if name == "record" else {}
+    changes = {"revision": None, "data_dir": None}
     sizes = {"train_size": 4, "validation_size": 2, "test_size": 2, "test_split": None}
     task = from_yaml(name, path=str(file), **sizes, **changes)
     splits = load_splits(task)
