@@ -95,6 +95,13 @@ class Stepper:
         loaded, pad_id = self.assembly.loaded, self.assembly.loaded.tokenizer.pad_token_id
         self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss, cfg.model.kind)
         self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
+        self._fill_window()
+
+    def _fill_window(self) -> None:
+        """Makes AdaMeZO's first steps, which are MeZO's, with slopes of 0 and without forward passes."""
+        if self.case.method != FORWARD and hasattr(self.cfg.optimizer, "window"):
+            for _ in range(self.cfg.optimizer.window + 1):
+                self.assembly.optimizer.replay([0.0, 0.0])
 
     @property
     def device(self) -> torch.device:

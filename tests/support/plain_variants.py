@@ -164,13 +164,13 @@ def adamezo(t: Twin) -> Step:
         z = t.gaussians()
         (c,) = t.slopes(z)
         past.insert(0, (c, z[0]))
-        if len(past) <= t.s["window"]:
+        if len(past) <= t.s["window"] + 1:  # as the released code counts
             t.move(-t.lr * c, z[0])
             return (c,)
-        del past[t.s["window"] :]
+        recent = past[: t.s["window"]]
         for j, p in enumerate(t.theta):
-            m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in enumerate(past))
-            v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in enumerate(past))
+            m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in enumerate(recent))
+            v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in enumerate(recent))
             p.sub_(t.lr * t.s["scale"] * m / (v.sqrt() + t.s["adam_eps"]))
         return (c,)
 

@@ -3,7 +3,7 @@
     z_t ~ N(0, I);  c_t = (L(θ + ε z_t) − L(θ − ε z_t)) / 2ε
     m = Σ_{j < h} β₁ʲ c_{t−j} z_{t−j};   v = Σ_{j < h} β₂ʲ c²_{t−j} z²_{t−j}
     θ ← θ − η (s m / (√v + δ) + λ θ)        s: `scale`;  λ: `weight_decay`, not on biases and norms
-    the first h steps are MeZO's: θ ← θ − η (c z + λ θ)
+    the first h + 1 steps are MeZO's: θ ← θ − η (c z + λ θ)
 
 Cost: 2 forward passes per step; state: h numbers. Passes over the weights: those of MeZO; the update is one pass, which
 draws h directions.
@@ -66,12 +66,12 @@ class AdaMeZO(MeZO):
         self.numbers["slopes"] = []
 
     def apply(self, record: Record) -> None:
-        """Notes the slope; moves θ as MeZO in the first h steps, then by the moments of the window."""
+        """Notes the slope; moves θ as MeZO in the first h + 1 steps, then by the moments of the window."""
         given = self.numbers["slopes"]
         assert isinstance(given, list)
         slopes = [*given, *record][-self.config.window :]
         self.numbers["slopes"] = slopes
-        if self.step_index < self.config.window:
+        if self.step_index <= self.config.window:
             super().apply(record)
             return
         window = [
