@@ -22,8 +22,9 @@ from zo.distributed.elastic import Elastic
 from zo.distributed.processes import Processes
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
-from zo.optim.base import LossFn, Rates, StepInfo, number
+from zo.optim.base import LossFn, Rates, StepInfo
 from zo.optim.config import MethodConfig
+from zo.optim.losses import number
 from zo.record import Received, Recorder, header_of
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.sharded import part_of

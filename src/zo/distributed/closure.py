@@ -14,7 +14,8 @@ from zo.distributed.elastic import Elastic, Follower, Lead, Members, MembersChan
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes
 from zo.distributed.watch import Watch, watched
-from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer, number
+from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer
+from zo.optim.losses import number
 
 Result = TypeVar("Result")
 

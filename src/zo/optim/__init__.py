@@ -9,16 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from zo.optim.config import (
-    AdamConfig,
     BSZOBConfig,
     BSZOConfig,
     HiZOOConfig,
-    ICLConfig,
-    LinearProbeConfig,
     LOZOConfig,
     MethodConfig,
     MeZOAdamConfig,
     MeZOConfig,
+)
+from zo.optim.config_baselines import (
+    AdamConfig,
+    ICLConfig,
+    LinearProbeConfig,
     SGDConfig,
     ZeroShotConfig,
 )

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zo.optim.base import DifferentiableLoss, Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.losses import DifferentiableLoss
 from zo.weights.space import ParameterSpace
 
 

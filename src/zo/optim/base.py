@@ -4,32 +4,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
+from zo.optim.losses import counter
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
-from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
+from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
-
-
-@runtime_checkable
-class DifferentiableLoss(Protocol):
-    """A `LossFn` that can be backpropagated, for the first-order references."""
-
-    def __call__(self) -> float:
-        """Returns the loss, without a gradient."""
-        ...
-
-    def backward(self) -> float:
-        """Returns the loss and adds its gradient to `grad` of the parameters."""
-        ...
-
+from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate
 
 NORM_EPS = 1e-8
 """ζ of `step_norm=rms`; ours, the paper's could not be verified. It matters to slopes of its own size alone."""
@@ -94,27 +81,6 @@ class Rates(NamedTuple):
     def decay(self) -> float:
         """Share of θ that a step takes away."""
         return self.lr * self.weight_decay
-
-
-@dataclass(frozen=True, eq=False)
-class GroupedUpdate(ParameterUpdate):
-    """An update of its own for every tensor.
-
-    Attributes:
-        updates: One per tensor.
-        decays: Share of each tensor that is taken away.
-    """
-
-    updates: Sequence[ParameterUpdate]
-    decays: Sequence[float]
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Returns the terms of the tensor's own update."""
-        return self.updates[i].terms(i, p)
-
-    def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
-        """Makes the tensor's own update."""
-        self.updates[at.i].apply(at._replace(decay=self.decays[at.i]), pending, residual)
 
 
 class ZOOptimizer(ABC):
@@ -190,7 +156,7 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = _counted(loss_fn)(loss_fn, self._finite, self.params.settle)
+        counted = counter(loss_fn, self._finite, self.params.settle)
         try:
             found = self.estimate(counted)
             for value in found.record:
@@ -319,80 +285,6 @@ class ZOOptimizer(ABC):
         if not math.isfinite(value):
             raise NonFiniteError(self.step_index, what, value)
         return value
-
-
-class _Counted:
-    """A loss that keeps what it measured and refuses to be NaN or infinite.
-
-    Args:
-        loss_fn: What is called.
-        finite: Returns its second argument if that is finite, and raises otherwise.
-        settle: Makes the tensors θ, unless a probe is under way.
-    """
-
-    def __init__(
-        self,
-        loss_fn: LossFn,
-        finite: Callable[[str, float], float],
-        settle: Callable[[], None],
-    ):
-        self.loss_fn = loss_fn
-        self.finite = finite
-        self.settle = settle
-        self.losses: list[float] = []
-
-    def __call__(self) -> float:
-        self.settle()
-        self.losses.append(self.finite("loss", number(self.loss_fn())))
-        return self.losses[-1]
-
-    def backward(self) -> float:
-        if not isinstance(self.loss_fn, DifferentiableLoss):
-            raise TypeError("a first-order method needs a loss with a method `backward`")
-        self.losses.append(self.finite("loss", number(self.loss_fn.backward())))
-        return self.losses[-1]
-
-
-class _CountedBranches(_Counted):
-    """The same of a `BranchedLoss`."""
-
-    def branches(self, n: int) -> list[float]:
-        assert isinstance(self.loss_fn, BranchedLoss)
-        found = [number(loss) for loss in self.loss_fn.branches(n)]
-        self.losses += [self.finite("loss", loss) for loss in found]
-        return found
-
-
-class _CountedShared(_Counted):
-    """The same of a `SharedLoss`: a loss that is not finite is refused by all processes."""
-
-    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
-        assert isinstance(self.loss_fn, SharedLoss)
-        found = self.loss_fn.measure(params, excursions)
-        self.losses += [self.finite("loss", loss) for loss in found]
-        return found
-
-
-def _counted(loss_fn: LossFn) -> type[_Counted]:
-    """Returns what counts a loss and offers what the loss offers."""
-    if isinstance(loss_fn, SharedLoss):
-        return _CountedShared
-    return _CountedBranches if isinstance(loss_fn, BranchedLoss) else _Counted
-
-
-def number(loss: object) -> float:
-    """Returns a loss as a Python float, so that neighbouring losses are subtracted in float64.
-
-    Raises:
-        TypeError: If it is neither a number nor a tensor.
-        ValueError: If it is a tensor of several numbers.
-    """
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        shape = tuple(loss.shape)
-        raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
-    if loss is None or not hasattr(loss, "__float__"):
-        raise TypeError(f"loss: {loss!r}; the closure must return a number or a tensor of one")
-    return float(loss)
 
 
 def state_dtype(name: str) -> torch.dtype | None:

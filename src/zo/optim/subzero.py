@@ -15,13 +15,10 @@ Deviations: P and Q are of QR with the signs of R's diagonal taken out, which ma
 Entries have variance 1, so that ε and η mean what they mean in MeZO. `n` > 1 is ours.
 """
 
-import torch
-from torch import Tensor
-
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.lozo import LOZO
 from zo.weights.directions import LowRank
-from zo.weights.subspaces import Projected, orthonormal
+from zo.weights.subspaces import Projected, bases
 
 
 class SubZero(LOZO):
@@ -29,8 +26,10 @@ class SubZero(LOZO):
 
     def renew_subspace(self) -> None:
         """Draws P and Q of the current interval."""
-        self.state["p"] = [self._basis(0, i, p) for i, p in enumerate(self.params.tensors)]
-        self.state["q"] = [self._basis(1, i, p) for i, p in enumerate(self.params.tensors)]
+        interval, tensors = self.step_index // self.interval, self.params.tensors
+        for side, name in enumerate(("p", "q")):
+            key = NoiseKey(self.seed, SUBSPACE, interval, side)
+            self.state[name] = bases(self.params.engine, key, self.rank, tensors, name == "q")
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step of the current interval."""
@@ -42,11 +41,3 @@ class SubZero(LOZO):
             p=self.state["p"],
             q=self.state["q"],
         )
-
-    def _basis(self, side: int, i: int, p: Tensor) -> Tensor:
-        """Returns Pᵀ (side 0) or Qᵀ (side 1) of tensor `i`, (rank, length); empty where it is no matrix."""
-        if p.dim() < 2:
-            return p.new_zeros(0, dtype=torch.float32)
-        key = NoiseKey(self.seed, SUBSPACE, self.step_index // self.interval, side)
-        length = p.shape[0] if side == 0 else p.numel() // p.shape[0]
-        return orthonormal(self.params.engine, key, i, length, self.rank, p)

@@ -29,7 +29,7 @@ from zo.optim.config_low_rank import ZOMuonConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.subspaces import RowSubspace, orthonormal
+from zo.weights.subspaces import RowSubspace, bases
 from zo.weights.updates import ParameterUpdate
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -43,8 +43,7 @@ def msign(x: Tensor, method: str) -> Tensor:
         return x
     if method == "svd":
         u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-        exact: Tensor = (u @ vh).float()
-        return exact
+        return torch.mm(u, vh).float()
     wide = x.shape[0] <= x.shape[1]
     y: Tensor = (x if wide else x.mT) / norm
     a, b, c = NEWTON_SCHULZ
@@ -105,8 +104,8 @@ class ZOMuon(MeZO):
     def apply(self, record: Record) -> None:
         """W ← W − η (P msign(G) + λ W)."""
         slopes = [(c / self.n, self.direction_at(self.step_index, i)) for i, c in enumerate(record)]
-        rho, method = self.config.vector_lr, self.config.msign
-        self.carry_out(lambda lr: MuonUpdate(slopes, lr, rho, method))
+        settings = self.config.vector_lr, self.config.msign
+        self.carry_out(lambda lr: MuonUpdate(slopes, lr, *settings))
 
     def advance(self, record: Record) -> None:
         """Applies the update and goes on to the next step, where an interval ends with a new P."""
@@ -117,10 +116,5 @@ class ZOMuon(MeZO):
     def _renew_subspace(self) -> None:
         """Draws P of the current interval."""
         key = NoiseKey(self.seed, SUBSPACE, self.step_index // self.config.interval, 0)
-        rank, engine = self.config.rank, self.params.engine
-        self.state["p"] = [
-            orthonormal(engine, key, i, p.shape[0], rank, p)
-            if p.dim() > 1
-            else p.new_zeros(0, dtype=torch.float32)
-            for i, p in enumerate(self.params.tensors)
-        ]
+        engine, tensors = self.params.engine, self.params.tensors
+        self.state["p"] = bases(engine, key, self.config.rank, tensors)

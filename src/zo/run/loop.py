@@ -14,7 +14,7 @@ from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scorers import Scorer, scorers
 from zo.lm.scoring import CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
-from zo.optim.config import ICLConfig, LinearProbeConfig
+from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples

@@ -153,3 +153,17 @@ def orthonormal(
     out = torch.zeros_like(drawn)
     out[: len(basis)] = basis.to(out.device)
     return out
+
+
+def bases(
+    engine: Engine, key: NoiseKey, rank: int, tensors: Sequence[Tensor], of_columns: bool = False
+) -> list[Tensor]:
+    """Returns `orthonormal` rows for every matrix, as long as its rows' number or its columns'; for others, nothing."""
+    found = []
+    for i, p in enumerate(tensors):
+        if p.dim() < 2:
+            found.append(p.new_zeros(0, dtype=torch.float32))
+            continue
+        length = p.numel() // p.shape[0] if of_columns else p.shape[0]
+        found.append(orthonormal(engine, key, i, length, rank, p))
+    return found

@@ -1,7 +1,7 @@
 """What one pass over the weights does to one tensor: adds a displacement, or moves a method's own state with it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +114,27 @@ class LinearUpdate(ParameterUpdate):
         return lambda: add(
             p, p, at.i, then.terms, at.decay, rounding=at.bits, pending=of, signs=signs
         )
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedUpdate(ParameterUpdate):
+    """An update of its own for every tensor.
+
+    Attributes:
+        updates: One per tensor.
+        decays: Share of each tensor that is taken away.
+    """
+
+    updates: Sequence[ParameterUpdate]
+    decays: Sequence[float]
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Returns the terms of the tensor's own update."""
+        return self.updates[i].terms(i, p)
+
+    def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
+        """Makes the tensor's own update."""
+        self.updates[at.i].apply(at._replace(decay=self.decays[at.i]), pending, residual)
 
 
 def add_(

@@ -1,0 +1,121 @@
+"""Settings of the references: methods by backpropagation, and baselines that make no step. Imports no torch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from zo.optim.config import MethodConfig, Problems, failed
+
+
+@dataclass
+class AdamConfig(MethodConfig):
+    """Settings of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    replays: ClassVar[bool] = False
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 1; the backward pass is not counted."""
+        return 1
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return failed(
+            [
+                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
+                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
+                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+
+@dataclass
+class SGDConfig(MethodConfig):
+    """Settings of SGD.
+
+    Attributes:
+        momentum: μ in [0, 1).
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    replays: ClassVar[bool] = False
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 1; the backward pass is not counted."""
+        return 1
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return failed(
+            [
+                ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
+                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
+            ]
+        )
+
+
+@dataclass
+class ZeroShotConfig(MethodConfig):
+    """Nothing to set."""
+
+    name: str = "zero_shot"
+
+    trains: ClassVar[bool] = False
+
+
+@dataclass
+class ICLConfig(MethodConfig):
+    """Settings of in-context learning.
+
+    Attributes:
+        k: Demonstrations in front of every text, ≥ 1, drawn from the training examples by the run's seed.
+        separator: Text between them.
+    """
+
+    name: str = "icl"
+    k: int = 32
+    separator: str = "\n\n"
+
+    trains: ClassVar[bool] = False
+    reads_train: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return failed([("k", self.k >= 1, "must be at least 1")])
+
+
+@dataclass
+class LinearProbeConfig(MethodConfig):
+    """Settings of linear probing.
+
+    Attributes:
+        c: C > 0 of scikit-learn's LogisticRegression, the inverse strength of its L2 penalty.
+    """
+
+    name: str = "linear_probe"
+    c: float = 1.0
+
+    trains: ClassVar[bool] = False
+    reads_train: ClassVar[bool] = True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return failed([("c", self.c > 0, "must be greater than 0")])
