@@ -57,6 +57,17 @@ def test_learning_rates_of_another_model_are_said_once(name):
     assert notes(run("model=opt-1.3b", "model.path=/copies/opt-1.3b")) == []
 
 
+def test_another_dtype_than_that_of_the_weights_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}'
+    )
+    given = [f"model.path={tmp_path}", "lr=1e-6"]
+    (note,) = notes(run(*given))
+    assert note.startswith("precision.dtype=float32: the weights of ")
+    assert note.endswith("are stored in bfloat16; precision.dtype=bfloat16 keeps that")
+    assert notes(run(*given, "precision=bf16")) == []
+
+
 def test_a_pinned_revision_belongs_to_its_own_repository():
     assert run("model=opt-1.3b").model.revision
     assert run("model=opt-1.3b", "model.path=Qwen/Qwen3-0.6B").model.revision is None

@@ -1,12 +1,16 @@
 """Data of a user's own, without a YAML: what is found, and what is refused with file, key and row."""
 
 import json
+import re
 
 import datasets
 import pytest
 
-from tests.support.tiny_models import tokenizer
-from zo.tasks import TaskConfig, TaskError, load_splits, tokenize
+from tests.support.tiny_models import opt, tokenizer
+from zo import config
+from zo.config import command_line
+from zo.run.command import make
+from zo.tasks import TaskConfig, load_splits, tokenize
 from zo.tasks.own import complete
 from zo.tasks.preview import preview
 
@@ -189,25 +193,93 @@ BAD = {
 }  # fmt: skip
 
 
-def everything(task, tokens):
-    task, _ = complete(task)
-    splits = load_splits(task)
-    return tokenize(task, tokens, [*splits.train, *splits.validation, *splits.test], "decoder")
+SETTINGS = {
+    "batch": (["batch_size=11"], r"batch_size=11: must be at most the 10 training examples"),
+    "no such model": (["model.path=/nowhere/model"], r"model\.path: .*/nowhere/model"),
+    "no such objective": (["objective=generation"], r"objective=generation: must be another: .* for completion"),
+    "threads": (["threads=0"], r"threads=0: must be"),
+    "no such metric": (["objective=metric", "objective.metric=auc"], r"objective\.metric=auc: must be"),
+    "no such bits": (["model.quantization=int3"], r"model\.quantization=int3: must be int8, int4 or null"),
+    "no such split": (["task.validation_split=dev"], r"task\.validation_split=dev: Should be one of \['train'\]"),
+    "directions": (["optimizer.directions=uniform"], r"optimizer\.directions=uniform: must be"),
+    "epsilon": (["optimizer.eps=0"], r"optimizer\.eps=0\.0: must be greater than 0"),
+    "rate": (["lr=-1"], r"lr=-1\.0: must be finite and greater than 0"),
+    "pattern": (["adapter=layers", 'adapter.pattern="("'], r"adapter\.pattern=\(: must be a regular expression"),
+    "scales": (["adapter=scales"], r"adapter"),
+    "adapter's path": (["adapter=lora", "adapter.path=/nowhere"], r"adapter\.path=/nowhere: must be a directory"),
+    "rank": (["adapter=lora", "adapter.r=0"], r"adapter\.r=0: must be at least 1"),
+}  # fmt: skip
+"""Settings of a run on a good csv, and the sentence."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A directory with a tiny model, and one whose tokenizer has a chat template."""
+    config.register()
+    made = []
+    for template in (None, CHAT):
+        made.append(tmp_path_factory.mktemp("model"))
+        opt().save_pretrained(made[-1])
+        tokens = tokenizer()
+        tokens.pad_token, tokens.chat_template = tokens.eos_token, template
+        tokens.save_pretrained(made[-1])
+    return made
+
+
+def exit_status(*overrides):
+    """Returns what `python train.py` exits with, in this process."""
+    try:
+        command_line.check_command_line(overrides)
+        (cfg,) = command_line.runs(list(overrides))
+        return make(cfg)
+    except SystemExit as ended:
+        return ended.code
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A directory beside the cache of `datasets`."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def refused(directory, model, capsys, *overrides):
+    """Returns the sentence on stderr of a run that ends with status 2 and leaves nothing behind."""
+    given = {"model.path": model, "task.max_length": 64, "steps": 1, "batch_size": 1, "lr": 1e-6}
+    given |= {"tracking.mode": "disabled", "out": directory / "out"}
+    typed = {word.partition("=")[0] for word in overrides}
+    common = [f"{key}={value}" for key, value in given.items() if key not in typed]
+    there = set(directory.rglob("*"))
+    assert exit_status(*common, *overrides) == 2
+    assert {path for path in directory.rglob("*") if path.is_file()} <= there
+    heading, *problems = capsys.readouterr().err.splitlines()
+    (sentence,) = problems or [heading]
+    return sentence
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_data_are_one_sentence_with_key_file_or_row(case, tmp_path):
+def test_bad_data_are_one_sentence_with_key_file_or_row(case, data, models, capsys):
     name, content, changes, message = BAD[case]
     if content is not None:
-        data = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / name).write_bytes(data)
+        (data / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     changes = dict(changes)
-    tokens = tokenizer()
-    tokens.chat_template = CHAT if changes.pop("chat", False) else None
-    task = own(tmp_path / name, changes.pop("kind", "classification"), **changes)
-    with pytest.raises(TaskError, match=message) as caught:
-        everything(task, tokens)
-    assert "\n" not in str(caught.value)
+    model = models[changes.pop("chat", False)]
+    task = changes.pop("kind", "classification")
+    words = [f"task.{key}={json.dumps(value)}" for key, value in changes.items()]
+    sentence = refused(data, model, capsys, f"task={task}", f"task.path={data / name}", *words)
+    assert re.search(message, sentence)
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_bad_setting_is_one_sentence_with_its_key(case, data, models, capsys):
+    words, message = SETTINGS[case]
+    (data / "x.csv").write_text(lines("text,label", *PAIRS))
+    own = ["task=classification", f"task.path={data / 'x.csv'}"]
+    assert re.search(message, refused(data, models[0], capsys, *own, *words))
+
+
+def test_kinds_of_bad_data_and_settings_are_forty():
+    assert len(BAD) + len(SETTINGS) >= 40
 
 
 def test_a_row_that_is_there_twice_is_told(tmp_path):

@@ -66,6 +66,13 @@ def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> Non
         model.lr_grid = files[model.lr_grid_of]["lr_grid"]
 
 
+def stored_dtype(model: ModelConfig) -> str | None:
+    """Returns the dtype that the weights of a model that no file describes are stored in, by its config.json."""
+    content = _content(model.path) if model.lr_grid_of and model.weights == "pretrained" else None
+    found = (content or {}).get("dtype") or (content or {}).get("torch_dtype")
+    return found if isinstance(found, str) else None
+
+
 def _kind(content: Mapping[str, Any]) -> str:
     """Returns the kind of a model, by its config.json."""
     classes = " ".join(content.get("architectures") or [])

@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from zo.config.origin import follow_path
+from zo.config.origin import follow_path, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.distributed.config import DistributedConfig
 from zo.lm.adapter_config import ADAPTERS
@@ -267,6 +267,12 @@ def notes(run: RunConfig) -> list[str]:
         found.append(
             f"optimizer.eps={run.adapter.eps:g} is that of adapter={run.adapter.name}; "
             "adapter.eps=null leaves the method's own"
+        )
+    stored, held = stored_dtype(run.model), run.precision.dtype
+    if stored is not None and stored != held:
+        found.append(
+            f"precision.dtype={held}: the weights of {run.model.name} are stored in {stored}; "
+            f"precision.dtype={stored} keeps that"
         )
     grid = run.model.lr_grid.get(run.optimizer.name, ())
     if run.model.lr_grid_of and run.lr in grid and not run.adapter.own_rates:

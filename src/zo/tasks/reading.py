@@ -235,6 +235,10 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> str:
     what = f"{task.path} ({part})" if part else task.path
     reason = hub.first_line(error)
     file = Path(package_files.resolve(task.path)) if not task.path.startswith("package:") else None
+    if reason.startswith("Unknown split"):
+        keys = ("train_split", "validation_split", "test_split")
+        given = next((k for k in keys if getattr(task, k) == split), "train_split")
+        return f"task.{given}={split}: {reason.split('. ')[-1]}, the splits of {what}"
     if file is not None and file.is_file():
         broken = _broken_line(file) if _format(file) == "json" else ""
         return f"{key}: {file} cannot be read ({broken or reason}); mend the file"
