@@ -18,8 +18,8 @@ from pathlib import Path
 
 from analysis.report.table import console, show
 from benchmarks.compare.page import save
-from benchmarks.compare.protocol import ENTRIES, PARTS, SEEDS, Cell
-from benchmarks.compare.results import BASE, chosen_runs, table
+from benchmarks.compare.protocol import ENTRIES, PARTS, SEEDS, Cell, seeds_of
+from benchmarks.compare.results import BASE, table
 from benchmarks.compare.runs import Found, make, standing
 from zo import config
 from zo.run.lock import LockedError
@@ -96,10 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_runs(args.parts, args.out, time.monotonic() + 60 * args.minutes, known)
     for part in args.parts:
         standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in ENTRIES}
-        chosen = {e.name: chosen_runs(part, e, standings[e.name], known) for e in ENTRIES}
-        chosen = {name: runs for name, runs in chosen.items() if runs}
-        if chosen.get(BASE):
-            show(save(table(part, standings, known), chosen, part, args.results), console())
+        if seeds_of(standings[BASE]):
+            show(save(table(part, standings, known), known, part, args.results), console())
     return 0
 
 

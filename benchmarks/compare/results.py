@@ -45,8 +45,8 @@ def loss_at(run: Found, share: float) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of a mean over seeds; NaN for fewer than two or where a run collapsed."""
-    if len(values) < 2 or not np.isfinite(values).all():
+    """Returns the 95 % interval of a mean over seeds; NaN for fewer than three or where a run collapsed."""
+    if len(values) < 3 or not np.isfinite(values).all():
         return NAN, NAN
     return student_interval(values)
 
@@ -60,37 +60,61 @@ def detectable(differences: Sequence[float]) -> float:
 
 
 def line(
-    part: str, entry: Entry, losses: Losses, known: Mapping[Cell, Found], base: Mapping[int, Found]
+    part: str,
+    entry: Entry,
+    losses: Losses,
+    known: Mapping[Cell, Found],
+    base: Mapping[float, Mapping[int, Found]],
 ) -> dict[str, Any]:
-    """Returns an entry's numbers, and its differences from the base over the seeds that both have."""
+    """Returns an entry's numbers, and its differences from the base over the seeds that both have.
+
+    Args:
+        part: Of PARTS.
+        entry: Of ENTRIES.
+        losses: Of its runs.
+        known: What all runs found.
+        base: Share of the budget -> seed -> MeZO's run.
+    """
     runs = chosen_runs(part, entry, losses, known)
-    earlier = {s: chosen_runs(part, entry, losses, known, s) for s in SHARES}
-    values = [run["loss"] for run in runs]
-    pairs = [(run, base[run["seed"]]) for run in runs if run["seed"] in base]
-    gaps = [run["loss"] - other["loss"] for run, other in pairs] if entry.name != BASE else []
-    right = [100 * (run["test"] - other["test"]) for run, other in pairs] if gaps else []
-    finite = bool(gaps) and bool(np.isfinite(gaps).all())
-    rates = sorted({run["lr"] for run in runs})
+    found: dict[str, Any] = {}
+    gaps: list[float] = []
+    for share in SHARES:
+        chosen = chosen_runs(part, entry, losses, known, share)
+        values = [loss_at(run, share) for run in chosen]
+        gaps = [] if entry.name == BASE else _gaps(chosen, base[share], share)
+        found |= _summary(f"loss_{round(100 * share)}", values)
+        found |= _summary(f"gap_{round(100 * share)}", gaps)
     return {
         "entry": entry.name,
         "role": entry.role,
         "trials": sum(len(of) for of in losses.values()),
         "tried": sorted(rate_of(e) for e in losses),
         "seeds": len(runs),
-        "lr": rates,
-        **{f"loss_{round(100 * s)}": _mean(of, s) for s, of in earlier.items()},
-        **dict(zip(("low", "high"), interval(values), strict=True)),
-        "gap": float(np.mean(gaps)) if gaps else NAN,
-        **dict(zip(("gap_low", "gap_high"), interval(gaps), strict=True)),
-        "p": paired_t(gaps) if finite else NAN,
+        "lr": sorted({run["lr"] for run in runs}),
+        **found,
+        "p": paired_t(gaps) if len(gaps) > 2 and np.isfinite(gaps).all() else NAN,
         "detectable": detectable(gaps),
-        "test": 100 * float(np.mean([run["test"] for run in runs])),
-        "test_gap": float(np.mean(right)) if right else NAN,
-        **dict(zip(("test_gap_low", "test_gap_high"), interval(right), strict=True)),
+        **_summary("test", [100 * run["test"] for run in runs]),
         "seconds": float(np.median([run["step_s"] for run in runs])) * runs[0]["steps"],
         "passes": runs[0]["passes"],
         "peak_gib": max(run["peak_gib"] for run in runs),
         "state_mib": max(run["state_mib"] for run in runs),
+    }
+
+
+def _gaps(runs: Sequence[Found], base: Mapping[int, Found], share: float) -> list[float]:
+    """Returns the losses minus the base's, over the seeds that both have."""
+    pairs = [(run, base[run["seed"]]) for run in runs if run["seed"] in base]
+    return [loss_at(run, share) - loss_at(other, share) for run, other in pairs]
+
+
+def _summary(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Returns mean and interval of values under a name."""
+    low, high = interval(values)
+    return {
+        name: float(np.mean(values)) if values else NAN,
+        f"{name}_low": low,
+        f"{name}_high": high,
     }
 
 
@@ -100,9 +124,13 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     `p_holm` corrects over the methods; `verdict` says whether a method is better or worse than the base, or that the
     runs do not decide.
     """
-    chosen = {e.name: chosen_runs(part, e, standings.get(e.name, {}), known) for e in ENTRIES}
-    base = {run["seed"]: run for run in chosen[BASE]}
-    lines = [line(part, e, standings[e.name], known, base) for e in ENTRIES if chosen[e.name]]
+    (mezo,) = (entry for entry in ENTRIES if entry.name == BASE)
+    base = {
+        share: {run["seed"]: run for run in chosen_runs(part, mezo, standings[BASE], known, share)}
+        for share in SHARES
+    }
+    reported = [e for e in ENTRIES if seeds_of(standings.get(e.name, {}))]
+    lines = [line(part, e, standings[e.name], known, base) for e in reported]
     frame = pd.DataFrame(lines)
     if frame.empty:
         return frame
@@ -113,15 +141,13 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     return frame.sort_values("loss_100", ignore_index=True)
 
 
-def _mean(runs: Sequence[Found], share: float) -> float:
-    return float(np.mean([loss_at(run, share) for run in runs]))
-
-
 def _verdict(row: Any) -> str:
     if row["role"] != "method" or row["entry"] == BASE:
         return ""
     if math.isinf(row["loss_100"]):
         return "collapsed"
+    if math.isnan(row["p_holm"]):
+        return "too few seeds"
     if not row["p_holm"] < 0.05:
         return "not decided"
-    return "better" if row["gap"] < 0 else "worse"
+    return "better" if row["gap_100"] < 0 else "worse"
