@@ -130,16 +130,12 @@ def save(frame: pd.DataFrame, known: Mapping[Run, Found], part: str, directory: 
     directory.mkdir(parents=True, exist_ok=True)
     made = to_table(frame, part)
     (directory / f"comparison_{part}.md").write_text(markdown(made), encoding="utf-8")
-    runs = [
-        {k: v for k, v in run.items() if k != "curve"} | _curve(run)
-        for run in known.values()
-        if run["part"] == part
-    ]
+    runs = [_flat(run) for run in known.values() if run["part"] == part]
     pd.DataFrame(runs).sort_values(["entry", "lr", "seed"]).to_csv(
         directory / f"comparison_{part}.csv", index=False, float_format="%.6g"
     )
     drawn = picture(frame, part)
-    drawn.savefig(directory / f"comparison_{part}.png", metadata={"Software": None})
+    drawn.savefig(directory / f"comparison_{part}.png", dpi=150, metadata={"Software": None})
     plt.close(drawn)
     return made
 
