@@ -1,10 +1,12 @@
 """Times a step on one process and on two, with one thread each: forward passes, noise passes, waiting.
 
     python -m benchmarks.divided_steps [--steps 5] [--layers 12]
+    python -m benchmarks.divided_steps --out results/measured/benchmarks --page docs/scaling.md
 
 The model has the shape of OPT-125M and random weights. One and two processes take turns: other load meets both. It
-prints a table in Markdown: medians over the steps, of the busiest process, in seconds. Processor time depends little on
-what else the machine does.
+takes about four minutes on two quiet cores. divided_steps.md has the table and its provenance: medians over the steps,
+of the busiest process, in seconds. Processor time depends little on what else the machine does. `--page` puts the
+same text into a page of the documentation, between two comments.
 """
 
 import argparse
@@ -13,6 +15,8 @@ import os
 import socket
 import statistics
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +25,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import join
 from zo.optim import OPTIMIZERS
+from zo.run.provenance import provenance
 from zo.weights.space import ParameterSpace
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -28,6 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "n-SPSA, n = 4": ("mezo", {"n": 4}),
 }
 EXAMPLES, TOKENS = 4, 32
+BEGIN, END = "<!-- divided_steps: begin -->", "<!-- divided_steps: end -->"
 
 
 class Times(NamedTuple):
@@ -122,24 +128,53 @@ def on(world: int, *args: Any) -> Times:
             process.kill()
 
 
+def table(layers: int, steps: int) -> Iterator[str]:
+    """Yields the lines of the table as they are measured, and their provenance."""
+    yield "| method | processes | step | processor | forward, processor | waiting | waiting, of a step | bytes |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for case in CASES:
+        one, two = (on(world, layers, case, steps) for world in (1, 2))
+        for world, times in ((1, one), (2, two)):
+            cells = " | ".join(f"{value:.3f}" for value in times[:-1])
+            share = times.wait / times.step
+            yield f"| {case} | {world} | {cells} | {share:.1%} | {times.bytes:.0f} |"
+        ratios = (one.step / two.step, one.busy / two.busy, one.forward / two.forward)
+        yield f"| {case} | times faster | {' | '.join(f'{of:.2f}' for of in ratios)} | | | |"
+    made = provenance(torch.device("cpu"))
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
+    yield ""
+    yield (
+        f"{made['device']}, one thread per process; OPT of {layers} layers and width 768, float32, {EXAMPLES}"
+        f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {steps} steps; {versions};"
+        f" commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+    )
+
+
+def fill(page: Path, text: str) -> None:
+    """Puts a text between the two comments of a page."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"--page: {page} lacks {BEGIN} or {END}")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
+
+
 def main() -> None:
-    """Prints the table."""
+    """Measures; prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--out", type=Path, default=Path("results/local/benchmarks"))
+    parser.add_argument("--page", type=Path, help="a page with the two comments")
     args = parser.parse_args()
-    print("| method | processes | step | processor | forward, processor | waiting | bytes |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for case in CASES:
-        one, two = (on(world, args.layers, case, args.steps) for world in (1, 2))
-        for world, times in ((1, one), (2, two)):
-            cells = " | ".join(f"{value:.3f}" for value in times[:-1])
-            print(f"| {case} | {world} | {cells} | {times.bytes:.0f} |")
-        print(
-            f"| {case} | ratio | {one.step / two.step:.2f} | {one.busy / two.busy:.2f} |"
-            f" {one.forward / two.forward:.2f} | | |",
-            flush=True,
-        )
+    lines = []
+    for line in table(args.layers, args.steps):
+        print(line, flush=True)
+        lines.append(f"{line}\n")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "divided_steps.md").write_text("".join(lines))
+    if args.page is not None:
+        fill(args.page, "".join(lines))
 
 
 if __name__ == "__main__":

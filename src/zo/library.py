@@ -126,6 +126,10 @@ class ZerothOrder(torch.optim.Optimizer):
                 raise ValueError("group and elastic: give one of them")
             self._together = self._elastic(elastic, check_every, settled)
         elif group is not None:
+            if space.sharded:
+                raise ValueError(
+                    "group: the weights are sharded, and all processes measure together; leave it out"
+                )
             self._together = DataParallel(group, check_every, self.method, settled)
         if self._together is not None and not self._together.processes.leads:
             self._recorder = None

@@ -1,9 +1,12 @@
 """Runs on several processes: the bits of one process, and an end of all if one is lost."""
 
+import os
+import random
 import re
 import signal
 import socket
 import time
+from collections import Counter
 
 import pytest
 
@@ -56,6 +59,48 @@ def test_killed_processes_end_the_run_on_all_and_any_number_goes_on(frozen):
     assert exit_statuses(run, 4, {2: (At(MOVING, 60),)}).count(KILLED) == 1
     assert exit_statuses(run, 2) == [0, 0], log(run)
     assert what_it_came_to(run) == what_it_came_to(twin)
+
+
+def random_point(rng):
+    """Anywhere in a process's life: finding the others, loading, a step, an update, an evaluation."""
+    target, calls = rng.choice(
+        [
+            ("zo.run.runner:join", 1),
+            ("zo.run.loop:Session.open", 1),
+            ("zo.distributed.processes:Processes.gather", 8),
+            (IN_STEP, 12),
+            (MOVING, 150),
+            (EVALUATING, 2),
+        ]
+    )
+    return At(target, rng.randint(1, calls), rng.choice(["before", "after"]))
+
+
+@pytest.mark.slow
+def test_random_kills_of_each_process_change_nothing(frozen):
+    """As many kills as the environment's KILLS says, on one to four processes in turn; SEED chooses the moments."""
+    wanted, seed = int(os.environ.get("KILLS", "6")), os.environ.get("SEED", "0")
+    rng, kills = random.Random(seed), Counter()
+    settings = ("optimizer=bszo", "optimizer.k=3", "checkpoint.full_every=3", "eval_every=4")
+    run, twin, *others = frozen(2 + wanted, *settings)
+    assert here(twin) == 0
+    ended = 0
+    while kills.total() < wanted:
+        world = rng.randint(1, 4)
+        rank = rng.randrange(world)
+        statuses = exit_statuses(run, world, {rank: (random_point(rng),)}, timeout_s=120)
+        if KILLED in statuses:
+            assert statuses[rank] == KILLED
+            assert set(statuses[:rank] + statuses[rank + 1 :]) <= {INTERRUPTED}, log(run)
+            kills[world, rank] += 1
+        else:
+            assert statuses == [0] * world, log(run)
+        if read_status(run).get("run/status") == "finished":
+            assert what_it_came_to(run) == what_it_came_to(twin)
+            run, ended = others.pop(), ended + 1
+    assert here(run) == 0
+    assert what_it_came_to(run) == what_it_came_to(twin)
+    print(f"kills {kills.total()}, by world and rank {sorted(kills.items())}, runs {ended + 1}")
 
 
 def test_a_hung_process_ends_the_run_on_the_others_within_the_timeout(frozen):

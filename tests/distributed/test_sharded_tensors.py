@@ -35,6 +35,7 @@ def moved(processes: Processes, noise: str) -> tuple[list[bool], list[tuple[int,
     assert parts.numel == one.numel
     for space in (parts, one):
         space.add_([(0.5, Gaussian(KEY, space.engine))])
+        space.add_([(c, Gaussian(KEY._replace(direction=1), space.engine)) for c in (0.3, -1.7)])
     same = [torch.equal(t.full_tensor(), w) for t, w in zip(shared, one.tensors, strict=True)]
     refused = [
         _refusal(lambda: ParameterSpace(named, "streamed", noise=noise)),
@@ -51,7 +52,7 @@ def _refusal(call) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize("noise", ["torch"])
+@pytest.mark.parametrize("noise", ["torch", "philox"])
 def test_processes_move_their_parts_along_the_direction_of_the_whole(noise):
     first, second = gather_results(2, moved, noise)
     assert first[0] == second[0] == [True] * len(PLACED)

@@ -17,6 +17,8 @@ from transformers import (
 )
 
 import zo
+from tests.support.crowd import gather_results
+from zo.distributed.processes import Processes
 from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
 
 pytestmark = pytest.mark.process  # importing Trainer and making checkpoints take seconds
@@ -167,6 +169,22 @@ def test_a_resumed_training_ends_with_the_bits_of_the_uninterrupted_one(accumula
 def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         make_trainer(tmp_path, **kwargs)
+
+
+def train_together(processes, out, accumulated):
+    trainer = make_trainer(
+        out, gradient_accumulation_steps=accumulated, eval_strategy="steps", eval_steps=3
+    )
+    trainer.train()
+    assert processes.world == trainer.args.world_size
+    assert "eval_loss" in trainer.evaluate()
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    return losses, [p.numpy().tobytes() for p in weights(trainer.model)]
+
+
+def test_two_processes_have_the_bits_of_one_that_accumulates_their_batches(tmp_path):
+    one = train_together(Processes(), str(tmp_path), 4)
+    assert gather_results(2, train_together, str(tmp_path), 2, timeout_s=120) == [one] * 2
 
 
 def test_a_record_of_a_trainer_replays(tmp_path):

@@ -21,6 +21,9 @@ from zo.tasks.config import TaskConfig
 from zo.tasks.objective import FITS, OF_TEXT, ObjectiveConfig
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
 
+TENSOR_PARALLEL = ("mezo", "bszo", "bszo_b", "zero_shot")
+"""Methods that move sharded tensors."""
+
 NOT_SCIENTIFIC = (
     *("lr_index", "eval_tokens", "out", "resume", "device", "threads"),
     *("checkpoint", "tracking"),
@@ -101,7 +104,7 @@ class RunConfig:
         threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
         checkpoint: When whole weights are written. Not part of a run's identity.
         tracking: W&B. Not part of a run's identity.
-        distributed: See `zo.distributed.config.DistributedConfig`. Only `shards` is part of a run's identity.
+        distributed: See `zo.distributed.config.DistributedConfig`. `shards` and `tensor` are part of a run's identity.
     """
 
     model: ModelConfig = MISSING
@@ -227,9 +230,10 @@ def scientific(run: RunConfig) -> dict[str, Any]:
     del plain["budget"]
     for key in NOT_SCIENTIFIC:
         del plain[key]
-    shards = plain.pop("distributed")["shards"]
-    if shards > 1 and run.steps > 0:
-        plain["distributed"] = {"shards": shards}
+    divided = plain.pop("distributed")
+    parts = {key: divided[key] for key in ("shards", "tensor") if divided[key] > 1}
+    if parts and run.steps > 0:
+        plain["distributed"] = parts
     for group, key in (
         ("model", "lr_grid"),
         ("model", "lr_grid_of"),
@@ -396,6 +400,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)
     yield from _shard_problems(run)
+    yield from _tensor_problems(run)
     if run.budget not in BUDGETS:
         yield Problem("budget", run.budget, f"must be one of {', '.join(BUDGETS)}")
     every = run.checkpoint.full_every
@@ -439,6 +444,27 @@ def _shard_problems(run: RunConfig) -> Iterator[Problem]:
     elif shards > 1 and run.batch_size % shards:
         right = f"must divide batch_size={run.batch_size}, so that all parts are of one size"
         yield Problem("distributed.shards", shards, right)
+
+
+def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what tensor parallelism cannot do, or was not tried with."""
+    if run.distributed.tensor == 1:
+        return
+    for key, value, allowed in (
+        ("optimizer", run.optimizer.name, TENSOR_PARALLEL),
+        ("precision.restore", run.precision.restore, ("merged", "subtract", "snapshot")),
+        ("precision.graphs", run.precision.graphs, (False,)),
+        ("model.kind", run.model.kind, ("decoder",)),
+        ("model.weights", run.model.weights, ("pretrained",)),
+        ("model.quantization", run.model.quantization, (None,)),
+        ("adapter", run.adapter.name, ("none",)),
+        ("objective", run.objective.of(run.task), ("classification", "lm", "completion")),
+        ("checkpoint.keep_best", run.checkpoint.keep_best, (False,)),
+        ("distributed.shards", run.distributed.shards, (1,)),
+    ):
+        if value not in allowed:
+            names = " or ".join(str(of).lower() for of in allowed)
+            yield Problem(key, value, f"must be {names} with distributed.tensor")
 
 
 def _objective_problems(run: RunConfig) -> Iterator[Problem]:

@@ -9,12 +9,15 @@ class DistributedConfig:
 
     Attributes:
         shards: Parts, ≥ 1, of a mini-batch. Each part is measured by forward passes of its own, on any process, and the
-            losses are added in one order. It is part of the run's identity; the other settings are not.
+            losses are added in one order. It is part of the run's identity.
+        tensor: Processes, ≥ 1, that hold a part of every tensor each, by transformers' tensor parallelism. Above 1 it
+            is the number of processes. It changes the order of sums, so it is part of the identity, too.
         check_every: Steps between comparisons of the weights of all processes; None compares them only at the start.
         timeout: Seconds that a process waits for the others before it ends the run as interrupted.
     """
 
     shards: int = 1
+    tensor: int = 1
     check_every: int | None = 100
     timeout: float = 600.0
 
@@ -22,6 +25,7 @@ class DistributedConfig:
         """Returns (key, what would be right) of every value out of range."""
         checks = (
             ("shards", 1 <= self.shards <= 1024, "must be 1 to 1024"),
+            ("tensor", 1 <= self.tensor <= 1024, "must be 1 to 1024"),
             (
                 "check_every",
                 self.check_every is None or self.check_every >= 1,

@@ -112,11 +112,12 @@ def _lost() -> Iterator[None]:
         ) from error
 
 
-def join(timeout: float) -> Processes:
+def join(timeout: float, tensors: bool = False) -> Processes:
     """Returns the processes that were started together with this one.
 
     Args:
         timeout: Seconds that a process waits for the others.
+        tensors: Whether they exchange parts of tensors, too: on GPUs by NCCL.
 
     Raises:
         ProcessesError: If the port is taken.
@@ -127,7 +128,8 @@ def join(timeout: float) -> Processes:
     if not dist.is_initialized():
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         try:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+            backend = "cpu:gloo,cuda:nccl" if tensors and torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         except (dist.DistError, RuntimeError, ValueError) as error:
             here, why = f"{socket.gethostname()}: no connection at {where}", str(error)
             if "EADDRINUSE" in why:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
@@ -33,7 +34,8 @@ class ZOTrainerMixin:
     """Replaces the backward pass and the optimizer of a `transformers.Trainer`; stands before it among the bases.
 
     Learning rate, weight decay and seed come from the training arguments, all else from `method_args`. Dropout is off.
-    With gradient accumulation a step has one loss, that of all accumulated micro-batches.
+    With gradient accumulation a step has one loss, that of all accumulated micro-batches. Under torchrun and accelerate
+    a step's loss is the mean over the processes, as with gradients, and each process makes the same update itself.
 
     Args:
         method: `bszo`, `bszo_b`, `mezo`, `mezo_adam`, `hizoo`, `lozo` or another of `dir(zo)` by its registered name.
@@ -68,6 +70,12 @@ class ZOTrainerMixin:
         if self.optimizer is not None:
             raise ValueError("optimizers: the method is the optimizer; pass method and method_args")
 
+    def create_accelerator_and_postprocess(self: Any) -> None:
+        """Makes the accelerator. Of several processes it leaves the model as it is: there are no gradients for DDP."""
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        if self.args.world_size > 1:
+            self.accelerator.prepare_model = partial(_unwrapped, self.accelerator.prepare_model)
+
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Returns the method's optimizer of the model's trainable parameters."""
         if self.optimizer is None:
@@ -75,6 +83,7 @@ class ZOTrainerMixin:
                 "lr": self.args.learning_rate,
                 "weight_decay": self.args.weight_decay,
                 "seed": self.args.seed,
+                "group": dist.group.WORLD if self.args.world_size > 1 else None,
                 **self._method_args,
             }
             self.optimizer = self._method(self.model if model is None else model, **given)
@@ -128,6 +137,13 @@ class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
     """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`."""
 
 
+def _unwrapped(
+    prepare: Callable[..., nn.Module], model: nn.Module, *_: Any, **__: Any
+) -> nn.Module:
+    """Returns a model that accelerate neither wraps for its gradients nor moves."""
+    return prepare(model, device_placement=False, evaluation_mode=True)
+
+
 def _refuse(args: TrainingArguments) -> None:
     """Raises ValueError naming the first training argument that zeroth-order steps cannot do."""
     checkpointing = getattr(args, "activation_checkpointing", False) or args.gradient_checkpointing
@@ -136,7 +152,6 @@ def _refuse(args: TrainingArguments) -> None:
         (args.fp16, "fp16", "its gradient scaler needs gradients; set it to False and load the model in float16"),
         (args.deepspeed, "deepspeed", "ZeRO shards gradients, of which there are none; leave it out"),
         (bool(args.fsdp), "fsdp", "the weights have to be whole on one device; leave it out"),
-        (args.world_size > 1, "world_size", "steps of several processes are not brought together; start one"),
         (args.n_gpu > 1, "n_gpu", "DataParallel copies weights that probes move; set CUDA_VISIBLE_DEVICES to one GPU"),
         (args.torch_compile, "torch_compile", "compile the model yourself if its weights may change in place"),
     ]  # fmt: skip

@@ -42,22 +42,30 @@ class Loaded:
     adapter: Any = None
 
 
-def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device) -> Loaded:
+def load(
+    model_cfg: ModelConfig,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    tensor_parallel: bool = False,
+) -> Loaded:
     """Loads, casts and checks; the first use of a GGUF file converts it into the cache.
 
     Random weights are drawn on the device in the dtype, the same ones every time, without touching
-    the global random state.
+    the global random state. With `tensor_parallel` each process loads its part of pretrained weights.
 
     Raises:
         ModelError: If weights are out of reach, incomplete or not the expected ones, or the
             architecture is one that `zo.lm.scoring` cannot read.
     """
     with quiet():
-        read = random_weights if model_cfg.weights == "random" else _pretrained
-        loaded = read(model_cfg, dtype, torch.device(device))
+        if model_cfg.weights == "random":
+            loaded = random_weights(model_cfg, dtype, torch.device(device))
+        else:
+            loaded = _pretrained(model_cfg, dtype, tensor_parallel)
     model = loaded.model
     for parameter in model.parameters():  # some architectures keep a few in float32
-        parameter.data = parameter.data.to(dtype)
+        if parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
     loaded = replace(loaded, model=model.to(device).eval(), kind=model_cfg.kind)
     if dtype == torch.float16 and torch.device(device).type == "cpu":
         widen(model)
@@ -70,7 +78,7 @@ def load(model_cfg: ModelConfig, dtype: torch.dtype, device: str | torch.device)
     return loaded
 
 
-def _pretrained(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> Loaded:
     from transformers import AutoConfig
 
     source, options = source_of(cfg)
@@ -78,6 +86,8 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> L
         config = AutoConfig.from_pretrained(source, **options)
     check_kind(cfg, config)
     tokenizer = of_source(cfg, source, options)
+    if tensor_parallel:
+        options = {**options, "tp_plan": "auto"}
     with explained(cfg):
         model, info = _auto_class(cfg).from_pretrained(
             source,

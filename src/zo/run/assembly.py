@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from zo.lm.load import Loaded, load
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run.provenance import weights_hash
+from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
 
@@ -54,12 +56,17 @@ class Assembly:
         how = cfg.precision
         torch.backends.cuda.matmul.allow_tf32 = how.tf32
         torch.backends.cudnn.allow_tf32 = how.tf32
-        loaded = load(cfg.model, getattr(torch, how.dtype), device)
+        divided = cfg.distributed.tensor > 1 and started_together()
+        loaded = load(cfg.model, getattr(torch, how.dtype), device, tensor_parallel=divided)
         loaded = adapt(loaded, cfg.adapter, cfg.seed)
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
         except ValueError as error:
             raise ModelError(f"precision.{error}") from None
+        if divided and not params.sharded:
+            raise ModelError(
+                f"distributed.tensor={cfg.distributed.tensor}: transformers has no plan to divide {cfg.model.path}"
+            )
         assert cfg.lr is not None
         optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
             params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed
@@ -68,14 +75,14 @@ class Assembly:
 
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
-        return weights_hash(*self.params.parts())
+        return weights_hash(*self.params.wholes())
 
 
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:
     """Returns the hash of θ and of the model's other parameters, if there are any."""
-    names, tensors = params.parts()
+    names, tensors = params.wholes()
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-    return weights_hash([*names, *frozen], [*tensors, *frozen.values()])
+    return weights_hash([*names, *frozen], chain(tensors, map(whole, frozen.values())))
 
 
 def find_device(name: str) -> torch.device:

@@ -18,7 +18,7 @@ from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
 from zo.run import checkpoint, memory
 from zo.run.assembly import Assembly
 from zo.run.inputs import digest_examples
-from zo.run.losses import BatchLoss, ShardedLoss
+from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.progress import Progress
 from zo.run.rows import LOSSES, Row, evaluates
 from zo.run.signals import Requests
@@ -72,7 +72,9 @@ class Session:
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
         """
-        processes = join(cfg.distributed.timeout)
+        tensor = cfg.distributed.tensor > 1
+        processes = join(cfg.distributed.timeout, tensor)
+        dividing = Processes() if tensor else processes
         task, found = complete(cfg.task)
         splits = load_splits(task)
         if cfg.batch_size > len(splits.train):
@@ -81,7 +83,7 @@ class Session:
         assembly = Assembly.of(cfg)
         loaded = assembly.loaded
         scorer, evaluates_by = scorers(
-            loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, processes
+            loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, dividing
         )
         encoded = {
             split: tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
@@ -119,6 +121,9 @@ class Session:
     def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
+        if params.sharded:
+            batch = self.scorer.collate(examples)
+            return TensorParallelLoss(self.scorer, batch, params, processes=self.processes)
         if self.shards == self.processes.world == 1:
             return BatchLoss(self.scorer, self.scorer.collate(examples), params)
         return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
@@ -342,8 +347,11 @@ def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
 
 
 def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:
-    """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed."""
-    if isinstance(journal.log, NoLog):
+    """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed.
+
+    Process 0 writes, so there is none of sharded tensors, whose steps are replayed.
+    """
+    if isinstance(journal.log, NoLog) or session.assembly.params.sharded:
         return
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
     step = optimizer.step_index
@@ -405,7 +413,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     start = time.perf_counter()
     assembly = session.assembly
     stops = assembly.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
-    if (bad := assembly.params.non_finite()) is not None:
+    if (bad := _of_all(session, assembly.params.non_finite())) is not None:
         name, value = bad
         raise NonFiniteError(step, f"parameter {name}", value)
 
@@ -413,6 +421,8 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         with journal.progress.evaluating(len(examples)) as done:
             told = _both(done, lambda _: journal.requests.heed()) if stops else done
             found = session.evaluator.evaluate(examples, cfg.eval_tokens, told)
+        if assembly.params.sharded:
+            found = session.processes.exchange(found)[0]
         if not math.isfinite(found.loss):
             raise NonFiniteError(step, f"{split} loss", found.loss)
         return found
@@ -434,6 +444,13 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)
     return row
+
+
+def _of_all(session: Session, bad: tuple[str, float] | None) -> tuple[str, float] | None:
+    """Returns what is not finite in any process's part of the weights."""
+    if not session.assembly.params.sharded:
+        return bad
+    return next((of for of in session.processes.exchange(bad) if of is not None), None)
 
 
 def _characters(indices: list[int]) -> str:

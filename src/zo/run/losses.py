@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zo.distributed.loss import DividedLoss
@@ -50,6 +50,21 @@ class BatchLoss:
         start, displacing = time.perf_counter(), self.params.seconds
         yield
         self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
+
+
+@dataclass
+class TensorParallelLoss(BatchLoss):
+    """The loss of one mini-batch that all processes compute together, each with its part of the weights.
+
+    Attributes:
+        processes: All take the number of process 0: other kinds of GPU may round otherwise.
+    """
+
+    processes: Processes = field(default_factory=Processes)
+
+    def __call__(self) -> float:
+        """Returns the loss, without a gradient."""
+        return self.processes.gather([super().__call__()])[0][0]
 
 
 class ShardedLoss(DividedLoss):

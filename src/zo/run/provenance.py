@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
 
 
-def weights_hash(names: Sequence[str], tensors: Sequence[Tensor]) -> str:
+def weights_hash(names: Sequence[str], tensors: Iterable[Tensor]) -> str:
     """Returns a hash of names, shapes, dtypes and bits: equal for equal weights, on any device."""
     digest = xxhash.xxh3_128()
     for name, tensor in zip(names, tensors, strict=True):

@@ -74,7 +74,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         Interrupted: If a signal asked to stop or another process ended; what was made is saved.
     """
     with losing():
-        processes = join(cfg.distributed.timeout)
+        processes = join(cfg.distributed.timeout, cfg.distributed.tensor > 1)
         together.check_start(processes, cfg)
     start = Start(processes)
     if not processes.leads:
@@ -155,8 +155,9 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = _resume(cfg, directory, session, progress, requests)
-        watch = Watch(processes, cfg.distributed.check_every)
-        if processes.world > 1:
+        sharded = assembly.params.sharded
+        watch = Watch(processes, None if sharded else cfg.distributed.check_every)
+        if processes.world > 1 and not sharded:
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
         if not processes.leads:

@@ -74,6 +74,12 @@ def check_start(processes: Processes, cfg: RunConfig) -> None:
     Raises:
         ProcessesError: If they differ.
     """
+    tensor = cfg.distributed.tensor
+    if tensor > 1 and processes.world != tensor:
+        raise ProcessesError(
+            f"distributed.tensor={tensor}: needs as many processes, and there are {processes.world};"
+            f" torchrun --nproc-per-node {tensor} train.py ..."
+        )
     if processes.world == 1:
         return
     settings = {k: v for k, v in flat(asdict(cfg)).items() if k not in OWN}
@@ -98,7 +104,7 @@ def check_loaded(
         check_same(
             processes, device, "precision.noise=torch draws differently there, philox does not"
         )
-    if cfg.steps == 0:
+    if cfg.steps == 0 or optimizer.params.sharded:
         return
     if not optimizer.replays:
         raise ProcessesError(
@@ -122,6 +128,9 @@ def _passes(optimizer: ZOOptimizer) -> int:
 
 def notes(processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
+    if optimizer.params.sharded:
+        yield f"{processes.world} processes hold a part of each tensor"
+        return
     if processes.world == 1 or cfg.steps == 0:
         return
     passes = cfg.distributed.shards * _passes(optimizer)

@@ -4,13 +4,14 @@ A process moves its own part in place. It draws the direction of the whole tenso
 those of the model in one piece, bit for bit.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Size, Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from zo.noise import Engine, NoiseKey
+from zo.noise import Engine, KeyedTerms, NoiseKey, PhiloxEngine
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,20 @@ class Part:
 
     whole: Size
     place: tuple[slice, ...]
+
+    @property
+    def begin(self) -> int | None:
+        """Flat position of the first value in the whole tensor; None if the values are not in one piece there."""
+        sizes = [place.stop - place.start for place in self.place]
+        if sizes[1:] != list(self.whole[1:]):
+            return None
+        return self.place[0].start * math.prod(self.whole[1:]) if sizes else 0
+
+    def in_whole(self, t: Tensor) -> Tensor:
+        """Returns a tensor of the whole shape that has `t` in the part's place, and ones elsewhere."""
+        whole = t.new_ones(self.whole)
+        whole[self.place] = t
+        return whole
 
 
 def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
@@ -52,6 +67,26 @@ def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
     local = t.detach().to_local()
     assert list(local.shape) == [last - first for first, last in zip(begin, end, strict=True)]
     return local, Part(t.shape, place)
+
+
+def whole(t: Tensor) -> Tensor:
+    """Returns a tensor in one piece; all processes that share it call this."""
+    if not is_traceable_wrapper_subclass(t):
+        return t
+    from torch.distributed.tensor import DTensor  # slow to import
+
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
+    """Returns what draws this process's parts as an engine draws whole tensors.
+
+    Args:
+        engine: The engine.
+        parts: Of the sharded tensors, by position.
+    """
+    philox = isinstance(engine, PhiloxEngine)
+    return PhiloxPartsEngine(engine, parts) if philox else PartsEngine(engine, parts)
 
 
 class PartsEngine(Engine):
@@ -94,6 +129,83 @@ class PartsEngine(Engine):
         part = self._parts.get(tensor)
         if part is None:
             return draw(out, key, tensor)
-        if list(out.shape) != [place.stop - place.start for place in part.place]:
-            raise ValueError("a sharded tensor takes directions of one number per value alone")
+        _check_shape(out, part)
         return out.copy_(draw(out.new_empty(part.whole), key, tensor)[part.place])
+
+
+class PhiloxPartsEngine(PhiloxEngine):
+    """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor.
+
+    Args:
+        engine: What draws.
+        parts: Of the sharded tensors, by position.
+    """
+
+    def __init__(self, engine: PhiloxEngine, parts: Mapping[int, Part]):
+        self.backend = engine.backend
+        self._engine = engine
+        self._parts = parts
+
+    @property
+    def kernels(self) -> str:  # type: ignore[override]
+        """There are none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("noise='philox': this method cannot move sharded tensors; torch can")
+
+    def _draw(
+        self,
+        out: Tensor,
+        key: NoiseKey,
+        tensor: int,
+        start: int,
+        rows: Tensor | None,
+        signs: bool,
+    ) -> None:
+        part = self._parts.get(tensor)
+        if part is None:
+            self._engine._draw(out, key, tensor, start, rows, signs)
+            return
+        _check_shape(out, part)
+        if part.begin is not None:
+            self._engine._draw(out, key, tensor, part.begin, None, signs)
+        else:
+            whole = out.new_empty(part.whole)
+            self._engine._draw(whole, key, tensor, 0, None, signs)
+            out.copy_(whole[part.place])
+
+    def _add(
+        self,
+        out: Tensor,
+        theta: Tensor,
+        tensor: int,
+        terms: KeyedTerms,
+        keep: float,
+        start: int,
+        scale: Tensor | None,
+        rounding: NoiseKey | None,
+        rows: Tensor | None,
+        pending: KeyedTerms = (),
+        signs: bool = False,
+    ) -> None:
+        add, part = self._engine._add, self._parts.get(tensor)
+        more = pending, signs
+        if part is None:
+            add(out, theta, tensor, terms, keep, start, scale, rounding, rows, *more)
+            return
+        _check_shape(out, part)
+        if part.begin is not None:
+            add(out, theta, tensor, terms, keep, part.begin, scale, rounding, None, *more)
+            return
+        wholes = part.in_whole(out), part.in_whole(theta)
+        scales = None if scale is None else part.in_whole(scale)
+        add(*wholes, tensor, terms, keep, 0, scales, rounding, None, *more)
+        out.copy_(wholes[0][part.place])
+
+
+def _check_shape(out: Tensor, part: Part) -> None:
+    """Raises ValueError if a sharded tensor's direction is not one number per value."""
+    if list(out.shape) != [place.stop - place.start for place in part.place]:
+        raise ValueError("a sharded tensor takes directions of one number per value alone")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
-from zo.weights.sharded import PartsEngine, part_of
+from zo.weights.sharded import part_of, parts_engine, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
@@ -40,6 +41,7 @@ class ParameterSpace:
         restore: As given.
         policy: The restore policy.
         engine: What draws on the tensors' devices.
+        sharded: Whether this process holds only a part of some tensors.
         rounding: As given.
         residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
             `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
@@ -80,8 +82,9 @@ class ParameterSpace:
         self.restore = restore
         devices = sorted({str(t.device) for t in self.tensors})
         self.engine = engine(noise, *devices)
+        self.sharded = bool(parts)
         if parts:
-            self.engine = PartsEngine(self.engine, parts)
+            self.engine = parts_engine(self.engine, parts)
         wholes = {i: part.whole.numel() for i, part in parts.items()}
         self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self.tensors))
         self.rounding = rounding
@@ -164,6 +167,12 @@ class ParameterSpace:
         """Returns names and tensors of all that θ is: its tensors, and what `factors` holds beside them."""
         names, tensors = self.policy.beside()
         return self.names + names, self.tensors + tensors
+
+    def wholes(self) -> tuple[list[str], Iterator[Tensor]]:
+        """Returns what `parts` does, sharded tensors put together one after another; all processes take them."""
+        names, tensors = self.policy.beside()
+        own = map(whole, self.parameters) if self.sharded else self.tensors
+        return self.names + names, chain(own, tensors)
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
