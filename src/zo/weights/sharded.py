@@ -85,8 +85,9 @@ def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
         engine: The engine.
         parts: Of the sharded tensors, by position.
     """
-    philox = isinstance(engine, PhiloxEngine)
-    return PhiloxPartsEngine(engine, parts) if philox else PartsEngine(engine, parts)
+    if isinstance(engine, PhiloxEngine):
+        return PhiloxPartsEngine(engine, parts)
+    return PartsEngine(engine, parts)
 
 
 class PartsEngine(Engine):
