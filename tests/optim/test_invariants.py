@@ -1,12 +1,16 @@
 """What theory says of the methods: expectations, limits, and where two of them must agree."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from zo.distributed.processes import Processes
 from zo.noise import NoiseKey
 from zo.optim import OPTIMIZERS
+from zo.run.loop import TIE, _step
 from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
 
@@ -302,3 +306,30 @@ def test_moments_in_half_precision_are_those_that_torchs_adam_keeps(dtype):
         assert torch.equal(v, adam.state[twin]["exp_avg_sq"])
         unit = torch.finfo(dtype).eps * 3.0  # of a moment of size three, the largest on the way
         torch.testing.assert_close(m, adam.state[twin]["exp_avg"], rtol=0, atol=4 * unit)
+
+
+class Constant(Quadratic):
+    """The same loss everywhere."""
+
+    def __call__(self) -> float:
+        return 1.5
+
+
+METHODS = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_equal_losses_are_counted_as_a_tie_and_move_nothing(name):
+    rows = []
+    for loss in (Quadratic("snapshot"), Constant("snapshot")):
+        loss.seconds = 0.0
+        assembly = SimpleNamespace(params=loss.params, optimizer=make(name, loss, 1e-3))
+        home = loss.flat()
+        session = SimpleNamespace(
+            assembly=assembly,
+            processes=Processes(),
+            scorer=SimpleNamespace(differentiable=False),
+            loss_of=lambda _, loss=loss: loss,
+        )
+        rows.append((_step(session, [])[TIE], (loss.flat() == home).all()))
+    assert rows == [(0, False), (1, True)]

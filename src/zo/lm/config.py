@@ -67,9 +67,7 @@ class ModelConfig:
             if getattr(self, key) not in options:
                 found.append((key, f"must be {' or '.join(options)}"))
         if self.quantization not in QUANTIZATIONS:
-            right = (
-                "must be int8, int4 or null; bitsandbytes' formats need CUDA and are not offered"
-            )
+            right = "must be int8, int4 or null; bitsandbytes' nf4 is not offered: use int4"
             found.append(("quantization", right))
         if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))
