@@ -1,6 +1,15 @@
 """How to reach machines: what a sweep consists of, what it costs, what of it is done. Nothing scientific."""
 
 import argparse
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python_path() -> str:
+    """Returns PYTHONPATH for a process that imports this package."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:

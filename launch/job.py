@@ -19,7 +19,7 @@ from pathlib import Path
 
 from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
 
-from launch.pool import INTERRUPTED, Pool, cpu_slots, gpu_slots
+from launch.pool import INTERRUPTED, Pool, slots
 
 GRACE_S = 2.0
 """Every process of a job is sent a signal at once: a run may end of it an instant before this one hears of it."""
@@ -33,19 +33,13 @@ class Job:
     """The runs of one job, to be called there. Small to pickle: the runs are frozen in their directories.
 
     Where a job has several tasks, each of them calls it: their processes divide its run.
-
-    Args:
-        directories: Of the runs, absolute.
     """
 
     def __init__(self, directories: list[str]):
         self.directories = directories
 
     def __call__(self) -> dict[str, int]:
-        """Makes or continues the runs.
-
-        Returns:
-            Exit status by directory.
+        """Makes or continues the runs; returns their exit statuses by directory.
 
         Raises:
             RunsFailed: If one or more of them failed, and no others are left to be continued.
@@ -59,8 +53,7 @@ class Job:
             task = TorchDistributedEnvironment()
             task.export(set_cuda_visible_devices=False, overwrite=True)
             gpus = [gpus[task.local_rank % len(gpus)]] if gpus else gpus
-        slots = gpu_slots(gpus, count) if gpus else cpu_slots(count)
-        pool = Pool([Path(d) for d in self.directories], slots)
+        pool = Pool([Path(d) for d in self.directories], slots(gpus, count))
         pool.run()
         if pool.unfinished and not pool.signals:
             time.sleep(GRACE_S)

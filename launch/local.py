@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.pool import INTERRUPTED, Pool, cpu_slots, gpu_slots
+from launch import python_path
+from launch.pool import INTERRUPTED, Pool, slots
 from zo.run.lock import held, holder
 
 STARTS_WITHIN_S = 60.0
@@ -44,7 +45,7 @@ def start_detached(folder: Path, environment: dict[str, str]) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment, "PYTHONPATH": _paths()},
+            env={**os.environ, **environment, "PYTHONPATH": python_path()},
             start_new_session=True,
         )
     deadline = time.monotonic() + STARTS_WITHIN_S
@@ -59,20 +60,15 @@ def start_detached(folder: Path, environment: dict[str, str]) -> None:
 
 
 def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
-    """Makes the runs of a folder, whose lock the caller holds, on the GPUs that are visible.
-
-    Args:
-        folder: See `prepare`.
-        changed: Called after every start and end of a run.
+    """Makes the runs of a folder, whose lock the caller holds; calls `changed` after every start and end of a run.
 
     Returns:
         0 if all finished, 1 if one failed, 143 if this process was told to stop; the runs have saved.
     """
     plan = json.loads((folder / "runs.json").read_text())
-    gpus, threads = visible_gpus(), plan["threads"]
-    count = plan["processes"] * max(1, len(gpus))
-    slots = gpu_slots(gpus, count, threads) if gpus else cpu_slots(count, threads)
-    pool = Pool([Path(path) for path in plan["directories"]], slots, True, changed)
+    gpus = visible_gpus()
+    places = slots(gpus, plan["processes"] * max(1, len(gpus)), plan["threads"])
+    pool = Pool([Path(path) for path in plan["directories"]], places, True, changed)
     pool.run()
     if pool.failures:
         print("\n  ".join([f"{len(pool.failures)} runs failed", *pool.failures]), file=sys.stderr)
@@ -94,11 +90,6 @@ def of_gpus(field: str) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.split()
-
-
-def _paths() -> str:
-    root = str(Path(__file__).resolve().parents[1])
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 if __name__ == "__main__":

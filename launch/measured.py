@@ -23,14 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import local, parser
+from launch import ROOT, local, parser
 from launch.profile import register
 from launch.sweep import Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
 from zo.run.lock import LockedError, held
 
-TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+TRAIN = ROOT / "train.py"
 GIB_PER_RUN = 3.0
 """GPU memory of a run of the study, with its CUDA context."""
 
@@ -42,19 +42,12 @@ SAVING_S = 20.0
 
 @dataclass(frozen=True)
 class Stage:
-    """A sweep, or a part of one.
+    """A sweep, or a part of one."""
 
-    Attributes:
-        name: For --only and the summary.
-        overrides: As for `train.py -m`.
-        gpu: Whether it needs a GPU.
-        alone: Whether one run at a time has the machine, since it is timed.
-    """
-
-    name: str
-    overrides: tuple[str, ...]
-    gpu: bool = True
-    alone: bool = False
+    name: str  # For --only and the summary
+    overrides: tuple[str, ...]  # As for `train.py -m`
+    gpu: bool = True  # Whether it needs a GPU
+    alone: bool = False  # Whether one run at a time has the machine, since it is timed
 
 
 def _stage(sweep: str, seeds: str = "", name: str = "", **more: bool) -> Stage:

@@ -33,23 +33,16 @@ BUSY_S, BUSY_LIMIT_S = 10.0, 600.0
 
 @dataclass
 class Pool:
-    """Runs that are to be made here.
+    """Runs that are to be made here."""
 
-    Attributes:
-        directories: Of the runs, frozen.
-        slots: As many runs at once; each slot's variables, as {"CUDA_VISIBLE_DEVICES": "1"}.
-        detached: Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM.
-        changed: Called after every start and end of a run.
-        codes: Exit status of every run that ended.
-        signals: What this process was sent.
-    """
-
-    directories: Sequence[Path]
+    directories: Sequence[Path]  # Of the runs, frozen
+    # As many runs at once; each slot's variables, as {"CUDA_VISIBLE_DEVICES": "1"}
     slots: Sequence[Mapping[str, str]]
+    # Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM
     detached: bool = False
-    changed: Callable[[], None] = lambda: None
-    codes: dict[Path, int] = field(default_factory=dict)
-    signals: list[int] = field(default_factory=list)
+    changed: Callable[[], None] = lambda: None  # Called after every start and end of a run
+    codes: dict[Path, int] = field(default_factory=dict)  # Exit status of every run that ended
+    signals: list[int] = field(default_factory=list)  # What this process was sent
 
     def __post_init__(self) -> None:
         self._waiting = deque((path, 0.0) for path in self.directories)
@@ -132,20 +125,15 @@ class Pool:
 
     def _heed(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
-        self._tell(signal.SIGTERM if number == signal.SIGINT else number)
-
-    def _tell(self, number: int) -> None:
         for child, _slot in self._running.values():
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
 
 def _head(log: IO[bytes], slot: Mapping[str, str]) -> None:
     """Says in a run's log where and when it starts."""
-    job = os.environ.get("SLURM_JOB_ID")
-    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
-    where = (
-        f"{os.uname().nodename}, SLURM job {job}, restart {restart}" if job else os.uname().nodename
-    )
+    where = os.uname().nodename
+    if job := os.environ.get("SLURM_JOB_ID"):
+        where += f", SLURM job {job}, restart {os.environ.get('SLURM_RESTART_COUNT', '0')}"
     gpus = slot.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     devices = f", CUDA_VISIBLE_DEVICES={gpus}" if gpus is not None else ""
     log.write(f"== {time.strftime('%Y-%m-%d %H:%M:%S')} {where}{devices}\n".encode())
@@ -178,17 +166,16 @@ def log_of(path: Path) -> Path:
     return path / (f"log-{os.environ['RANK']}.txt" if follows() else "log.txt")
 
 
-def cpu_slots(count: int, threads: int | None = None) -> list[dict[str, str]]:
-    """Returns slots that share the cores of this process out evenly, unless OMP_NUM_THREADS says how many to take."""
-    if threads is None and "OMP_NUM_THREADS" in os.environ:
-        return [{} for _ in range(count)]
+def slots(gpus: Sequence[str], count: int, threads: int | None = None) -> list[dict[str, str]]:
+    """Returns slots that go round the GPUs, if any.
+
+    They share the cores of this process out evenly, unless OMP_NUM_THREADS says how many to take.
+    """
     share = threads or max(1, len(os.sched_getaffinity(0)) // count)
-    return [{"OMP_NUM_THREADS": str(share)} for _ in range(count)]
-
-
-def gpu_slots(gpus: Sequence[str], count: int, threads: int | None = None) -> list[dict[str, str]]:
-    """Returns slots that go round the GPUs, of which there is at least one."""
-    return [
-        {**slot, "CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]}
-        for i, slot in enumerate(cpu_slots(count, threads))
-    ]
+    own = (
+        {}
+        if threads is None and "OMP_NUM_THREADS" in os.environ
+        else {"OMP_NUM_THREADS": str(share)}
+    )
+    devices = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
+    return [{**own, **devices[i % len(devices)]} for i in range(count)]

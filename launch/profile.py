@@ -103,9 +103,6 @@ def register() -> None:
 def read(overrides: Sequence[str]) -> Profile:
     """Returns the profile that the overrides choose.
 
-    Args:
-        overrides: As typed, and accepted by `zo.config.command_line.runs`.
-
     Raises:
         ConfigError: If a value of it is out of range, or it is none of this suite's that starts processes.
     """

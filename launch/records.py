@@ -1,7 +1,6 @@
 """What submitting leaves with a run, `job.json`: which job it was given to, so that it is not given to a second one."""
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -9,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zo.run.atomic import replace_json
 from zo.run.lock import holder
 
 NAME = "job.json"
@@ -24,18 +24,13 @@ class Record:
 
     It is written before the job is submitted, under a name that no other submission has: a submitter that dies in
     between leaves no job that is not found again.
-
-    Attributes:
-        launcher: `slurm` or `local`.
-        name: The submission's: SLURM's job name, or the folder of the local process that starts the runs.
-        index: Of the job in its array; 0 where there is no array.
-        when: Seconds since the epoch.
     """
 
-    launcher: str
+    launcher: str  # `slurm` or `local`
+    # The submission's: SLURM's job name, or the folder of the local process that starts the runs
     name: str
-    index: int
-    when: float
+    index: int  # Of the job in its array; 0 where there is no array
+    when: float  # Seconds since the epoch
 
     def __str__(self) -> str:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.when))
@@ -44,9 +39,7 @@ class Record:
 
     def write(self, directory: Path) -> None:
         """Leaves it with a run."""
-        partial = directory / f".{NAME}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        os.replace(partial, directory / NAME)
+        replace_json(directory / NAME, asdict(self))
 
     @classmethod
     def read(cls, directory: Path) -> "Record | None":
@@ -66,11 +59,7 @@ class Record:
 
     @classmethod
     def alive(cls, records: Iterable["Record"], ask_queue: bool) -> set["Record"]:
-        """Returns the records whose job still waits or runs.
-
-        Args:
-            records: Of any jobs.
-            ask_queue: False takes SLURM's jobs to be all alive.
+        """Returns the records whose job still waits or runs; `ask_queue=False` takes SLURM's jobs to be all alive.
 
         Raises:
             QueueError: If SLURM cannot be asked about one of them.

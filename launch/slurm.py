@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from launch import python_path
 from launch.job import Job
 from launch.profile import SlurmProfile
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 class SubmitError(RuntimeError):
@@ -37,15 +36,7 @@ def check() -> None:
 
 
 def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -> str:
-    """Submits one job for each group of run directories, as one array.
-
-    Args:
-        groups: At least one.
-        profile: How.
-        name: The jobs' name.
-
-    Returns:
-        The array's job id.
+    """Submits one job for each group of run directories, as one array; returns its id.
 
     Raises:
         SubmitError: If sbatch refuses.
@@ -85,8 +76,7 @@ def ctrl_c_waits() -> Iterator[None]:
 
 def _parameters(profile: SlurmProfile) -> dict[str, Any]:
     """Returns the profile in the words of Submitit's SlurmExecutor."""
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    variables = {"PYTHONPATH": paths, **profile.environment}
+    variables = {"PYTHONPATH": python_path(), **profile.environment}
     exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
     asked = {
         key: getattr(profile, key)

@@ -98,14 +98,6 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
     print(f"{done} of {len(found)} runs done{note}: {counted(found)}")
 
 
-def list_runs(runs: Sequence[Run], found: Mapping[str, Standing]) -> None:
-    """Prints a line per run: id, state, choices, and the standing's note."""
-    for run in runs:
-        standing = found[run.run_id]
-        note = f"  {standing.note}" if standing.note else ""
-        print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     made = parser("status", __doc__)
@@ -128,7 +120,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = standings(sweep.runs, ask_queue=False)
     if args.list or args.failed:
         states = STATES if args.list else ("failed",)
-        list_runs([run for run in sweep.runs if found[run.run_id].state in states], found)
+        for run in sweep.runs:
+            standing = found[run.run_id]
+            if standing.state in states:
+                note = f"  {standing.note}" if standing.note else ""
+                print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
     show(sweep, found, args.step_ms)
     return 0
 

@@ -39,9 +39,6 @@ CTRL_C = 128 + signal.SIGINT
 class Submission:
     """A sweep that is to be submitted: composed and checked, with the profile that says how.
 
-    Args:
-        overrides: As for `train.py -m`, with `hydra/launcher=...` among them.
-
     Raises:
         ConfigError: If a run or the profile has a problem.
         SubmitError: If there is no SLURM where the profile wants one.
@@ -61,15 +58,9 @@ class Submission:
     def give(
         self, retry_failed: bool, limit: int | None = None, detach: bool = True
     ) -> tuple[list[Run], dict[str, Standing]]:
-        """Submits what is to be submitted, while no other process submits to the same output directory.
+        """Submits what is missing, at most `limit` runs, while no other process submits to the same directory.
 
-        Args:
-            retry_failed: Whether failed runs are given again.
-            limit: Runs at most.
-            detach: Whether a local profile's runs are started, too, in a process of their own.
-
-        Returns:
-            The runs that were given, and where all stood before.
+        Returns the runs that were given, and where all stood before. `detach` starts a local profile's runs, too.
 
         Raises:
             SubmitError, QueueError, StartError: If SLURM does not answer or refuses, or a process does not start.
@@ -134,7 +125,15 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
     try:
         submission = Submission(overrides)
         board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
-        return _give_and_watch(submission, board)
+        chosen, before = submission.give(retry_failed=True, detach=False)
+        print(_told(submission.sweep, chosen, before))
+        with board.bar:
+            board.refresh()
+            if chosen and not submission.on_slurm:
+                os.environ.update(submission.profile.environment)
+                if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
+                    return board.interrupted(local.INTERRUPTED)
+            return board.until_done()
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
@@ -143,17 +142,6 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
             return board.interrupted(CTRL_C)
         print("Nothing was submitted", file=sys.stderr)
         return CTRL_C
-
-
-def _give_and_watch(submission: Submission, board: Board) -> int:
-    chosen, before = submission.give(retry_failed=True, detach=False)
-    print(_told(submission.sweep, chosen, before))
-    with board:
-        if chosen and not submission.on_slurm:
-            os.environ.update(submission.profile.environment)
-            if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
-                return board.interrupted(local.INTERRUPTED)
-        return board.until_done()
 
 
 def _told(sweep: Sweep, chosen: list[Run], before: dict[str, Standing]) -> str:

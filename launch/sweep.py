@@ -17,12 +17,7 @@ STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep.
-
-    Attributes:
-        run_id: Its id, the name of its directory.
-        cfg: Its configuration.
-    """
+    """One run of a sweep: its id, which is the name of its directory, and its configuration."""
 
     run_id: str
     cfg: RunConfig
@@ -40,17 +35,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a command line asks for.
+    """What a command line asks for."""
 
-    Attributes:
-        overrides: As typed.
-        runs: The different runs, in order.
-        cells: How many cells they fill; two cells of one sweep may be the same run.
-    """
-
-    overrides: tuple[str, ...]
-    runs: list[Run]
-    cells: int
+    overrides: tuple[str, ...]  # As typed
+    runs: list[Run]  # The different runs, in order
+    cells: int  # How many cells they fill; two cells of one sweep may be the same run
 
     @classmethod
     def of(cls, overrides: Sequence[str]) -> "Sweep":
@@ -82,25 +71,15 @@ def sweep_name(overrides: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands.
+    """Where a run stands."""
 
-    Attributes:
-        state: One of STATES.
-        note: The last line of its error, or who runs it, or its job; else empty.
-        status: Its `status.json`.
-    """
-
-    state: str
-    note: str = ""
-    status: Mapping[str, object] = field(default_factory=dict)
+    state: str  # One of STATES
+    note: str = ""  # The last line of its error, or who runs it, or its job; else empty
+    status: Mapping[str, object] = field(default_factory=dict)  # Its `status.json`
 
 
 def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing]:
-    """Returns where every run stands, by run id.
-
-    Args:
-        runs: The runs.
-        ask_queue: False takes SLURM's jobs to be all alive.
+    """Returns where every run stands, by run id; `ask_queue=False` takes SLURM's jobs to be all alive.
 
     Raises:
         QueueError: If SLURM has to be asked and cannot be.

@@ -4,7 +4,6 @@ import shlex
 import time
 from collections import Counter
 from contextlib import suppress
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,12 +18,7 @@ SHOWN_FAILURES = 20
 
 
 class Board:
-    """Shows where a sweep's runs stand. Without a terminal it prints a line whenever a count changes.
-
-    Args:
-        sweep: Its runs.
-        jobs_go_on: Whether the runs go on without this process.
-    """
+    """Shows where a sweep's runs stand, in a bar. Without a terminal it prints a line whenever a count changes."""
 
     def __init__(self, sweep: Sweep, jobs_go_on: bool):
         self._sweep = sweep
@@ -32,7 +26,7 @@ class Board:
         self._found: dict[str, Standing] = {}
         self._told = ""
         self._console = Console(soft_wrap=True, highlight=False)
-        self._bar = Progress(
+        self.bar = Progress(
             TextColumn(sweep.name),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -42,17 +36,7 @@ class Board:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("runs", total=len(sweep.runs), note="")
-
-    def __enter__(self) -> "Board":
-        self._bar.start()
-        self.refresh()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        self._task = self.bar.add_task("runs", total=len(sweep.runs), note="")
 
     def refresh(self) -> None:
         """Looks again; runs that ended need no second look."""
@@ -68,7 +52,7 @@ class Board:
             note = str(error)
         note = note or counted(self._found)
         done = sum(standing.state in ENDED for standing in self._found.values())
-        self._bar.update(self._task, completed=done, note=note)
+        self.bar.update(self._task, completed=done, note=note)
         if not self._console.is_terminal and note != self._told:
             self._console.print(f"{time.strftime('%H:%M:%S')}  {note}")
         self._told = note
@@ -90,7 +74,7 @@ class Board:
 
     def interrupted(self, code: int) -> int:
         """Says how things stand when this process is told to stop; returns its exit status."""
-        self._bar.stop()
+        self.bar.stop()
         with suppress(KeyboardInterrupt):  # a second one does not wait for a queue that is slow
             self.refresh()
         if self._found:
@@ -103,7 +87,7 @@ class Board:
 
     def _summary(self) -> int:
         """Prints the runs that have not ended, and the counts; returns 1 if there are such runs, else 0."""
-        self._bar.stop()
+        self.bar.stop()
         standings_ = [(run, self._found[run.run_id]) for run in self._sweep.runs]
         failed = [(run, standing) for run, standing in standings_ if standing.state not in ENDED]
         for run, standing in failed[:SHOWN_FAILURES]:

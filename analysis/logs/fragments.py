@@ -27,42 +27,25 @@ EVALUATION = "eval/val_accuracy"
 
 @dataclass(frozen=True)
 class Fragment:
-    """One fragment of a run.
+    """One fragment of a run."""
 
-    Attributes:
-        place: path of the run file, or the run's place at W&B.
-        source: as the user gave it: a directory, or entity/project.
-        run_id: W&B's id.
-        identified: whether the fragment has the run's configuration and group.
-        group: W&B group; empty without one.
-        started: seconds since 1970.
-        config: flat, nested keys joined by dots.
-        summary: flat, as `config`.
-        exit_code: 0 or another number; None if the process was killed or is still running.
-        torn: whether the end of it is lost or unreadable.
-        rows: number of history rows.
-        last_step: the largest step; None without rows.
-        forwards: forward passes so far at every evaluated step, None where they were not logged.
-        stamp: what tells whether the origin has changed since it was read.
-        is_copy: whether it is W&B's copy of a run rather than a run file.
-        history: the rows themselves, see `analysis.logs.history`.
-    """
-
-    place: str
-    source: str
-    run_id: str
-    identified: bool
-    group: str
-    started: float
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    exit_code: int | None
-    torn: bool
-    rows: int = 0
-    last_step: int | None = None
+    place: str  # path of the run file, or the run's place at W&B
+    source: str  # as the user gave it: a directory, or entity/project
+    run_id: str  # W&B's id
+    identified: bool  # whether the fragment has the run's configuration and group
+    group: str  # W&B group; empty without one
+    started: float  # seconds since 1970
+    config: dict[str, Any]  # flat, nested keys joined by dots
+    summary: dict[str, Any]  # flat, as `config`
+    exit_code: int | None  # 0 or another number; None if the process was killed or is still running
+    torn: bool  # whether the end of it is lost or unreadable
+    rows: int = 0  # number of history rows
+    last_step: int | None = None  # the largest step; None without rows
+    # forward passes so far at every evaluated step, None where they were not logged
     forwards: dict[int, float | None] = field(default_factory=dict)
-    stamp: str = ""
-    is_copy: bool = False
+    stamp: str = ""  # what tells whether the origin has changed since it was read
+    is_copy: bool = False  # whether it is W&B's copy of a run rather than a run file
+    # the rows themselves, see `analysis.logs.history`
     history: Rows = field(default_factory=lambda: pa.table({STEP: pa.array([], pa.int64())}))
 
     @property

@@ -20,8 +20,8 @@
 | `provenance.*` | where the last fragment came from, as above |
 | `best/val_accuracy`, ... | W&B's summary: keys with a slash |
 
-`history` (`analysis.logs.history.History`) reads the rows of some runs when asked:
-`frames.history.of(run_ids, ["train/loss"])` has `run_id`, `step` (int), then one column per key, NaN where a row
+`history` (`analysis.logs.history.History`) reads the rows of a run when asked:
+`frames.history.one(run_id, ["train/loss"])` has `run_id`, `step` (int), then one column per key, NaN where a row
 lacks it. docs/design.md gives the unit of each.
 
 The fragments of a resumed run are merged in the order of their start: the later one wins, per step
@@ -44,10 +44,7 @@ import pandas as pd
 from analysis.logs import local
 from analysis.logs.fragments import Fragment
 from analysis.logs.history import History
-from analysis.logs.local import find_run_files
 from analysis.logs.run_file import LogError
-
-__all__ = ["FILE_COLUMNS", "Frames", "find_run_files", "merge", "read_frames"]
 
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
@@ -63,13 +60,7 @@ RESULT = (
 
 @dataclass(frozen=True)
 class Frames:
-    """The runs, their history, and the run files that belong to no run of `runs`.
-
-    Attributes:
-        runs: see the module.
-        history: see the module.
-        unidentified: files of runs that were killed before W&B wrote even their configuration.
-    """
+    """The runs, their history, and the files of runs killed before W&B wrote even their configuration."""
 
     runs: pd.DataFrame
     history: History

@@ -4,7 +4,7 @@
 columns of a few runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ class History:
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame) -> "History":
-        """The history that a frame like that of `of` holds."""
+        """The history that a frame of several runs, each like that of `one`, holds."""
         groups = frame.groupby("run_id", sort=False)
         parts = {str(run_id): rows.drop(columns="run_id") for run_id, rows in groups}
         return cls({run_id: [pa.Table.from_pandas(rows)] for run_id, rows in parts.items()})
@@ -42,40 +42,20 @@ class History:
         """The runs, sorted."""
         return list(self._rows)
 
-    def of(self, run_ids: Iterable[str], columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """The rows of some runs, each step once.
+    def one(self, run_id: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The rows of one run, each step once; none of a run that nobody knows.
 
         Args:
-            run_ids: ids; a run without rows, or one that nobody knows, has none here.
-            columns: keys, as `train/loss`; None for all. A key that no run logged is a column of NaN.
+            run_id: its id.
+            columns: keys, as `train/loss`; None for all. A key that the run did not log is a column of NaN.
 
         Returns:
-            `run_id`, `step` (int64), then the columns as asked, or in alphabetical order; sorted by run id and
-            step. NaN where a row lacks a key. Of two rows of one step the later fragment's stays.
+            `run_id`, `step` (int64), then the columns as asked, or in alphabetical order; sorted by step. NaN where a
+            row lacks a key. Of two rows of one step the later fragment's stays.
         """
-        frames = [
-            self._one(run_id, columns) for run_id in sorted(set(run_ids)) if run_id in self._rows
-        ]
-        frames = [frame for frame in frames if len(frame)]
-        if not frames:
-            return pd.DataFrame(columns=["run_id", "step", *(columns or ())])
-        metrics = columns
-        if metrics is None:
-            metrics = sorted(
-                {key for frame in frames for key in frame.columns} - {"run_id", "step"}
-            )
-        frame = pd.concat(frames, ignore_index=True)
-        return frame.reindex(columns=["run_id", "step", *metrics])
-
-    def one(self, run_id: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """The rows of one run: `of([run_id], columns)`."""
-        return self.of([run_id], columns)
-
-    def _one(self, run_id: str, columns: Sequence[str] | None) -> pd.DataFrame:
-        parts = [_read(rows, columns) for rows in self._rows[run_id]]
-        frame = merge(parts)
-        frame.insert(0, "run_id", run_id)
-        return frame
+        frame = merge([_read(rows, columns) for rows in self._rows.get(run_id, ())])
+        keys = sorted(set(frame.columns) - {"step"}) if columns is None else columns
+        return frame.assign(run_id=run_id).reindex(columns=["run_id", "step", *keys])
 
 
 def merge(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

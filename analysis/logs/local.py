@@ -19,19 +19,12 @@ PARALLEL_BYTES = 50e6  # less is read sooner than another process has started
 FILES_PER_TASK = 4
 
 
-def find_run_files(directories: Iterable[Path]) -> list[Path]:
-    """Every W&B run file below the directories, once, in the order of its path.
-
-    Runs that were logged online leave the same kind of file as offline ones, and count as well.
+def _found(directories: Iterable[Path]) -> dict[Path, str]:
+    """Each W&B run file, of runs logged online, too, and the first of the directories below which it lies.
 
     Raises:
         LogError: a directory does not exist.
     """
-    return sorted(_found(directories))
-
-
-def _found(directories: Iterable[Path]) -> dict[Path, str]:
-    """Each run file, and the first of the directories below which it lies."""
     found: dict[Path, str] = {}
     for top in directories:
         if not top.is_dir():

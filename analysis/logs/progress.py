@@ -10,13 +10,7 @@ Item = TypeVar("Item")
 
 
 def progress(items: Iterable[Item], words: str, total: float | None = None) -> Iterable[Item]:
-    """The items, with a bar that counts them.
-
-    Args:
-        items: what is counted.
-        words: what is done.
-        total: their number, where `items` does not say.
-    """
+    """The items, with a bar that counts them; `total` where they do not say how many they are."""
     there = Console(stderr=True)
     hidden = not there.is_terminal
     return track(items, words, total=total, console=there, transient=True, disable=hidden)

@@ -28,25 +28,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Items:
-    """The items of all history and summary records that have the usual layout.
+    """The items of all history and summary records that have the usual layout."""
 
-    Attributes:
-        record: for each item, the index of its record; rising.
-        key: for each item, its key, an index of `keys`.
-        keys: the different keys.
-        data: what the next two point into.
-        start: for each item, where its value begins.
-        end: for each item, where its value ends.
-        others: indices of the records with another layout, none of whose items is here; rising.
-    """
-
-    record: Ints
-    key: Ints
-    keys: list[str]
-    data: NDArray[np.uint8]
-    start: Ints
-    end: Ints
-    others: Ints
+    record: Ints  # for each item, the index of its record; rising
+    key: Ints  # for each item, its key, an index of `keys`
+    keys: list[str]  # the different keys
+    data: NDArray[np.uint8]  # what the next two point into
+    start: Ints  # for each item, where its value begins
+    end: Ints  # for each item, where its value ends
+    others: Ints  # indices of the records with another layout, none of whose items is here; rising
 
     def of(self, chosen: NDArray[np.bool_]) -> "Items":
         """Some of the items."""

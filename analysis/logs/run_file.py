@@ -40,33 +40,23 @@ class LogError(ValueError):
 
 @dataclass
 class RunFile:
-    """The content of one run file, a fragment of a run if the run was resumed.
+    """The content of one run file, a fragment of a run if the run was resumed."""
 
-    Attributes:
-        path: where it was read.
-        run_id: W&B's id; of the file name if the file was torn before its run record.
-        identified: whether the file holds the run record (config and group), W&B's first record.
-        group: W&B group; empty without one.
-        started: seconds since 1970, by the clock of the machine that ran it.
-        config: flat, nested keys joined by dots (`optimizer.name`); lists stay lists.
-        summary: flat, as `config`; the last value of every history key is among it.
-        history: one row per history record, in the order of the file: `step` (int64), then the logged keys in
-            alphabetical order, float64, NaN where a row lacks one. A key that has other values than numbers
-            is a column of JSON texts.
-        exit_code: None if the process was killed or is still running.
-        torn_at: byte at which reading stopped early; None if the file is whole.
-    """
-
-    path: Path
-    run_id: str
+    path: Path  # where it was read
+    run_id: str  # W&B's id; of the file name if the file was torn before its run record
+    # whether the file holds the run record (config and group), W&B's first record
     identified: bool = False
-    group: str = ""
-    started: float = 0.0
+    group: str = ""  # W&B group; empty without one
+    started: float = 0.0  # seconds since 1970, by the clock of the machine that ran it
+    # flat, nested keys joined by dots (`optimizer.name`); lists stay lists
     config: dict[str, Any] = field(default_factory=dict)
+    # flat, as `config`; the last value of every history key is among it
     summary: dict[str, Any] = field(default_factory=dict)
+    # one row per history record, in the order of the file: `step` (int64), then the logged keys in alphabetical
+    # order, float64, NaN where a row lacks one. A key that has other values than numbers is a column of JSON texts
     history: pa.Table = field(default_factory=lambda: pa.table({STEP: pa.array([], pa.int64())}))
-    exit_code: int | None = None
-    torn_at: int | None = None
+    exit_code: int | None = None  # None if the process was killed or is still running
+    torn_at: int | None = None  # byte at which reading stopped early; None if the file is whole
 
 
 def read_run_file(path: Path) -> RunFile:

@@ -14,29 +14,17 @@ ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
 
 @dataclass(frozen=True)
 class Outcome:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-        group: what it belongs to, for the counts.
-        location: table and cell, or section.
-        what: what was compared.
-        ok: whether it holds.
-        printed: what the paper says.
-        recomputed: what follows from its other numbers.
-        difference: printed minus recomputed, signed; empty if that means nothing.
-        kind: one of `analysis.paper.audit.KINDS`.
-        remark: what explains it.
-    """
-
-    group: str
-    location: str
-    what: str
-    ok: bool
-    printed: str = ""
-    recomputed: str = ""
-    difference: str = ""
-    kind: str = "number"
-    remark: str = ""
+    group: str  # what it belongs to, for the counts
+    location: str  # table and cell, or section
+    what: str  # what was compared
+    ok: bool  # whether it holds
+    printed: str = ""  # what the paper says
+    recomputed: str = ""  # what follows from its other numbers
+    difference: str = ""  # printed minus recomputed, signed; empty if that means nothing
+    kind: str = "number"  # one of `analysis.paper.audit.KINDS`
+    remark: str = ""  # what explains it
 
 
 def number(

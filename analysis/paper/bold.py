@@ -7,17 +7,11 @@ BEST_TWO, BEST_ONE = 2, 1
 
 
 class Group(NamedTuple):
-    """Cells that are compared with each other.
+    """Cells that are compared with each other."""
 
-    Attributes:
-        cells: rows of a frame with the columns of `analysis.paper.printed_numbers`.
-        best: how many of them are bold; ties share.
-        lowest: whether the lowest are the best.
-    """
-
-    cells: Any
-    best: int
-    lowest: bool
+    cells: Any  # rows of a frame with the columns of `analysis.paper.printed_numbers`
+    best: int  # how many of them are bold; ties share
+    lowest: bool  # whether the lowest are the best
 
 
 def groups(cells: Any) -> Iterator[Group]:
@@ -46,11 +40,6 @@ def groups(cells: Any) -> Iterator[Group]:
 
 
 def better(values: Any, lowest: bool) -> Any:
-    """How many of the values are better than each; a NaN is better than nothing.
-
-    Args:
-        values: a pandas Series.
-        lowest: whether the lowest are the best.
-    """
+    """How many of the values of a series are better than each; a NaN is better than nothing."""
     signed = -values if lowest else values
     return signed.map(lambda value: int((signed > value).sum()))

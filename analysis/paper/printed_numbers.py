@@ -47,17 +47,11 @@ class PaperError(ValueError):
 
 @dataclass(frozen=True)
 class Paper:
-    """The printed numbers.
+    """The printed numbers."""
 
-    Attributes:
-        cells: of all tables, see the module; in the paper's order.
-        prose: of the text: id, location, description, printed, unit, check, of, against.
-        notes: what was noticed by reading: location, kind, note.
-    """
-
-    cells: pd.DataFrame
-    prose: pd.DataFrame
-    notes: pd.DataFrame
+    cells: pd.DataFrame  # of all tables, see the module; in the paper's order
+    prose: pd.DataFrame  # of the text: id, location, description, printed, unit, check, of, against
+    notes: pd.DataFrame  # what was noticed by reading: location, kind, note
 
     def rows(self, selector: str) -> pd.DataFrame:
         """The cells that a selector names.

@@ -34,11 +34,7 @@ Paths = Iterator[Path | str]
 
 
 class Call:
-    """One call of the command: what was asked for, and what is read for it.
-
-    Args:
-        asked: the command line.
-    """
+    """One call of the command: what was asked for, and what is read for it."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
@@ -258,67 +254,9 @@ def dashboard(call: Call) -> Paths:
     yield from page.make(call.asked.entity, call.asked.project, directory)
 
 
-Option = tuple[str, dict[str, Any]]
-
-
-def _option(name: str, metavar: str, words: str, **more: Any) -> Option:
-    return name, {"help": words, "metavar": metavar, **more}
-
-
-def _flag(name: str, words: str) -> Option:
-    return name, {"help": words, "action": "store_true"}
-
-
 RUNS = "directories with W&B run files, projects as entity/project, .parquet files (default: out)"
 KEPT = f"what was read is kept here, so that only changes are read again (default: {sources.CACHE})"
 AGAIN = "what to ask W&B's cloud again: what may have changed, all, or nothing (default: auto)"
-SOURCES = (
-    _option("--runs", "SOURCE", RUNS, nargs="+", default=DEFAULT_RUNS),
-    _option("--cache", "DIR", KEPT, type=Path, default=sources.CACHE),
-    ("--refresh", {"help": AGAIN, "choices": REFRESH, "default": "auto"}),
-)
-ONLY = {"nargs": "+", "type": int, "choices": list(TABLES)}
-PRINTED = {"type": Path, "default": printed_numbers.DIRECTORY}
-COMMANDS: dict[Callable[[Call], Paths], tuple[Option, ...]] = {
-    report: SOURCES,
-    tables: (
-        *SOURCES,
-        _option("sweeps", "SWEEP", "sweeps (default: all tables and figures)", nargs="*"),
-        _option(
-            *("--where", "KEY=VALUE", "only runs with this, as optimizer.k=2"),
-            action="append",
-            default=[],
-        ),
-    ),
-    figures: (
-        *SOURCES,
-        _option("sweeps", "SWEEP", "sweeps (default: all that have runs)", nargs="*"),
-    ),
-    paper: (
-        *SOURCES,
-        _option("--only", "N", "these alone, printed in full", **ONLY),
-    ),
-    study: (
-        *SOURCES,
-        _option("studies", "STUDY", "sweeps study_... (default: all with runs)", nargs="*"),
-    ),
-    efficiency: SOURCES,
-    manifest: (
-        *SOURCES,
-        _option("--sweep", "SWEEP", "default: all", dest="sweeps", nargs="+", default=[]),
-    ),
-    compare: (
-        *SOURCES,
-        _option("sweeps", "SWEEP", "sweeps that vary the method alone", nargs="+"),
-    ),
-    audit: (_option("--paper", "DIR", "the printed numbers, also where the files go", **PRINTED),),
-    dashboard: (
-        ("--entity", {"help": "W&B user or team", "required": True}),
-        ("--project", {"help": "W&B project of the runs", "required": True}),
-        _flag("--dry-run", "write DIR/dashboard/*.json and send nothing"),
-    ),
-}
-"""What each subcommand does -> its options."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -329,14 +267,43 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT", required=True)
-    words = f"where the files go (default: {RESULTS})"
-    where = _option("--results", "DIR", words, type=Path, default=RESULTS)
-    for work, options in COMMANDS.items():
+
+    def command(work: Callable[[Call], Paths], of_runs: bool = True) -> Callable[..., Any]:
+        """Adds a subcommand; what adds an option to it."""
         words = (work.__doc__ or "").rstrip(".")
         one = commands.add_parser(
             work.__name__, help=words[0].lower() + words[1:], description=words
         )
         one.set_defaults(work=work)
-        for name, more in (*options, where):
-            one.add_argument(name, **more)
+        option, kept = one.add_argument, {"type": Path, "metavar": "DIR"}
+        option("--results", default=RESULTS, help=f"where files go (default: {RESULTS})", **kept)
+        if of_runs:
+            option("--runs", nargs="+", default=DEFAULT_RUNS, metavar="SOURCE", help=RUNS)
+            option("--cache", default=sources.CACHE, help=KEPT, **kept)
+            option("--refresh", choices=REFRESH, default="auto", help=AGAIN)
+        return option
+
+    command(report)
+    option = command(tables)
+    several: dict[str, Any] = {"nargs": "*", "metavar": "SWEEP"}
+    option("sweeps", help="sweeps (default: all tables and figures)", **several)
+    words = "only runs with this, as optimizer.k=2"
+    option("--where", action="append", default=[], metavar="KEY=VALUE", help=words)
+    command(figures)("sweeps", help="sweeps (default: all that have runs)", **several)
+    words = "these alone, printed in full"
+    command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
+    words = "sweeps study_... (default: all with runs)"
+    command(study)("studies", nargs="*", metavar="STUDY", help=words)
+    command(efficiency)
+    option = command(manifest)
+    option("--sweep", dest="sweeps", nargs="+", default=[], metavar="SWEEP", help="default: all")
+    words = "sweeps that vary the method alone"
+    command(compare)("sweeps", nargs="+", metavar="SWEEP", help=words)
+    words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY
+    command(audit, False)("--paper", type=Path, default=printed, metavar="DIR", help=words)
+    option = command(dashboard, False)
+    option("--entity", required=True, help="W&B user or team")
+    option("--project", required=True, help="W&B project of the runs")
+    words = "write DIR/dashboard/*.json and send nothing"
+    option("--dry-run", action="store_true", help=words)
     return parser

@@ -102,13 +102,7 @@ def workspace(entity: str, project: str) -> Any:
 
 
 def report(entity: str, project: str, with_runs: bool) -> Any:
-    """The report: loss and accuracy per method by learning rate, BSZO's signals, efficiency.
-
-    Args:
-        entity: W&B's user or team.
-        project: its project.
-        with_runs: whether run sets name entity and project, which W&B looks up at once; not in a dry run.
-    """
+    """The report: loss and accuracy per method by learning rate, BSZO's signals, efficiency."""
     place = {"entity": entity, "project": project} if with_runs else {}
     by_method, by_rate = f"config.{METHOD}", f"config.{RATE}"
     blocks = [wr.H1("Loss and accuracy, per method by learning rate")]

@@ -35,10 +35,6 @@ COLUMNS = [
 def ratios(filled: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """One row per run that has ended, with the columns COLUMNS.
 
-    Args:
-        filled: see `analysis.select.cell_runs.fill`, of the sweeps in SWEEPS.
-        paper: the printed numbers.
-
     Returns:
         `time_ratio` and `memory_ratio`: over MeZO of the same model, device and sweep; where the sweep has no MeZO,
         of `table4_fast`. `speedup`: the time of the same method in `table4` over this one's. NaN without the other.

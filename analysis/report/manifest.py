@@ -54,15 +54,7 @@ COLUMNS = {
 
 
 def write(frames: Frames, results: Path) -> list[Path]:
-    """Write runs.parquet and manifest.csv; the same logs give the same bytes.
-
-    Args:
-        frames: all runs.
-        results: a directory, made if there is none.
-
-    Returns:
-        The two paths.
-    """
+    """Write runs.parquet and manifest.csv; the same logs give the same bytes; the two paths."""
     results.mkdir(parents=True, exist_ok=True)
     paths = [results / "runs.parquet", results / "manifest.csv"]
     pq.write_table(runs_table(frames.runs), paths[0], compression="zstd")

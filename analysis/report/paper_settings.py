@@ -169,12 +169,7 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def state_table(frame: pd.DataFrame, command: str) -> Table:
-    """Table 2.
-
-    Args:
-        frame: of `state`.
-        command: what makes runs of every method.
-    """
+    """Table 2, out of the frame of `state`; `command` makes runs of every method."""
     note = f"no finished run has logged it: `{command}` makes one per method and model of Table 4"
     first = ~frame["method"].duplicated()
     claims = frame[["memory", "additional_space"]].where(first, "")

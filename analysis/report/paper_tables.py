@@ -21,6 +21,7 @@ from analysis.report.table import Table, console, latex, latex_text, markdown, s
 from analysis.select import cell_runs, sweep_cells
 from analysis.select.cell_runs import fill, shortfall
 from analysis.select.paper_cells import FAILED, SWEEPS, beside
+from analysis.select.provenance import foot
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[a3paper,margin=15mm]{geometry}
@@ -39,15 +40,7 @@ RUN_COLUMNS = [
 
 @dataclass(frozen=True)
 class Result:
-    """One of the paper's tables.
-
-    Attributes:
-        number: of the table.
-        pages: its parts.
-        frame: its numbers.
-        summary: how much of it there is, in words.
-        lacks: a sentence per sweep of which runs lack.
-    """
+    """One of the paper's tables: its parts, its numbers, how much of it there is, and sentences that say what lacks."""
 
     number: int
     pages: list[Table]
@@ -60,12 +53,6 @@ def cells_beside(
     numbers: Iterable[int], paper: Paper, runs: pd.DataFrame, cache: Path | None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The printed cells with what was measured, and the cells of the sweeps behind them.
-
-    Args:
-        numbers: which tables, 1 to 12.
-        paper: the printed numbers.
-        runs: the runs frame, see `analysis.logs.frames`.
-        cache: where the expected cells are kept, see `analysis.select.sweep_cells.cells`.
 
     Raises:
         LogError: see `analysis.select.sweep_cells.cells` and `analysis.select.cell_runs.fill`.
@@ -83,14 +70,7 @@ def build(
     frame: pd.DataFrame,
     filled: pd.DataFrame,
 ) -> list[Result]:
-    """The tables.
-
-    Args:
-        numbers: which tables, 1 to 12.
-        paper: the printed numbers.
-        runs: the runs frame.
-        frame: of `cells_beside`.
-        filled: of `cells_beside`.
+    """The tables, out of both frames of `cells_beside`.
 
     Raises:
         PaperError: a file of conf/ is missing.
@@ -100,7 +80,7 @@ def build(
     results = []
     for number in numbers:
         if number in SWEEPS:
-            results.append(_from_runs(number, frame, filled))
+            results.append(_from_runs(number, frame, filled, runs))
         else:
             results.append(made[number]() if number in made else _hyperparameters(number, conf))
     return results
@@ -149,17 +129,19 @@ def lacking(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(line for result in results for line in result.lacks))
 
 
-def _from_runs(number: int, frame: pd.DataFrame, filled: pd.DataFrame) -> Result:
+def _from_runs(
+    number: int, frame: pd.DataFrame, filled: pd.DataFrame, runs: pd.DataFrame
+) -> Result:
     mine: Any = filled[filled["sweep"].isin(SWEEPS[number])]
+    ended = mine.loc[mine["status"].isin(FAILED), "run_id"]
+    there = runs[runs["run_id"].isin(ended)]
     lacks = {sweep: shortfall(mine[mine["sweep"] == sweep]) for sweep in SWEEPS[number]}
     pages = layouts(number, frame, {sweep: " ".join(said) for sweep, said in lacks.items()})
     for page in pages:
-        page.caption += [line for line in [_provenance(mine)] if line]
+        page.caption += [foot(f"{len(there)} runs", there)] if len(there) else []
     rows: Any = frame[(frame["table"] == number) & (frame["here"] != "nowhere")]
     measured = int(rows["here"].isin(FAILED).sum())
-    counts = mine["status"].value_counts()
-    ended = int(counts.get("finished", 0) + counts.get("collapsed", 0))
-    summary = f"{measured} of {len(rows)} numbers from {ended} of {len(mine)} runs"
+    summary = f"{measured} of {len(rows)} numbers from {len(ended)} of {len(mine)} runs"
     said = [sentence for sentences in lacks.values() for sentence in sentences]
     return Result(number, pages, frame[frame["table"] == number], summary, said)
 
@@ -190,17 +172,3 @@ def _hyperparameters(number: int, conf: Any) -> Result:
     same = int((frame["difference"].abs() <= 1e-12).sum())
     page = paper_settings.settings_table(number, frame)
     return Result(number, [page], frame, f"{same} of {len(frame)} numbers of conf/ as printed", [])
-
-
-def _provenance(filled: Any) -> str:
-    """What wrote the runs behind a table; empty without runs."""
-    there = filled[filled["status"].isin(FAILED)]
-    if there.empty:
-        return ""
-    revisions = sorted({str(revision)[:10] for revision in there["git_revision"].dropna()})
-    devices = sorted({str(device) for device in there["device"].dropna()})
-    days = sorted({str(day)[:10] for day in there["started"].dropna()})
-    return (
-        f"From {there['run_id'].nunique()} runs; git {', '.join(revisions) or 'unknown'}; "
-        f"on {', '.join(devices) or 'unknown'}; {' to '.join(dict.fromkeys(days[:1] + days[-1:]))}."
-    )

@@ -92,14 +92,7 @@ def of_sweeps(
 
 
 def write(directory: Path, title: str, runs: Any, families: list[Family]) -> list[Path]:
-    """Write statistics.md and the three csv files, print the sentences, return the paths.
-
-    Args:
-        directory: where; must exist.
-        title: of the page.
-        runs: see `analysis.stats.method_comparison`.
-        families: the first one is what the conclusion is about.
-    """
+    """Write statistics.md and the three csv files, print the conclusion about the first family; the paths."""
     differences = paired_differences(runs, list(ORDER))
     tests = [cell_tests(family.cells, family.methods) for family in families]
     ranked = [_ranked(family) for family in families]

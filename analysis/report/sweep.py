@@ -49,12 +49,7 @@ GRID = (
 
 
 def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> list[Path]:
-    """Write all tables, their provenance and the figure; print the tables; return the paths.
-
-    Args:
-        trials: of `analysis.select.comparable.one_grid`.
-        directory: must exist.
-        where: the conditions that all runs meet.
+    """Write all tables, their provenance and the figure into a directory; print the tables; the paths.
 
     Raises:
         LogError: a run contradicts itself; then nothing has been written.

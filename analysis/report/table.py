@@ -45,29 +45,18 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
+    """One cell."""
 
-    Attributes:
-        text: as shown, without the letters of notes.
-        tail: what is shown behind it: the spread of a mean.
-        value: the number that is shown; None for words, and for a number that is not there.
-        notes: footnotes.
-        runs: ids of the runs behind it, joined by spaces.
-        tip: a sentence that the page shows when the cell is pointed at.
-        kind: how the page shows it: `measured`, `missing`, `collapsed` or empty.
-        bold: whether the text stands in bold.
-        tail_bold: whether the tail does.
-    """
-
-    text: str
+    text: str  # as shown, without the letters of notes
+    # the number that is shown; None for words, and for a number that is not there
     value: float | None = None
-    tail: str = ""
-    notes: tuple[str, ...] = ()
-    runs: str = ""
-    tip: str = ""
-    kind: str = ""
-    bold: bool = False
-    tail_bold: bool = False
+    tail: str = ""  # what is shown behind it: the spread of a mean
+    notes: tuple[str, ...] = ()  # footnotes
+    runs: str = ""  # ids of the runs behind it, joined by spaces
+    tip: str = ""  # a sentence that the page shows when the cell is pointed at
+    kind: str = ""  # how the page shows it: `measured`, `missing`, `collapsed` or empty
+    bold: bool = False  # whether the text stands in bold
+    tail_bold: bool = False  # whether the tail does
 
 
 Row = Mapping[Any, Any]
@@ -76,27 +65,18 @@ Column = str | tuple[Any, ...] | Callable[[Row], Cell | str]
 
 @dataclass
 class Table:
-    """A table with its notes.
+    """A table with its notes."""
 
-    Attributes:
-        title: one line.
-        columns: headings.
-        rows: cells; a plain text stands for a cell of words.
-        names: number of columns that name a row: they stand to the left.
-        caption: sentences that every reader needs.
-        breaks: indices of rows that begin a new group.
-        facets: row by row what the page filters by; empty without.
-        name: id on the page; empty for one made of the page's own counting.
-    """
-
-    title: str
-    columns: Sequence[str]
+    title: str  # one line
+    columns: Sequence[str]  # headings
+    # cells; a plain text stands for a cell of words
     rows: list[Sequence[Cell | str]] = field(default_factory=list)
-    names: int = 1
-    caption: list[str] = field(default_factory=list)
-    breaks: list[int] = field(default_factory=list)
+    names: int = 1  # number of columns that name a row: they stand to the left
+    caption: list[str] = field(default_factory=list)  # sentences that every reader needs
+    breaks: list[int] = field(default_factory=list)  # indices of rows that begin a new group
+    # row by row what the page filters by; empty without
     facets: list[Mapping[str, str]] = field(default_factory=list)
-    name: str = ""
+    name: str = ""  # id on the page; empty for one made of the page's own counting
 
     @classmethod
     def of(
@@ -190,23 +170,6 @@ def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:
         return Cell(ABSENT, **more)
     shown = factor * float(value)
     return Cell(format(shown, form).replace("-", "−"), shown, **more)
-
-
-def plain(value: Any) -> Cell:
-    """A value of a csv file as it is: a number as a number, everything else as words."""
-    if value is None or pd.isna(value):
-        return Cell(ABSENT)
-    return (
-        Cell(f"{value:.6g}", float(value)) if isinstance(value, int | float) else Cell(str(value))
-    )
-
-
-def of_frame(frame: pd.DataFrame, title: str, name: str = "") -> Table:
-    """A frame as a table, every column as it is."""
-    rows: list[Sequence[Cell | str]] = [
-        [plain(value) for value in row] for row in frame.itertuples(index=False)
-    ]
-    return Table(title, list(map(str, frame.columns)), rows, name=name)
 
 
 def markdown(table: Table) -> str:

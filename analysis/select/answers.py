@@ -12,9 +12,6 @@ from analysis.logs.run_file import LogError
 def right_answers(run: Mapping[Any, Any]) -> Any:
     """100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %.
 
-    Args:
-        run: a row of `analysis.select.cell_runs.fill`.
-
     Raises:
         LogError: its predictions are not those of its labels or of its accuracy.
     """

@@ -42,36 +42,21 @@ TAKEN = {
     "best_step": "best/step",
     "val_n": "best/val_n",
     "test_n": "best/test_n",
-    "stop_reason": "run/stop_reason",
     "collapse_step": "run/collapse_step",
     "made_steps": "last_step",
     "forwards_per_step": "run/forwards_per_step",
     "forwards_to_best": "forwards_to_best",
     "step_ms": "time/step_ms_median",
-    "forward_ms": "time/forward_ms_median",
-    "perturb_ms": "time/perturb_ms_median",
-    "total_s": "time/total_s",
     "peak_gib": "mem/peak_gib",
     "state_mib": "mem/state_mib",
-    "parameters": "provenance.parameters",
     "device": "provenance.device",
-    "git_revision": "provenance.git_revision",
-    "git_dirty": "provenance.git_dirty",
-    "started": "started",
-    "fragments": "fragments",
     "duplicates": "duplicates",
-    "torn": "torn",
-    "source": "source",
-    "group": "group",
     "predictions": "best/test_predictions",
     "labels": "test/labels",
 }
 """Column of a filled cell -> column of the runs frame."""
 
-TEXT = (
-    *("run_status", "stop_reason", "device", "git_revision", "git_dirty", "started"),
-    *("torn", "source", "group", "predictions", "labels"),
-)
+TEXT = ("run_status", "device", "predictions", "labels")
 
 
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -90,13 +75,12 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         | `val_accuracy`, `test_accuracy` | fractions, at the step of the best validation accuracy |
         | `val_loss` | validation loss at the last evaluation, nats |
         | `best_step`, `val_n`, `test_n` | that step, and the numbers of examples |
-        | `stop_reason`, `collapse_step` | why and where it ended |
+        | `collapse_step` | where it collapsed |
         | `made_steps` | the last step that was logged |
         | `forwards_per_step`, `forwards_to_best` | forward passes of training |
-        | `step_ms`, `forward_ms`, `perturb_ms` | median milliseconds |
-        | `total_s`, `peak_gib`, `state_mib`, `parameters` | seconds, GiB, MiB, number of weights |
-        | `device`, `git_revision`, `git_dirty`, `started` | where the run's last fragment came from |
-        | `fragments`, `duplicates`, `torn`, `source`, `group` | see `analysis.logs.frames` |
+        | `step_ms` | median milliseconds |
+        | `peak_gib`, `state_mib` | GiB, MiB |
+        | `device`, `duplicates` | see `analysis.logs.frames` |
         | `predictions`, `labels` | one digit per test example |
 
         Numbers are float64 with NaN, everything else objects with None, where the run did not log it.

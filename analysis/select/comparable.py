@@ -22,13 +22,7 @@ class NoRuns(LogError):
 def one_grid(
     frames: Frames, sweep: str, where: Sequence[str] = (), sources: Sequence[Any] = ()
 ) -> Trials:
-    """The runs of a W&B group.
-
-    Args:
-        frames: all runs.
-        sweep: W&B group.
-        where: `key=value` conditions on the configuration, all of which a run must meet.
-        sources: where the frames were read, for the message.
+    """The runs of a W&B group that meet the `key=value` conditions; `sources` are named in the message.
 
     Raises:
         LogError: no such runs, or runs that cannot stand in one table; the message says which.

@@ -129,17 +129,6 @@ def curve_row(
 ) -> dict[str, Any]:
     """A row on what is read off validation curves, over the range of `axis` that all runs of the contrast have.
 
-    Args:
-        study: the study.
-        claim: a key of CLAIMS.
-        terms: the contrast.
-        quantity: what `value` reads.
-        axis: `step` or `forwards`.
-        value: see Value.
-        unit: of the value.
-        named: the terms in the order of the row's name, if it is another.
-        **said: see `_row`.
-
     The choice of the learning rate is left out of these intervals. Where a run collapsed, or what is read is not
     finite, there is no estimate: the remark says who is ahead by rank, a collapse being last.
     """

@@ -46,11 +46,7 @@ def paper_families(paper: Paper) -> list[Family]:
 
 
 def measured_runs(chosen: Any) -> pd.DataFrame:
-    """Accuracies in % of the runs at the chosen learning rates; of a collapsed one 0.
-
-    Args:
-        chosen: see `analysis.select.cell_runs.choose`.
-    """
+    """Accuracies in % of the runs at the chosen learning rates (`cell_runs.choose`); of a collapsed one 0."""
     ended = (chosen["status"] == "finished") | (
         (chosen["status"] == "collapsed") & chosen["lr"].notna()
     )
@@ -62,11 +58,7 @@ def measured_runs(chosen: Any) -> pd.DataFrame:
 
 
 def measured_cells(chosen: Any) -> pd.DataFrame:
-    """One accuracy per model, task and method: the mean over seeds, a collapsed one counting 0; NaN if all collapsed.
-
-    Args:
-        chosen: see `analysis.select.cell_runs.choose`.
-    """
+    """One accuracy per model, task and method: the mean over seeds, a collapsed one as 0; NaN if all collapsed."""
     means: Any = over_seeds(chosen)
     means = means[means["status"].isin(["finished", "collapsed"]) & means["optimizer"].isin(ORDER)]
     sizes = chosen.groupby(["model", "task"])["test_n"].max()

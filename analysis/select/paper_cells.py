@@ -70,12 +70,7 @@ class Measured:
 
 
 def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
-    """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12.
-
-    Args:
-        paper: the printed numbers.
-        filled: see `analysis.select.cell_runs.fill`, of all the sweeps in SWEEPS.
-    """
+    """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12."""
     printed = paper.cells[paper.cells["table"].isin(list(SWEEPS))].reset_index(drop=True)
     chosen = choose(filled)
     by_setting, by_seed = _index(over_seeds(chosen)), _index(chosen, "seed")

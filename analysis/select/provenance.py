@@ -52,12 +52,7 @@ def _lines(value: Any) -> str:
 
 
 def foot(what: str, runs: pd.DataFrame) -> str:
-    """One sentence for the foot of a table: runs, revision, torch, device, days.
-
-    Args:
-        what: `7 runs`, and of what.
-        runs: rows of the runs frame, at least one.
-    """
+    """One sentence for the foot of a table, begun by `7 runs` and of what: revision, torch, device, days."""
     dirty = "provenance.git_dirty" in runs and bool((runs["provenance.git_dirty"] == True).any())  # noqa: E712
     parts = [
         f"From {what}",

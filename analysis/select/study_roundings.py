@@ -59,32 +59,22 @@ Values = dict[str, dict[int, Any]]  # name of a combination -> seed -> what one 
 
 @dataclass(frozen=True)
 class Cells:
-    """One method in one precision: its learning rate, and what its runs there say.
-
-    Attributes:
-        method, precision: names.
-        rates: OWN or COMMON, see the module.
-        lrs: name of a combination, or FLOAT32 -> its learning rate; None if no run has finished.
-        values: quantity -> name of a combination, or FLOAT32 -> seed -> gain: a number, or one per test example.
-        statuses: name of a combination -> statuses of its runs at that learning rate.
-    """
+    """One method in one precision: its learning rate, and what its runs there say."""
 
     method: str
     precision: str
-    rates: str
+    rates: str  # OWN or COMMON, see the module
+    # name of a combination, or FLOAT32 -> its learning rate; None if no run has finished
     lrs: Mapping[str, float | None]
+    # quantity -> name of a combination, or FLOAT32 -> seed -> gain: a number, or one per test example
     values: Mapping[str, Values]
+    # name of a combination -> statuses of its runs at that learning rate
     statuses: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True)
 class Roundings:
-    """The factorial of a study.
-
-    Attributes:
-        study: the study.
-        frame: rows, see `roundings_frame`.
-    """
+    """The factorial of a study."""
 
     study: Study
     _cells: dict[tuple[str, str, str], Cells] = field(default_factory=dict, repr=False)
@@ -194,11 +184,7 @@ def _levels(cells: Cells, quantity: str) -> Iterator[dict[str, Any]]:
 
 
 def weights(factors: tuple[int, ...]) -> dict[str, float]:
-    """Weights of the eight combinations in a main effect (one factor) or an interaction (several).
-
-    Args:
-        factors: places in FACTORS.
-    """
+    """Weights of the eight combinations in a main effect (one place of FACTORS) or an interaction (several)."""
     return {name(c): prod(1 if c[f] else -1 for f in factors) / 4 for c in COMBINATIONS}
 
 

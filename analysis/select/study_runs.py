@@ -26,35 +26,24 @@ Run = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learning rate is chosen for.
+    """What a learning rate is chosen for."""
 
-    Attributes:
-        method: name in conf/optimizer.
-        precision: name in conf/precision.
-        ending: of the sweep.
-        variant: what the sweep varies, the last part of each key, as {"k": 2}.
-    """
-
-    method: str
-    precision: str
-    ending: str = MAIN
+    method: str  # name in conf/optimizer
+    precision: str  # name in conf/precision
+    ending: str = MAIN  # of the sweep
+    # what the sweep varies, the last part of each key, as {"k": 2}
     variant: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study and what has been run of it.
+    """A study and what has been run of it."""
 
-    Attributes:
-        name: of its main sweep.
-        filled: the cells of all its sweeps, see `analysis.select.cell_runs.fill`; those of a sweep beyond the grid's
-            edge (`MORE`) are under the name of the sweep that they extend.
-        frames: all runs.
-    """
-
-    name: str
+    name: str  # of its main sweep
+    # the cells of all its sweeps, see `analysis.select.cell_runs.fill`; those of a sweep beyond the grid's edge
+    # (`MORE`) are under the name of the sweep that they extend
     filled: pd.DataFrame
-    frames: Frames
+    frames: Frames  # all runs
     _runs: dict[str, dict[int, Run]] = field(default_factory=dict, repr=False)
     _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 

@@ -37,22 +37,16 @@ FOLLOWS = {"optimizer.k": ("optimizer.m",)}  # the paper's m is k or k + 1
 
 @dataclass(frozen=True)
 class Trials:
-    """One sweep's runs.
+    """One sweep's runs."""
 
-    Attributes:
-        sweep: its name.
-        table: one row per run that exists, in the order of facet, method, lr and seed: the columns of
-            `analysis.select.cell_runs.fill`, where `variant` is in words, and `method`; `k` and `adaptive_noise`, where
-            they vary; `chosen`: its lr is the method's in its facet; `configuration`: what else was set: runs
-            that agree in facet, method, lr and this differ in nothing but the seed.
-        frames: all runs, with their histories.
-        notes: what is missing, in sentences.
-    """
-
-    sweep: str
+    sweep: str  # its name
+    # one row per run that exists, in the order of facet, method, lr and seed: the columns of
+    # `analysis.select.cell_runs.fill`, where `variant` is in words, and `method`; `k` and `adaptive_noise`, where
+    # they vary; `chosen`: its lr is the method's in its facet; `configuration`: what else was set: runs that agree
+    # in facet, method, lr and this differ in nothing but the seed
     table: pd.DataFrame
-    frames: Frames
-    notes: tuple[str, ...] = ()
+    frames: Frames  # all runs, with their histories
+    notes: tuple[str, ...] = ()  # what is missing, in sentences
 
     def facets(self) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
         """Each facet's names and rows."""

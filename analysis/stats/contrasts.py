@@ -36,31 +36,21 @@ HOLDS, CONTRADICTED, OPEN, NONE = "holds", "contradicted", "open", "–"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A contrast with its 95 % intervals; NaN for what cannot be said.
+    """A contrast with its 95 % intervals; NaN for what cannot be said."""
 
-    Attributes:
-        estimate: mean over the seeds.
-        low, high: the interval that decides, see the module.
-        seeds_low, seeds_high: Student's over the seeds.
-        examples_low, examples_high: of the bootstrap over test examples.
-        choice_low, choice_high: of the bootstrap that chooses learning rates anew; NaN where the choice is left out.
-        p_value: two-sided, of Student's paired t test over the seeds alone.
-        n: seeds.
-        examples: test examples; 0 for what is not measured per example.
-    """
-
-    estimate: float = NAN
-    low: float = NAN
+    estimate: float = NAN  # mean over the seeds
+    low: float = NAN  # the interval that decides, see the module
     high: float = NAN
-    seeds_low: float = NAN
+    seeds_low: float = NAN  # Student's over the seeds
     seeds_high: float = NAN
-    examples_low: float = NAN
+    examples_low: float = NAN  # of the bootstrap over test examples
     examples_high: float = NAN
+    # of the bootstrap that chooses learning rates anew; NaN where the choice is left out
     choice_low: float = NAN
     choice_high: float = NAN
-    p_value: float = NAN
-    n: int = 0
-    examples: int = 0
+    p_value: float = NAN  # two-sided, of Student's paired t test over the seeds alone
+    n: int = 0  # seeds
+    examples: int = 0  # test examples; 0 for what is not measured per example
 
 
 def verdicts(frame: pd.DataFrame, claimed: pd.Series, family: Any) -> pd.DataFrame:

@@ -165,19 +165,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods compared over the same cells.
+    """Methods compared over the same cells."""
 
-    Attributes:
-        cells: number of cells.
-        average: each method's mean rank, 1 the best, in the order given.
-        p_value: of Friedman's test that all methods rank alike.
-        critical_difference: two average ranks that are further apart differ at 5 % (Nemenyi); None where Friedman's
-            test does not reject at 5 %, or for fewer than 10 cells, where its approximation is poor.
-    """
-
-    cells: int
-    average: list[float]
-    p_value: float
+    cells: int  # number of cells
+    average: list[float]  # each method's mean rank, 1 the best, in the order given
+    p_value: float  # of Friedman's test that all methods rank alike
+    # two average ranks that are further apart differ at 5 % (Nemenyi); None where Friedman's test does not reject
+    # at 5 %, or for fewer than 10 cells, where its approximation is poor
     critical_difference: float | None
 
 

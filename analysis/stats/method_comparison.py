@@ -158,14 +158,7 @@ def rank_frame(family: str, kept: list[str], result: Ranking) -> pd.DataFrame:
 
 
 def conclusion(tests: pd.DataFrame, differences: pd.DataFrame, ours: str, others: list[str]) -> str:
-    """What the data can and cannot say about one method, in one sentence made of the numbers.
-
-    Args:
-        tests: of `cell_tests`.
-        differences: of `paired_differences`; may be empty.
-        ours: the method, by name.
-        others: those it is compared with; ones without a row are left out.
-    """
+    """What the data can and cannot say about one method against others, in one sentence made of the numbers."""
     rows = [_facing(tests, ours, other) for other in others]
     found = [row for row in rows if row is not None]
     if not found:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import pool
-from launch.pool import Pool, gpu_slots
+from launch.pool import Pool, slots
 
 pytestmark = pytest.mark.process
 
@@ -77,7 +77,7 @@ def test_runs_of_a_pool_run_at_once_and_one_fails_without_the_others(wanting):
 
 def test_no_more_run_at_once_than_there_are_slots_and_each_has_its_device(wanting):
     runs = [wanting(str(i), seconds=0.6) for i in range(4)]
-    made = Pool(runs, gpu_slots(["3", "GPU-x"], 2))
+    made = Pool(runs, slots(["3", "GPU-x"], 2))
     made.run()
     assert [made.codes[run] for run in runs] == [0] * 4
     spans = [

@@ -5,6 +5,7 @@ import pkgutil
 
 import pytest
 
+import launch
 from launch import slurm, submit
 from launch.profile import SlurmProfile
 
@@ -148,4 +149,4 @@ def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):
     ):  # fmt: skip
         assert f"#SBATCH --{line}" in script
     assert script.index("module load x") < script.index("export A='b c'")
-    assert any(line.startswith(f"export PYTHONPATH={slurm.ROOT}") for line in script)
+    assert any(line.startswith(f"export PYTHONPATH={launch.ROOT}") for line in script)

@@ -58,7 +58,11 @@ def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
     frames = read_frames([tmp_path / "run"])
-    assert list(frames.history.of(frames.runs["run_id"])["train/loss"]) == [0.5, 0.25, 0.125]
+    assert list(frames.history.one(frames.runs["run_id"].iloc[0])["train/loss"]) == [
+        0.5,
+        0.25,
+        0.125,
+    ]
     assert list(frames.runs["status"]) == ["finished"]
 
 

@@ -30,13 +30,7 @@ NOTHING = "Nothing of this has been measured yet: what is drawn is what the pape
 
 
 def paper_figures(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
-    """The figures of a sweep that stand beside the paper's numbers.
-
-    Args:
-        sweep: its name.
-        paper: the printed numbers.
-        trials: its runs; None without any.
-    """
+    """The figures of a sweep that stand beside the paper's numbers; without runs the paper's alone."""
     made = [ablation(sweep, paper, trials), efficiency(sweep, paper, trials)]
     return [figure for figure in made if figure is not None]
 

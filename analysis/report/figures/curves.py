@@ -337,12 +337,7 @@ def single_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def single_run_figure(frames: Frames, most: int = 24) -> list[Figure]:
-    """Training loss and validation accuracy of single runs, each a line under its own name.
-
-    Args:
-        frames: all runs.
-        most: so many runs are drawn, the newest.
-    """
+    """Training loss and validation accuracy of the newest single runs, each a line under its own name."""
     runs = single_runs(frames.runs)
     found: dict[str, list[tuple[dict[str, str], tuple[Series, Series]]]] = {}
     for row in runs.head(most).to_dict("records"):

@@ -27,66 +27,40 @@ class Ends(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together.
+    """Points that belong together."""
 
-    Attributes:
-        method: a method, or a variant of one (`style.variant_name`): decides colour, marker and dashes.
-        x: horizontal positions.
-        y: heights; of a `cross`, an infinite one lies at the panel's edge.
-        words: what a reader is told who points at it.
-        shape: one of SHAPES; a `level` is a horizontal line at y[0].
-        low: lower ends of the band around a line, of the whiskers around points, or of bars; None without.
-        high: upper ends.
-        weight: 1 for what the panel is about, less for what stands behind it.
-        hollow: whether marks are not filled: the paper's own numbers.
-        best: index of the point that is drawn larger; None without.
-        end: text behind the last point.
-        runs: ids of the runs, joined by spaces.
-    """
-
+    # a method, or a variant of one (`style.variant_name`): decides colour, marker and dashes
     method: str
-    x: Any
-    y: Any
-    words: str = ""
-    shape: str = "line"
+    x: Any  # horizontal positions
+    y: Any  # heights; of a `cross`, an infinite one lies at the panel's edge
+    words: str = ""  # what a reader is told who points at it
+    shape: str = "line"  # one of SHAPES; a `level` is a horizontal line at y[0]
+    # lower ends of the band around a line, of the whiskers around points, or of bars; None without
     low: Any = None
-    high: Any = None
-    weight: float = 1.0
-    hollow: bool = False
-    best: int | None = None
-    end: str = ""
-    runs: str = ""
+    high: Any = None  # upper ends
+    weight: float = 1.0  # 1 for what the panel is about, less for what stands behind it
+    hollow: bool = False  # whether marks are not filled: the paper's own numbers
+    best: int | None = None  # index of the point that is drawn larger; None without
+    end: str = ""  # text behind the last point
+    runs: str = ""  # ids of the runs, joined by spaces
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
+    """One pair of axes."""
 
-    Attributes:
-        title: short; stands above the axes.
-        xlabel: words of the horizontal axis.
-        ylabel: words of the vertical axis.
-        series: in the order of drawing.
-        facet: `model`, `task`, `precision`, where the panel has one: what the page filters by.
-        xlog: whether the horizontal axis is logarithmic.
-        ylog: whether the vertical axis is.
-        xticks: position -> text; None for numbers.
-        yticks: the same.
-        ylim: the heights that are shown; None for all.
-        width: of a bar.
-    """
-
-    title: str
-    xlabel: str
-    ylabel: str
-    series: Sequence[Series]
+    title: str  # short; stands above the axes
+    xlabel: str  # words of the horizontal axis
+    ylabel: str  # words of the vertical axis
+    series: Sequence[Series]  # in the order of drawing
+    # `model`, `task`, `precision`, where the panel has one: what the page filters by
     facet: Mapping[str, str] = field(default_factory=dict)
-    xlog: bool = False
-    ylog: bool = False
-    xticks: Mapping[float, str] | None = None
-    yticks: Mapping[float, str] | None = None
-    ylim: tuple[float, float] | None = None
-    width: float = 0.8
+    xlog: bool = False  # whether the horizontal axis is logarithmic
+    ylog: bool = False  # whether the vertical axis is
+    xticks: Mapping[float, str] | None = None  # position -> text; None for numbers
+    yticks: Mapping[float, str] | None = None  # the same
+    ylim: tuple[float, float] | None = None  # the heights that are shown; None for all
+    width: float = 0.8  # of a bar
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -102,29 +76,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with one legend.
+    """Panels with one legend."""
 
-    Attributes:
-        name: of the files, without ending.
-        title: one line.
-        panels: at least one.
-        notes: sentences below the figure.
-        columns: panels beside each other on paper.
-        height: of a panel, inches.
-        best: what the larger mark of a line means.
-        hollow: what a hollow mark means.
-        data: what the csv holds, if it is more than the points.
-    """
-
-    name: str
-    title: str
-    panels: Sequence[Panel]
-    notes: Sequence[str] = ()
-    columns: int = 3
-    height: float = 2.05
-    best: str = "best step"
-    hollow: str = "the paper"
-    data: pd.DataFrame | None = None
+    name: str  # of the files, without ending
+    title: str  # one line
+    panels: Sequence[Panel]  # at least one
+    notes: Sequence[str] = ()  # sentences below the figure
+    columns: int = 3  # panels beside each other on paper
+    height: float = 2.05  # of a panel, inches
+    best: str = "best step"  # what the larger mark of a line means
+    hollow: str = "the paper"  # what a hollow mark means
+    data: pd.DataFrame | None = None  # what the csv holds, if it is more than the points
 
     @property
     def methods(self) -> list[str]:

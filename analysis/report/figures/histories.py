@@ -24,13 +24,7 @@ SAME = (*FACET, "method", "lr", "configuration")
 
 @dataclass(frozen=True)
 class Histories:
-    """What a sweep's runs logged, at a figure's length.
-
-    Attributes:
-        each: steps per piece.
-        thinned: run id -> key -> see `thin`.
-        evaluations: run id -> see `evaluations`.
-    """
+    """What a sweep's runs logged, at a figure's length: run id -> key -> see `thin`, run id -> see `evaluations`."""
 
     each: int
     thinned: dict[str, dict[str, pd.DataFrame]]

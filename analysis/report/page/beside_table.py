@@ -27,12 +27,7 @@ CAPTION = (
 
 
 def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
-    """Every accuracy, memory and time that the paper prints, beside what was measured.
-
-    Args:
-        beside: see `analysis.select.paper_cells.beside`.
-        filled: the cells of all sweeps, see `analysis.select.cell_runs.fill`.
-    """
+    """Every accuracy, memory and time that the paper prints, beside what was measured."""
     spreads = beside[beside["quantity"] == "std"].to_dict("records")
     stds = {tuple(row[key] for key in KEYS): row for row in spreads}
     precisions = filled.drop_duplicates(["sweep", "model"]).set_index(["sweep", "model"])[
@@ -75,12 +70,7 @@ def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
 
 
 def run_command(cell: Mapping[Any, Any], grid: pd.DataFrame | None) -> str:
-    """What runs a cell of the paper, at all learning rates and seeds.
-
-    Args:
-        cell: a row of the frame of `analysis.select.paper_cells.beside`.
-        grid: the cells of its sweep.
-    """
+    """What runs a cell of the paper, at all learning rates and seeds; `grid` are the cells of its sweep."""
     choices = [f"sweep={cell['sweep']}"]
     if grid is not None:
         names = {"model": cell["model"], "task": cell["task"], "optimizer": cell["method"]}

@@ -39,13 +39,7 @@ Block = dict[str, Any]
 
 @dataclass(frozen=True)
 class Material:
-    """What the page is made of.
-
-    Attributes:
-        frames: all runs.
-        filled: the cells of all sweeps with what their runs say, see `analysis.select.cell_runs.fill`.
-        paper: the printed numbers.
-    """
+    """What the page is made of: all runs, the filled cells of all sweeps, the printed numbers."""
 
     frames: Frames
     filled: pd.DataFrame
@@ -61,12 +55,7 @@ class Page:
     numbers: Iterator[int] = field(default_factory=count)
 
     def figures(self, figures: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
-        """Several figures as a block; none without figures.
-
-        Args:
-            figures: what to show.
-            said: notes that stand elsewhere on the page and are left out.
-        """
+        """Several figures as a block; none without figures. Notes in `said` stand elsewhere on the page."""
         shown = [self._figure(figure, said) for figure in figures]
         return [{"kind": "figures", "figures": shown}] if shown else []
 
@@ -121,7 +110,7 @@ def report(material: Material) -> str:
     environment.globals |= {"facet": facet_attributes, "sort_key": sort_key}
     return environment.get_template("page.html").render(
         **head,
-        css=vega.colour_rules() + (HERE / "page.css").read_text(encoding="utf-8"),
+        css=(HERE / "page.css").read_text(encoding="utf-8"),
         js=(HERE / "page.js").read_text(encoding="utf-8"),
         library=vega.library(),
         sections=[section for section in sections if section["blocks"]],

@@ -21,7 +21,6 @@ VARIABLES = {
     **{style.colour: f"var(--m-{name})" for name, style in LOOKS.items()},
     MUTED: "var(--muted)",
 }
-DARK_GROUND = "#191d22"
 EXPORTS = "window.vegaEmbed=vegaEmbed;window.vega=vega;window.vegaLite=vegaLite;"
 MARKS = 7  # markers along a line
 
@@ -47,36 +46,6 @@ def legend(figure: Figure) -> list[dict[str, Any]]:
     """The legend's entries: words, colour, dashes; the method that a filter dims."""
     entries = [{"words": look(m).label, "method": plain(m), **_looks(m)} for m in figure.methods]
     return entries + [{"words": words, "sign": sign} for sign, words in figure.signs.items()]
-
-
-def colour_rules() -> str:
-    """The methods' colours as CSS variables; in the dark theme as much lighter as they must be."""
-    pairs = {name: (style.colour, on_dark(style.colour)) for name, style in LOOKS.items()}
-    return ":root{" + "".join(f"--m-{n}:light-dark({a},{b});" for n, (a, b) in pairs.items()) + "}"
-
-
-def on_dark(colour: str, least: float = 3.6) -> str:
-    """A colour mixed with white until its contrast with the dark ground suffices."""
-    mixed = colour
-    for share in range(0, 100, 4):
-        parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-        mixed = "#" + "".join(f"{round(p + (255 - p) * share / 100):02x}" for p in parts)
-        if contrast(mixed, DARK_GROUND) >= least:
-            break
-    return mixed
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG's contrast ratio of two colours, 1 to 21."""
-    low, high = sorted(luminance(colour) for colour in (one, other))
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour: str) -> float:
-    """WCAG's relative luminance, 0 to 1."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _series(s: Series, bottom: float, top: float) -> dict[str, Any]:

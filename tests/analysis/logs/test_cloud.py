@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 GOOD = [0.5, 0.6, 0.75, 0.7, 0.75]
 SCRIPT = """
 import pickle, sys
+import pandas as pd
 from analysis.logs.sources import load
 from analysis.logs.run_file import LogError
 import analysis.logs.cloud
@@ -29,7 +30,8 @@ analysis.logs.cloud.RUNS_PER_PAGE = 2
 analysis.logs.cloud.STEPS_PER_PAGE = 7
 try:
     frames = load(sources, **options)
-    answer = frames.runs, frames.history.of(frames.history.run_ids)
+    histories = [frames.history.one(run_id) for run_id in frames.history.run_ids]
+    answer = frames.runs, pd.concat(histories, ignore_index=True)
 except LogError as error:
     answer = str(error)
 pickle.dump(answer, open(out, "wb"))
