@@ -106,6 +106,7 @@ def row(**changes) -> Row:
     times = {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "processor_ms": 50.0}
     times |= {"roofline_forward_ms": 8.0, "roofline_weights_ms": 12.0}
     times |= {"plain_ms": None, "plain_processor_ms": None, "peak_gib": 1.5, "before_gib": 0.5}
+    times |= {"mezo_processor_ms": None, "passes": 5.0, "passes_estimated": 5.0, "state_bytes": 0}
     rates = dict.fromkeys(("gb_per_s", "gflop_per_s", "normals_per_ns"), 1.0)
     return Row(**texts | counts | times | rates | changes)
 
@@ -129,6 +130,14 @@ def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
         "1.33",
         "1.05",
     )  # 1.0 / 0.75, 1.0 / 0.95
+    assert (found["time × MeZO's"], found["passes"], found["beyond MeZO's"]) == (
+        "1.00",
+        "5",
+        "53687.1",
+    )
+    in_turns_with = row(mezo_processor_ms=40.0, restore="streamed", state_bytes=500)
+    found = cells([in_turns_with, mezo, forward], 2)
+    assert (found["time × MeZO's"], found["state, bytes"]) == ("1.25", "0.5")
     assert cells(rows, 3)["memory × MeZO's"] == "", "MeZO was not measured under snapshot"
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.plain_variants import RENDERINGS, Twin
+from zo.noise import PhiloxEngine
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
@@ -269,6 +270,35 @@ def test_lozo_m_and_tezo_without_momentum_are_plain():
     )
     ours = moves("tezo", 20, 1e-3, variant="momentum", beta1=0.0)
     np.testing.assert_allclose(ours, moves("tezo", 20, 1e-3), rtol=0, atol=1e-5)
+
+
+LOW_RANK = ("lozo", "lozo_m", "subzero", "tezo", "zo_muon")
+
+
+@pytest.mark.parametrize("name", [*LOW_RANK, "mezo"])
+def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatch):
+    """Numbers drawn per pass over a matrix of 64 × 48 at rank 4: those of thin factors; MeZO's are its weights."""
+    drawn = []
+    for method, at in (("_checked_draw", 1), ("add_", 4)):
+        made = getattr(PhiloxEngine, method)
+
+        def counted(*args, made=made, at=at, **more):
+            drawn.append(args[1].numel() * (1 if at == 1 else len(args[at])))
+            return made(*args, **more)
+
+        monkeypatch.setattr(PhiloxEngine, method, counted)
+    weight = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
+    params = ParameterSpace([("m", weight)], "snapshot", noise="philox")
+    settings = {} if name == "mezo" else {"rank": 4}
+    opt = OPTIMIZERS[name].optimizer(params, OPTIMIZERS[name].config(**settings), lr=1e-3, seed=0)
+    drawn.clear()
+    moves = opt.forwards_per_step - (not opt.config.two_sided) + 1
+    opt.step(lambda: float(weight.square().mean()))
+    if name == "mezo":
+        assert sum(drawn) == moves * weight.numel()
+    else:
+        assert 0 < sum(drawn) <= moves * 4 * (64 + 48) + 4 * (64 + 48)
+        assert max(drawn) <= 4 * 64
 
 
 class Words(nn.Module):
