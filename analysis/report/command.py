@@ -275,7 +275,8 @@ def _parser() -> argparse.ArgumentParser:
             work.__name__, help=words[0].lower() + words[1:], description=words
         )
         one.set_defaults(work=work)
-        option, kept = one.add_argument, {"type": Path, "metavar": "DIR"}
+        option = one.add_argument
+        kept: dict[str, Any] = {"type": Path, "metavar": "DIR"}
         option("--results", default=RESULTS, help=f"where files go (default: {RESULTS})", **kept)
         if of_runs:
             option("--runs", nargs="+", default=DEFAULT_RUNS, metavar="SOURCE", help=RUNS)
