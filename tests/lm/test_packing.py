@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM, Lfm2Config, Lfm2ForCausalLM
 
+from tests.support.pairwise import pairwise
 from tests.support.plain_scoring import plain_masked_scores, plain_scores
 from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt
 from zo.lm.heads import packs
@@ -87,9 +88,11 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("candidates", [[1, 1], [1, 4, 2]], ids=str)
-@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
+@pytest.mark.parametrize(
+    ("kind", "layout", "candidates"),
+    pairwise([*DECODERS, *MASKED], LAYOUTS, [[1, 1], [1, 4, 2]]),
+    ids=str,
+)
 def test_however_texts_are_packed_they_are_scored_as_if_alone(
     kind, candidates, layout, monkeypatch
 ):
@@ -180,12 +183,15 @@ def test_texts_that_cannot_share_a_row_have_one_each():
         CandidateScorer(lfm2(), pad_id=0).collate(examples_of([1, 2], LENGTHS))
 
 
-@pytest.mark.parametrize("objective", ["classification", "lm"])
-@pytest.mark.parametrize("candidates", [[1, 1], [1, 4, 2]], ids=str)
-@pytest.mark.parametrize("kind", [*DECODERS, *MASKED, "lfm2"])
+@pytest.mark.parametrize(
+    ("kind", "candidates", "objective"),
+    [
+        *pairwise(DECODERS, [[1, 1], [1, 4, 2]], ["classification", "lm"]),
+        *[(kind, [1, 1], "classification") for kind in (*MASKED, "lfm2")],
+    ],
+    ids=str,
+)
 def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
-    if (kind in MASKED and objective == "lm") or (kind == "lfm2" and candidates != [1, 1]):
-        pytest.skip("not scored so")
     masked = kind in MASKED
     model = {**DECODERS, **MASKED, "lfm2": lfm2}[kind]()
     name = "masked" if masked else "decoder"

@@ -44,6 +44,7 @@ for _ in range(2):  # there is room for half of the first, and for nothing of th
 """
 
 
+@pytest.mark.process
 def test_a_record_that_does_not_fit_is_an_error_that_names_the_file(tmp_path):
     path = tmp_path / "file"
     done = subprocess.run([sys.executable, "-c", FILL, path], capture_output=True, text=True)

@@ -38,6 +38,7 @@ def another_process(directory, **environment):
         process.wait()
 
 
+@pytest.mark.process
 def test_a_live_process_keeps_others_out_and_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
     with another_process(tmp_path, SLURM_JOB_ID="17") as process:
@@ -50,6 +51,7 @@ def test_a_live_process_keeps_others_out_and_is_named(tmp_path, monkeypatch):
         assert str(refused.value).startswith(expected)
 
 
+@pytest.mark.process
 def test_a_killed_process_is_taken_over_with_a_message(tmp_path, capsys):
     with another_process(tmp_path) as process:
         process.send_signal(signal.SIGKILL)

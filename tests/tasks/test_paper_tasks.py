@@ -106,22 +106,6 @@ FIRST = {  # row 0 of each copy: its prompt, its answers and the true one
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_prompts_and_answers_are_those_of_the_paper_to_the_letter(name, tmp_path):
-    task = small(name, tmp_path)
-    example = load_splits(task).train[0]
-    prompt, answers, true, masked_prompt, words = FIRST[name]
-    assert render(task, example) == prompt
-    assert [fill(c, example.fields, "candidates") for c in task.candidates] == answers
-    assert answers[example.label] == true
-    assert task.label_words == words
-    if masked_prompt is None:
-        assert task.masked_prompt is None
-    else:
-        assert fill(task.masked_prompt, example.fields, "masked_prompt") == masked_prompt
-    assert task.objective == ("lm" if name == "copa" else "classification")
-
-
 TRUE = {  # the true answers of rows 0, 1, 2, ... as the hub numbers them
     "sst2": [" terrible", " great"],
     "rte": ["Yes", "No"],
@@ -135,16 +119,23 @@ TRUE = {  # the true answers of rows 0, 1, 2, ... as the hub numbers them
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_label_of_the_hub_is_the_right_answer(name, tmp_path):
-    task = small(name, tmp_path)
-    found = [task.candidates[e.label] for e in load_splits(task).train]
-    assert found == [TRUE[name][i % len(TRUE[name])] for i in range(12)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_original_validation_split_is_the_test_set_and_trecs_is_its_own(name, tmp_path):
+def test_prompts_answers_labels_and_splits_are_those_of_the_paper(name, tmp_path):
+    """To the letter; the original validation split is the test set, and TREC has its own."""
     task = small(name, tmp_path)
     splits = load_splits(task)
+    example = splits.train[0]
+    prompt, answers, true, masked_prompt, words = FIRST[name]
+    assert render(task, example) == prompt
+    assert [fill(c, example.fields, "candidates") for c in task.candidates] == answers
+    assert answers[example.label] == true
+    assert task.label_words == words
+    if masked_prompt is None:
+        assert task.masked_prompt is None
+    else:
+        assert fill(task.masked_prompt, example.fields, "masked_prompt") == masked_prompt
+    assert task.objective == ("lm" if name == "copa" else "classification")
+    found = [task.candidates[e.label] for e in splits.train]
+    assert found == [TRUE[name][i % len(TRUE[name])] for i in range(12)]
     assert (len(splits.train), len(splits.validation)) == (12, 6)
     assert len(splits.test) == (10 if name == "sst2" else 12)
     assert task.test_split == ("test" if name == "trec" else "validation")

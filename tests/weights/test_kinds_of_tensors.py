@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
 
+from tests.support.pairwise import rotated
 from tests.support.tiny_models import llama
 from zo.noise import NOISES, NoiseKey, engine
 from zo.noise.engines import TorchEngine
@@ -65,8 +66,9 @@ def test_tensors_that_share_a_beginning_but_not_a_size_are_refused():
     assert ParameterSpace([("a", whole[:2]), ("b", whole[2:])]).names == ["a", "b"]
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot", "streamed"])
+@pytest.mark.parametrize(
+    ("restore", "noise"), rotated(["subtract", "merged", "snapshot", "streamed"], NOISES)
+)
 def test_float64_moves_in_float64(restore, noise):
     """Noise is float32; what it adds to is not rounded through float32."""
     model = nn.Linear(40, 30).double()
