@@ -30,6 +30,12 @@ def test_paired_differences_of_table_11() -> None:
     assert list(frame.index) == ["sst2", "rte", "cb", "wic", "trec", "avg"]
 
 
+def test_an_average_needs_every_run_of_every_task() -> None:
+    runs = paper_runs(load())
+    lacks_one = runs.drop(runs.index[(runs["task"] == "rte") & (runs["method"] == "mezo")][0])
+    assert "avg" not in set(paired_differences(lacks_one, ["bszo", "mezo"])["task"])
+
+
 def test_correction_is_over_all_pairs() -> None:
     better = [float(v) for v in range(60, 70)]
     frame = cell_tests(
