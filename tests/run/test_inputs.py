@@ -11,8 +11,9 @@ from zo.config.addresses import missing
 from zo.run import loop
 from zo.run.__main__ import main
 from zo.run.directory import directory_of, freeze
-from zo.run.inputs import Inputs
+from zo.run.inputs import Inputs, digest_examples
 from zo.run.runner import run
+from zo.tasks import Example
 
 REVIEWS_TINY = Path(loop.__file__).parents[1] / "assets" / "reviews-tiny"
 
@@ -108,6 +109,12 @@ def test_inputs_that_are_lost_are_recorded_anew(make_run):
     again = Inputs.load(directory)
     assert (again.identity, again.files) == (whole.identity, whole.files)
     assert set(again.read) == {"train", "validation", "test", "weights", "noise", "parameters"}
+
+
+def test_a_splits_digest_holds_its_texts_its_labels_and_their_order():
+    one, two = Example({"text": "a"}, 0), Example({"text": "b"}, 1)
+    splits = [one, two], [two, one], [one, Example({"text": "b"}, 0)], [one, Example({}, 1)]
+    assert len({digest_examples(split) for split in splits}) == 4
 
 
 def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
