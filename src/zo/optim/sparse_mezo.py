@@ -27,6 +27,9 @@ from zo.weights.directions import Direction, Stored, Terms
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, combined
 
+BLOCK = 2**16
+"""Values that are masked at a time on a CPU: they stay in its cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class Masked:
@@ -42,8 +45,11 @@ class Masked:
 
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the masked part for tensor `i`, where `p` is θ."""
-        theta = p if rows is None else p[rows]
-        return self.z.sample(i, p, rows).mul_(theta.abs() <= self.thresholds[i])
+        theta, z = p if rows is None else p[rows], self.z.sample(i, p, rows)
+        size = BLOCK if z.device.type == "cpu" else max(z.numel(), 1)
+        for part, of in zip(z.view(-1).split(size), theta.reshape(-1).split(size), strict=True):
+            part.mul_(of.abs().le_(self.thresholds[i]))  # 0 and 1 in θ's dtype
+        return z
 
 
 @dataclass(frozen=True, eq=False)
