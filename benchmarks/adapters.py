@@ -10,6 +10,7 @@ at once. --shown also reads runs that have not ended. Table and picture go to re
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -134,6 +135,19 @@ def line_of(case: Case, model: str, common: Sequence[str]) -> tuple[Line, pd.Dat
     return line, rows
 
 
+def provenance_of(model: str, common: Sequence[str]) -> dict[str, Any]:
+    """Returns the attempts of every run that is shown: when, with which revision, on which machine."""
+    found: dict[str, Any] = {"command": "python -m benchmarks.adapters", "overrides": list(COMMON)}
+    for case in CASES:
+        for lr in case.rates[model]:
+            (run,) = command_line.runs([*common, *case.overrides, f"lr={lr}"])
+            attempts = directory_of(run) / "attempts.jsonl"
+            if attempts.exists():
+                lines = attempts.read_text(encoding="utf-8").splitlines()
+                found[f"{case.words}, lr={lr}"] = [json.loads(line) for line in lines]
+    return found
+
+
 def show(model: str, common: Sequence[str], directory: Path) -> None:
     """Writes table and picture of what has been run."""
     found = [(case, line_of(case, model, common)) for case in CASES]
@@ -157,6 +171,7 @@ def show(model: str, common: Sequence[str], directory: Path) -> None:
                 look = named(case.look, case.words)
                 series.append(Series(look, rows[x].to_numpy(float), rows[LOSS].to_numpy(float)))
         panels.append(Panel("", x, "validation loss (nats)", series))
+    (directory / "provenance.json").write_text(json.dumps(provenance_of(model, common), indent=1))
     title = f"LoRA and quantised weights: {model} on short reviews of Rotten Tomatoes"
     write(Figure(model, title, panels, columns=2), directory)
     print(shown)

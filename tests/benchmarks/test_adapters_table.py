@@ -38,6 +38,7 @@ def test_a_case_is_shown_at_its_best_rate_from_the_model_without_a_step(
     rates = {"reviews-tiny": (0.1, 0.2, 0.3, 0.4)}
     case = adapters.Case("MeZO, LoRA", "mezo", ("optimizer=mezo",), rates)
     monkeypatch.setattr(adapters, "CASES", (case,))
+    monkeypatch.setattr(adapters, "provenance_of", lambda *_: {})
     adapters.show("reviews-tiny", [], tmp_path)
     header, _, line = (tmp_path / "reviews-tiny.md").read_text().splitlines()
     assert header.split(" | ")[2:4] == ["trained", "steps"]
