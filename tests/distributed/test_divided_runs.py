@@ -82,6 +82,7 @@ def test_random_kills_of_each_process_change_nothing(frozen):
     wanted, seed = int(os.environ.get("KILLS", "6")), os.environ.get("SEED", "0")
     rng, kills = random.Random(seed), Counter()
     settings = ("optimizer=bszo", "optimizer.k=3", "checkpoint.full_every=3", "eval_every=4")
+    settings += ("distributed.timeout=8",)
     run, twin, *others = frozen(2 + wanted, *settings)
     assert here(twin) == 0
     ended = 0
@@ -91,16 +92,17 @@ def test_random_kills_of_each_process_change_nothing(frozen):
         statuses = exit_statuses(run, world, {rank: (random_point(rng),)}, timeout_s=120)
         if KILLED in statuses:
             assert statuses[rank] == KILLED
-            assert set(statuses[:rank] + statuses[rank + 1 :]) <= {INTERRUPTED}, log(run)
+            others_ended = {*statuses[:rank], *statuses[rank + 1 :]}
+            assert others_ended <= {INTERRUPTED, 0}, log(run)  # 0: killed behind the last exchange
             kills[world, rank] += 1
         else:
-            assert statuses == [0] * world, log(run)
+            assert set(statuses) <= {0, INTERRUPTED}, log(run)
         if read_status(run).get("run/status") == "finished":
             assert what_it_came_to(run) == what_it_came_to(twin)
             run, ended = others.pop(), ended + 1
+        print(f"{kills.total()} kills, {ended} runs equal: {sorted(kills.items())}", flush=True)
     assert here(run) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
-    print(f"kills {kills.total()}, by world and rank {sorted(kills.items())}, runs {ended + 1}")
 
 
 def test_a_hung_process_ends_the_run_on_the_others_within_the_timeout(frozen):

@@ -1,7 +1,6 @@
 """zo.BSZO(model, elastic=...): processes that join and leave, with the bits of one process."""
 
 import itertools
-import multiprocessing
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ import torch
 import zo
 from tests.support.crowd import ended, free_port
 from tests.support.divided_steps import Case, steps
+from tests.support.forkserver import preloaded_context
 from zo.distributed.closure import repeated
 from zo.distributed.elastic import MembersChangedError
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
@@ -92,8 +92,7 @@ class Started:
     """Processes that were started, and the pipes to them."""
 
     def __init__(self):
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["tests.support.preloaded"])
+        self.context = preloaded_context()
         self.processes = []
 
     def start(self, function, *args):
