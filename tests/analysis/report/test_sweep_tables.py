@@ -6,7 +6,7 @@ import pytest
 from analysis.logs.frames import read_frames
 from analysis.report.command import main
 from analysis.report.sweep import method_frame, method_table
-from analysis.report.table import Table, console, latex, markdown, show
+from analysis.report.table import Cell, Table, console, latex, markdown, show
 from analysis.select.comparable import one_grid
 from tests.analysis.make_logs import config, history, summary, write_run
 
@@ -126,10 +126,10 @@ def test_baselines_without_steps_stand_behind_zero_shot_without_a_rate(logs: Pat
 
 
 def test_groups_of_rows_are_set_apart_in_print_and_on_the_terminal(capsys) -> None:
-    table = Table("T", ["a_b"], [["x_1"], ["y"]], breaks=[0, 1])
+    table = Table("T", ["a_b"], [["x_1"], [Cell("y", bold=True)]], breaks=[0, 1])
     printed = latex(table)
     assert r"a\_b" in printed
-    assert printed.count(r"\addlinespace y") == printed.count(r"\addlinespace") == 1
+    assert printed.count(r"\addlinespace \textbf{y}") == printed.count(r"\addlinespace") == 1
     show(table, console())
     grouped = capsys.readouterr().out
     show(Table("T", ["a_b"], [["x_1"], ["y"]]), console())
