@@ -10,7 +10,7 @@ from analysis.logs.history import History
 from analysis.logs.sources import CACHE
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, Panel, Series, write
-from analysis.report.figures.histories import BINS, read, thin
+from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name, of_sweep
@@ -50,6 +50,13 @@ def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
     assert {len(series.runs.split()) for series in lines(panel)} == {5}
     assert len({series.method for series in lines(panel)}) == len(lines(panel))
     assert any("600 of 750 runs of table1 lack" in note for note in figure.notes)
+
+
+def test_a_mean_ends_with_the_shortest_run() -> None:
+    long = pd.DataFrame({"step": [1.0, 2.0, 3.0], "loss": [1.0, 2.0, 3.0]})
+    found = mean_over([long, 2 * long.iloc[:2].assign(step=long["step"] / 2)], "step", "loss")
+    assert found["loss"].tolist() == [1.5, 3.0]
+    assert (found["low"].tolist(), found["high"].tolist()) == ([1.0, 2.0], [2.0, 4.0])
 
 
 def test_runs_of_different_models_are_never_averaged() -> None:
