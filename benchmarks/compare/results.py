@@ -95,7 +95,7 @@ def line(
         "p": paired_t(gaps) if len(gaps) > 2 and np.isfinite(gaps).all() else NAN,
         "detectable": detectable(gaps),
         **_summary("test", [100 * run["test"] for run in runs]),
-        "seconds": float(np.median([run["step_s"] for run in runs])) * runs[0]["steps"],
+        "seconds": pd.Series([run["step_s"] for run in runs]).median() * runs[0]["steps"],
         "passes": runs[0]["passes"],
         "peak_gib": max(run["peak_gib"] for run in runs),
         "state_mib": max(run["state_mib"] for run in runs),
@@ -119,7 +119,7 @@ def _summary(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found]) -> pd.DataFrame:
-    """Returns a line per entry that can be reported, the lowest loss first.
+    """Returns a line per entry that can be reported: those with three seeds or more, then the others, then questions.
 
     `p_holm` corrects over the methods; `verdict` says whether a method is better or worse than the base, or that the
     runs do not decide.
@@ -138,7 +138,9 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     frame["p_holm"] = NAN
     frame.loc[claims, "p_holm"] = holm(frame.loc[claims, "p"].tolist())
     frame["verdict"] = [_verdict(row) for _, row in frame.iterrows()]
-    return frame.sort_values("loss_100", ignore_index=True)
+    frame["few"] = (frame["seeds"] < 3).astype(int)
+    frame["question"] = (frame["role"] == "question").astype(int)
+    return frame.sort_values(["question", "few", "loss_100"], ignore_index=True)
 
 
 def _verdict(row: Any) -> str:

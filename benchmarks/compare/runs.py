@@ -79,7 +79,7 @@ def outcome(cell: Cell, out: str) -> Found | None:
         "test": float(status.get("best/test_accuracy", math.nan)),
         "steps": run.steps,
         "passes": passes,
-        "step_s": float(rows["time/step_s"].median()) if "time/step_s" in rows else 0.0,
+        "step_s": float(rows["time/cpu_s"].median()) if "time/cpu_s" in rows else math.nan,
         "state_mib": float(status.get("mem/state_mib", 0.0)),
         "peak_gib": float(status.get("mem/peak_gib", math.nan)),
         "curve": [
