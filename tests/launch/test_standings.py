@@ -43,6 +43,18 @@ def test_a_run_runs_if_a_process_holds_it_whatever_its_status_says(runs, note):
     assert states(runs[:2]) == ["interrupted", "interrupted"]
 
 
+def test_a_run_that_failed_and_was_given_to_a_job_again_is_queued_until_that_one_fails(runs, note):
+    """`ask_queue=False` takes the job to be alive."""
+    (run, *_) = runs
+    note(run, "failed", error="OSError: no space")
+    give(run)
+    status_file, now = run.directory / "status.json", time.time()
+    os.utime(status_file, (now - 60, now - 60))
+    assert states([run], ask_queue=False) == ["queued"]
+    os.utime(status_file, (now + 60, now + 60))
+    assert states([run], ask_queue=False) == ["failed"]
+
+
 def test_status_shows_a_row_per_method_and_lists(grid, runs, note, capsys):
     note(runs[0], "collapsed", collapse_what="loss is nan at step 7")
     note(runs[3], "failed", error="RuntimeError: out of memory")
