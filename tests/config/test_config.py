@@ -385,6 +385,11 @@ def test_a_budget_of_forward_passes_is_turned_into_the_methods_steps(method, ste
     assert identity.run_id(run) == identity.run_id(typed)
 
 
+def test_a_budget_of_less_than_a_step_is_refused():
+    told = problems_of("optimizer=fzoo", "budget=forward_passes", "steps=8")
+    assert told == ["steps=8: must be at least 9: a step of fzoo makes 9 forward passes"]
+
+
 def test_id_is_the_same_however_the_learning_rate_was_given():
     lr = the_run("lr_index=2").lr
     assert id_of("lr_index=2") == id_of(f"lr={lr}")

@@ -200,7 +200,7 @@ def checked(run: RunConfig) -> RunConfig:
     """
     follow_path(run.model, run.task)
     _take_eps(run)
-    problems = [*_unknown_problems(run), *_problems(run)]
+    problems = [*_unknown_problems(run), *_problems(run), *_budget_problems(run)]
     _count_in_steps(run)
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in problems):
@@ -210,6 +210,16 @@ def checked(run: RunConfig) -> RunConfig:
     if problems:
         raise ConfigError(problems)
     return run
+
+
+def _budget_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what is wrong with the budget: an unknown unit, or less of it than one step takes."""
+    passes = run.optimizer.passes_per_step
+    if run.budget not in BUDGETS:
+        yield Problem("budget", run.budget, f"must be one of {', '.join(BUDGETS)}")
+    elif run.budget == "forward_passes" and 0 < run.steps < passes:
+        right = f"must be at least {passes}: a step of {run.optimizer.name} makes {passes} forward passes"
+        yield Problem("steps", run.steps, right)
 
 
 def _count_in_steps(run: RunConfig) -> None:
@@ -401,8 +411,6 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("precision.rounding", run.precision.rounding, right)
     yield from _shard_problems(run)
     yield from _tensor_problems(run)
-    if run.budget not in BUDGETS:
-        yield Problem("budget", run.budget, f"must be one of {', '.join(BUDGETS)}")
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
