@@ -7,7 +7,19 @@ from zo.optim.config import MethodConfig, Problems, failed
 
 
 @dataclass
-class AdamConfig(MethodConfig):
+class BackpropConfig(MethodConfig):
+    """What the settings of methods by backpropagation have."""
+
+    replays: ClassVar[bool] = False
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 1; the backward pass is not counted."""
+        return 1
+
+
+@dataclass
+class AdamConfig(BackpropConfig):
     """Settings of Adam.
 
     Attributes:
@@ -23,13 +35,6 @@ class AdamConfig(MethodConfig):
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
 
-    replays: ClassVar[bool] = False
-
-    @property
-    def forwards_per_step(self) -> int:
-        """Always 1; the backward pass is not counted."""
-        return 1
-
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return failed(
@@ -43,7 +48,7 @@ class AdamConfig(MethodConfig):
 
 
 @dataclass
-class SGDConfig(MethodConfig):
+class SGDConfig(BackpropConfig):
     """Settings of SGD.
 
     Attributes:
@@ -54,13 +59,6 @@ class SGDConfig(MethodConfig):
     name: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
-
-    replays: ClassVar[bool] = False
-
-    @property
-    def forwards_per_step(self) -> int:
-        """Always 1; the backward pass is not counted."""
-        return 1
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
