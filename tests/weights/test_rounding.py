@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.noise.test_philox import ENGINES, same_bits
-from zo.noise import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey, PhiloxEngine, engine, philox
+from zo.noise import PERTURBATION, ROUNDING, SUBSPACE, Move, NoiseKey, PhiloxEngine, engine, philox
 from zo.weights.directions import Gaussian, LowRank
 from zo.weights.space import ParameterSpace
 
@@ -117,7 +117,7 @@ def test_to_nearest_is_torchs_own_rounding(dtype):
     by_cast = x.to(dtype)
     assert isinstance(philox_engine, PhiloxEngine)
     out = torch.empty_like(by_cast)
-    philox_engine._add(out, x, 0, [], 1.0, 0, None, None, None)
+    philox_engine._add(out, x, Move(0, []))
     assert same_bits(out, by_cast)
 
 

@@ -10,7 +10,7 @@ and a pass over the weights draws while it adds. `choice.py` picks what draws on
 (Triton), or `reference.py` (numpy) where numba is missing.
 """
 
-from zo.noise.engines import DTYPES, Engine, KeyedTerms, PhiloxEngine
+from zo.noise.engines import DTYPES, Engine, KeyedTerms, Move, PhiloxEngine
 from zo.noise.keys import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey
 from zo.noise.registry import NOISES, engine
 from zo.noise.torch_generator import normal_
@@ -23,6 +23,7 @@ __all__ = [
     "SUBSPACE",
     "Engine",
     "KeyedTerms",
+    "Move",
     "NoiseKey",
     "PhiloxEngine",
     "engine",

@@ -18,7 +18,7 @@ from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import KeyedTerms, PhiloxEngine
+from zo.noise.engines import Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 CHUNK = 2048
@@ -475,35 +475,22 @@ class NumbaEngine(PhiloxEngine):
             each=w,
         )
 
-    def _add(
-        self,
-        out: Tensor,
-        theta: Tensor,
-        tensor: int,
-        terms: KeyedTerms,
-        keep: float,
-        start: int,
-        scale: Tensor | None,
-        rounding: NoiseKey | None,
-        rows: Tensor | None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-    ) -> None:
+    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
         to, of = flat_array(out), flat_array(theta)
-        h = None if scale is None else flat_array(scale)
-        both = [*pending, *terms]
-        keys = np.array([philox.counter(key, tensor) for _, key in both], U).reshape(-1, 5)
+        h = None if move.scale is None else flat_array(move.scale)
+        both = [*move.pending, *move.terms]
+        keys = np.array([philox.counter(key, move.tensor) for _, key in both], U).reshape(-1, 5)
         coefficients = np.array([c for c, _ in both], F)
-        bits = key_words(rounding, tensor)
-        more = len(pending), coefficients, keys, F(keep), bits, signs or None
-        if rows is None:
+        bits = key_words(move.rounding, move.tensor)
+        more = len(move.pending), coefficients, keys, F(move.keep), bits, move.signs or None
+        if move.rows is None:
 
             def span(a: int, b: int) -> None:
-                _add(to[a:b], of[a:b], None if h is None else h[a:b], start + a, *more)
+                _add(to[a:b], of[a:b], None if h is None else h[a:b], move.start + a, *more)
 
             in_parts(len(to), span)
             return
-        index, w = rows.numpy(), out.shape[1]
+        index, w = move.rows.numpy(), out.shape[1]
         in_parts(
             len(index),
             lambda a, b: _add_rows(to[a * w : b * w], of, h, index[a:b], w, *more),

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import KeyedTerms, PhiloxEngine
+from zo.noise.engines import Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 BLOCK = 512
@@ -212,20 +212,8 @@ class TritonEngine(PhiloxEngine):
     ) -> None:
         _launch(out, None, None, tensor, ((1.0, key),), 1.0, start, None, rows, signs=signs)
 
-    def _add(
-        self,
-        out: Tensor,
-        theta: Tensor,
-        tensor: int,
-        terms: KeyedTerms,
-        keep: float,
-        start: int,
-        scale: Tensor | None,
-        rounding: NoiseKey | None,
-        rows: Tensor | None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-    ) -> None:
+    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+        tensor, terms, keep, start, scale, rounding, rows, pending, signs = move
         both = (*pending, *terms)
         _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(pending), signs)
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,20 @@ KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of tensors that a Philox engine moves; float64 is drawn and added in separate steps."""
+
+
+class Move(NamedTuple):
+    """What one pass adds to a tensor; `PhiloxEngine.add_` explains each, and `keep` is 1 − decay."""
+
+    tensor: int
+    terms: KeyedTerms
+    keep: float = 1.0
+    start: int = 0
+    scale: Tensor | None = None
+    rounding: NoiseKey | None = None
+    rows: Tensor | None = None
+    pending: KeyedTerms = ()
+    signs: bool = False
 
 
 class Engine(ABC):
@@ -170,8 +184,8 @@ class PhiloxEngine(Engine):
         whole = out if out.is_contiguous() else out.contiguous()
         theta = theta.contiguous()
         scale = None if scale is None else scale.contiguous()
-        keep = 1.0 - decay
-        self._add(whole, theta, tensor, terms, keep, start, scale, rounding, rows, pending, signs)
+        move = Move(tensor, terms, 1.0 - decay, start, scale, rounding, rows, pending, signs)
+        self._add(whole, theta, move)
         return out if whole is out else out.copy_(whole)
 
     def round_(
@@ -201,7 +215,7 @@ class PhiloxEngine(Engine):
         if out.numel() == 0:
             return out
         whole = out if out.is_contiguous() else out.contiguous()
-        self._add(whole, total.contiguous(), tensor, [], 1.0, start, None, rounding, None)
+        self._add(whole, total.contiguous(), Move(tensor, [], start=start, rounding=rounding))
         return out if whole is out else out.copy_(whole)
 
     @abstractmethod
@@ -217,21 +231,8 @@ class PhiloxEngine(Engine):
         """`normal_`, or `rademacher_` if `signs`, of a tensor that is not empty."""
 
     @abstractmethod
-    def _add(
-        self,
-        out: Tensor,
-        theta: Tensor,
-        tensor: int,
-        terms: KeyedTerms,
-        keep: float,
-        start: int,
-        scale: Tensor | None,
-        rounding: NoiseKey | None,
-        rows: Tensor | None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-    ) -> None:
-        """`add_` of contiguous tensors that are not empty; `keep` is 1 − decay, and theta's dtype may not be out's."""
+    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+        """`add_` of contiguous tensors that are not empty; theta's dtype may not be out's."""
 
 
 def _sampler(device: str) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import KeyedTerms, PhiloxEngine
+from zo.noise.engines import Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 CHUNK = 2**18
@@ -32,29 +32,17 @@ class NumpyEngine(PhiloxEngine):
         for part, at, _ in _parts(out, start, rows):
             part.copy_(torch.from_numpy(philox.values(key, tensor, at, len(part), signs)))
 
-    def _add(
-        self,
-        out: Tensor,
-        theta: Tensor,
-        tensor: int,
-        terms: KeyedTerms,
-        keep: float,
-        start: int,
-        scale: Tensor | None,
-        rounding: NoiseKey | None,
-        rows: Tensor | None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-    ) -> None:
+    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+        tensor, terms, keep, start, scale, rounding, rows, pending, signs = move
         for part, at, of in _parts(out, start, rows):
             total = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())
-            for move, factor in ((pending, 1.0), (terms, keep)):
+            for sum_of, factor in ((pending, 1.0), (terms, keep)):
                 total = total * np.float32(factor)
-                for c, key in move:
+                for c, key in sum_of:
                     z = philox.values(key, tensor, at, len(part), signs)
                     total += np.float32(c) * (z if root is None else z / root)
-                if move is pending and pending:
+                if sum_of is pending and pending:
                     total = torch.from_numpy(total).to(out.dtype).float().numpy()
             if rounding is None:
                 part.copy_(torch.from_numpy(total))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Size, Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from zo.noise import Engine, KeyedTerms, NoiseKey, PhiloxEngine
+from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
 
 
 @dataclass(frozen=True)
@@ -177,32 +177,18 @@ class PhiloxPartsEngine(PhiloxEngine):
             self._engine._draw(whole, key, tensor, 0, None, signs)
             out.copy_(whole[part.place])
 
-    def _add(
-        self,
-        out: Tensor,
-        theta: Tensor,
-        tensor: int,
-        terms: KeyedTerms,
-        keep: float,
-        start: int,
-        scale: Tensor | None,
-        rounding: NoiseKey | None,
-        rows: Tensor | None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-    ) -> None:
-        add, part = self._engine._add, self._parts.get(tensor)
-        more = pending, signs
+    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+        add, part = self._engine._add, self._parts.get(move.tensor)
         if part is None:
-            add(out, theta, tensor, terms, keep, start, scale, rounding, rows, *more)
+            add(out, theta, move)
             return
         _check_shape(out, part)
         if part.begin is not None:
-            add(out, theta, tensor, terms, keep, part.begin, scale, rounding, None, *more)
+            add(out, theta, move._replace(start=part.begin, rows=None))
             return
         wholes = part.in_whole(out), part.in_whole(theta)
-        scales = None if scale is None else part.in_whole(scale)
-        add(*wholes, tensor, terms, keep, 0, scales, rounding, None, *more)
+        scale = None if move.scale is None else part.in_whole(move.scale)
+        add(*wholes, move._replace(start=0, scale=scale, rows=None))
         out.copy_(wholes[0][part.place])
 
 
