@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 
 from analysis.report.style import MUTED, RC, look
 from analysis.report.table import Cell, Table, markdown
+from benchmarks.compare.protocol import BUDGET
 from benchmarks.compare.protocol import Cell as Run
-from benchmarks.compare.results import BASE, BUDGET, SHARES
+from benchmarks.compare.results import BASE, SHARES
 from benchmarks.compare.runs import Found
 from zo.run.provenance import git_revision
 

@@ -36,8 +36,12 @@ FIRST_EXPONENT = {
 
 SEEDS = (0, 1, 2, 3, 4)
 
+BUDGET = 360
+"""Forward passes of training."""
+
 COMMON = (
-    *("model=reviews-tiny", "budget=forward_passes", "steps=360", "eval_every=90"),
+    *("model=reviews-tiny", "budget=forward_passes"),
+    *(f"steps={BUDGET}", f"eval_every={BUDGET // 4}"),
     *("patience=null", "threads=1", "precision.noise=philox", "tracking.mode=disabled"),
     "checkpoint.full_every=null",
 )

@@ -11,7 +11,16 @@ import pandas as pd
 from statsmodels.stats.power import TTestPower
 
 from analysis.stats.intervals import holm, paired_t, student_interval
-from benchmarks.compare.protocol import ENTRIES, Cell, Entry, Losses, chosen_for, rate_of, seeds_of
+from benchmarks.compare.protocol import (
+    BUDGET,
+    ENTRIES,
+    Cell,
+    Entry,
+    Losses,
+    chosen_for,
+    rate_of,
+    seeds_of,
+)
 from benchmarks.compare.runs import Found
 
 BASE = "mezo"
@@ -20,7 +29,6 @@ BASE = "mezo"
 SHARES = (0.25, 0.5, 1.0)
 """Of the budget, at which losses are shown."""
 
-BUDGET = 360
 NAN = math.nan
 
 
