@@ -13,9 +13,9 @@ from torch import Tensor
 
 import zo.noise.registry
 from tests.support.pairwise import pairwise
-from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
+from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
-from zo.weights.directions import Gaussian, LowRank, Preconditioned, Rademacher, fused
+from zo.weights.directions import Gaussian, LowRank, Masked, Preconditioned, Rademacher, fused
 from zo.weights.updates import add_
 
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
@@ -151,9 +151,10 @@ def test_any_part_is_that_part_of_the_whole(drawer, device):
 
 @pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize(
-    ("directions", "dtype", "scaled"), pairwise([0, 1, 3], DTYPES, [None, "own", "float32"])
+    ("directions", "dtype", "scaled", "limit"),
+    pairwise([0, 1, 3], DTYPES, [None, "own", "float32"], [None, 0.5]),
 )
-def test_engines_add_the_same_bits(other, device, directions, dtype, scaled):
+def test_engines_add_the_same_bits(other, device, directions, dtype, scaled, limit):
     theta = some((3001,), dtype)
     theta[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e-8])
     scale = None
@@ -161,20 +162,26 @@ def test_engines_add_the_same_bits(other, device, directions, dtype, scaled):
         scale = some((3001,), torch.float32, 1).square().add(0.01)
         scale = scale.to(dtype if scaled == "own" else torch.float32)
     terms = [(0.3 * (-1) ** j, key) for j, key in enumerate(KEYS[:directions])]
-    expected = NUMPY.add_(torch.empty_like(theta), theta, 5, terms, 0.25, 7, scale)
+    limit = None if limit is None else torch.tensor(limit, dtype=dtype)
+    given = 5, terms, 0.25, 7
+    expected = NUMPY.add_(torch.empty_like(theta), theta, *given, scale, limit=limit)
+    if limit is not None:
+        alone = NUMPY.add_(torch.empty_like(theta), theta, 5, [], 0.25)
+        every = NUMPY.add_(torch.empty_like(theta), theta, *given, scale)
+        assert same_bits(expected, torch.where(theta.abs() <= limit, every, alone))
     on = theta.to(device)
-    scale = None if scale is None else scale.to(device)
+    scale, limit = (None if t is None else t.to(device) for t in (scale, limit))
     if interpreted(other) and dtype == torch.bfloat16:
         # its cast to bfloat16 cuts off; a GPU's rounds, see the test of what is compiled
         from zo.noise.cuda import _launch
 
         total = torch.empty(3001)
-        _launch(total, on, scale, 5, tuple(terms), 0.75, 7, None, None)
+        _launch(total, on, Move(5, tuple(terms), 0.75, 7, scale, limit=limit))
         assert same_bits(total.bfloat16(), expected)
     else:
-        got = other.add_(torch.empty_like(on), on, 5, terms, 0.25, 7, scale)
+        got = other.add_(torch.empty_like(on), on, *given, scale, limit=limit)
         assert same_bits(got, expected)
-        assert same_bits(other.add_(on, on, 5, terms, 0.25, 7, scale), expected), "in place"
+        assert same_bits(other.add_(on, on, *given, scale, limit=limit), expected), "in place"
 
 
 def interpreted(drawer: PhiloxEngine) -> bool:
@@ -295,6 +302,7 @@ def test_what_is_fused_is_of_one_distribution_one_engine_and_one_h():
     assert found.terms == [(0.5, KEYS[0]), (0.25, KEYS[1])]
     assert fused([(1.0, Preconditioned(z[0], h)), (1.0, Preconditioned(z[1], h))], h[0]).h is h
     assert [fused([(1.0, part)], h[0]).signs for part in (z[0], sign)] == [False, True]
+    assert fused([(1.0, Masked(sign, h)), (1.0, Masked(sign, h))], h[0]).limits is h
     low_rank = LowRank(KEY, KEY._replace(stream=1), rank=1, engine=drawer)
     for terms in (
         [],
@@ -305,6 +313,7 @@ def test_what_is_fused_is_of_one_distribution_one_engine_and_one_h():
         [z[0], Preconditioned(z[1], h)],
         [Preconditioned(z[0], g), Preconditioned(z[1], h)],
         [Preconditioned(low_rank, h)],
+        [Masked(z[0], g), Masked(z[1], h)],
         [Bare(z[0])],
     ):
         assert fused([(1.0, part) for part in terms], h[0]) is None
@@ -365,7 +374,7 @@ from triton.compiler import ASTSource
 from zo.noise import cuda
 kinds = ("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"rows": None}), ("bf16", {"SIGNS": True})
 for dtype, extra in kinds:
-    types = dict.fromkeys(("out", "theta", "scale"), "*" + dtype) | {"rows": "*i64", "table": "*i64"}
+    types = dict.fromkeys(("out", "theta", "scale", "limit"), "*" + dtype) | {"rows": "*i64", "table": "*i64"}
     types |= dict.fromkeys(("count", "pending", "tensor", "start", "width", "parts"), "i32") | {"keep": "fp32"}
     fixed = {"AT_RANDOM": False, "SIGNS": False, "BLOCK": cuda.BLOCK, **extra}
     types |= dict.fromkeys(fixed, "constexpr")

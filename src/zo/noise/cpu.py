@@ -369,6 +369,15 @@ def _keep(total: Any, keep: Any, like: Any) -> None:
 
 
 @compiled
+def _undo_beyond(total: Any, theta: Any, keep: Any, limit: Any) -> None:
+    """Fills total with a share of theta where |theta| is not at most the limit."""
+    wide_for_float16(theta)
+    for k in range(min(len(total), len(theta))):
+        x = load(theta[k])
+        total[k] = total[k] if abs(x) <= limit else keep * x
+
+
+@compiled
 def _add(
     out: Any,
     theta: Any,
@@ -380,11 +389,12 @@ def _add(
     keep: Any,
     rounding: Any,
     signs: Any,
+    limit: Any,
 ) -> None:
     """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out.
 
     The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
-    twice in a row is drawn once.
+    twice in a row is drawn once. With a limit, values beyond it get no z.
     """
     drawn, sums, words = scratch(), scratch(), scratch_words()
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
@@ -394,6 +404,8 @@ def _add(
         if scale is None and signs is None and len(coefficients) == 1 and pending == 0:
             draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0])
             _read_moved(total, part, share, z, coefficients[0])
+            if limit is not None:
+                _undo_beyond(total, part, keep, limit)
             _write(out[i + low : i + high], total, low, at // 4, rounding)
             continue
         _read(total, part, share)
@@ -417,6 +429,8 @@ def _add(
                     total[k] += c * (z[k] / np.sqrt(load(h[k])))
         if pending == len(coefficients) > 0:
             _keep(total, keep, out)
+        if limit is not None:
+            _undo_beyond(total, part, keep, limit)
         _write(out[i + low : i + high], total, low, at // 4, rounding)
 
 
@@ -440,13 +454,14 @@ def _add_rows(
     keep: Any,
     rounding: Any,
     signs: Any,
+    limit: Any,
 ) -> None:
     """`_add` of rows of a matrix."""
     for j in range(len(rows)):
         at = rows[j] * width
         part, of = out[j * width : (j + 1) * width], theta[at : at + width]
         h = None if scale is None else scale[at : at + width]
-        _add(part, of, h, at, pending, coefficients, keys, keep, rounding, signs)
+        _add(part, of, h, at, pending, coefficients, keys, keep, rounding, signs, limit)
 
 
 class NumbaEngine(PhiloxEngine):
@@ -455,20 +470,13 @@ class NumbaEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "cpu"
 
-    def _draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> None:
-        flat, more = flat_array(out), (key_words(key, tensor), signs or None)
-        if rows is None:
-            in_parts(len(flat), lambda a, b: _draw(flat[a:b], start + a, *more))
+    def _draw(self, out: Tensor, move: Move) -> None:
+        ((_, key),), flat = move.terms, flat_array(out)
+        more = key_words(key, move.tensor), move.signs or None
+        if move.rows is None:
+            in_parts(len(flat), lambda a, b: _draw(flat[a:b], move.start + a, *more))
             return
-        index, w = rows.numpy(), out.shape[1]
+        index, w = move.rows.numpy(), out.shape[1]
         in_parts(
             len(index),
             lambda a, b: _draw_rows(flat[a * w : b * w], index[a:b], w, *more),
@@ -482,7 +490,8 @@ class NumbaEngine(PhiloxEngine):
         keys = np.array([philox.counter(key, move.tensor) for _, key in both], U).reshape(-1, 5)
         coefficients = np.array([c for c, _ in both], F)
         bits = key_words(move.rounding, move.tensor)
-        more = len(move.pending), coefficients, keys, F(move.keep), bits, move.signs or None
+        limit = None if move.limit is None else F(move.limit.item())
+        more = len(move.pending), coefficients, keys, F(move.keep), bits, move.signs or None, limit
         if move.rows is None:
 
             def span(a: int, b: int) -> None:

@@ -144,6 +144,7 @@ def _pass(
     width,
     parts,
     keep,
+    limit,
     AT_RANDOM: tl.constexpr,
     SIGNS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -154,7 +155,8 @@ def _pass(
     twice in a row is drawn once.
 
     Program n makes part n mod parts of row n // parts: positions at to at + width. Rows, if any, are those of all that
-    theta and scale hold; without, theta, scale and out are one row, which begins at position `start`.
+    theta and scale hold; without, theta, scale and out are one row, which begins at position `start`. With a limit,
+    values beyond it get no z.
     """
     row = tl.program_id(0) // parts
     at = tl.cast(start, tl.int64) if rows is None else tl.load(rows + row) * width
@@ -167,6 +169,7 @@ def _pass(
         total = _values(first, table, tensor, SIGNS, BLOCK)
     else:
         total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
+        before = total
         z = total
         if pending == 0:
             total = keep * total
@@ -183,6 +186,9 @@ def _pass(
             total = total + c * z
         if count == pending and pending > 0:
             total = keep * total.to(out.dtype.element_ty).to(tl.float32)
+        if limit is not None:
+            small = tl.abs(before) <= tl.load(limit).to(tl.float32)
+            total = tl.where(small, total, keep * before)
     to = out + row.to(tl.int64) * width + (position - at)
     if AT_RANDOM:
         w0, w1, w2, w3 = _words(counter, table + TERM * count, tensor)
@@ -201,61 +207,28 @@ class TritonEngine(PhiloxEngine):
     backend = "philox-cuda"
     kernels = "cuda"
 
-    def _draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> None:
-        _launch(out, None, None, tensor, ((1.0, key),), 1.0, start, None, rows, signs=signs)
+    def _draw(self, out: Tensor, move: Move) -> None:
+        _launch(out, None, move)
 
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        tensor, terms, keep, start, scale, rounding, rows, pending, signs = move
-        both = (*pending, *terms)
-        _launch(out, theta, scale, tensor, both, keep, start, rounding, rows, len(pending), signs)
+        _launch(out, theta, move)
 
 
-def _launch(
-    out: Tensor,
-    theta: Tensor | None,
-    scale: Tensor | None,
-    tensor: int,
-    terms: tuple[tuple[float, NoiseKey], ...],
-    keep: float,
-    start: int,
-    rounding: NoiseKey | None,
-    rows: Tensor | None,
-    pending: int = 0,
-    signs: bool = False,
-) -> None:
-    """Runs the kernel over all of `out`, on its device."""
-    width = out.numel() if rows is None else out.shape[1]
+def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
+    """Runs the kernel over all of `out`, on its device; without theta, it draws."""
+    width = out.numel() if move.rows is None else out.shape[1]
     # A row may begin within a block of four normals, or of 128 signs.
-    parts = triton.cdiv(width + (127 if signs else 3), 4 * BLOCK)
-    keys = terms if rounding is None else (*terms, (0.0, rounding))
+    parts = triton.cdiv(width + (127 if move.signs else 3), 4 * BLOCK)
+    terms = (*move.pending, *move.terms)
+    keys = terms if move.rounding is None else (*terms, (0.0, move.rounding))
     table = _table(keys, out.device)
-    philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), tensor)
+    philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), move.tensor)
+    numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts, move.keep
     with torch.cuda.device_of(out):
-        _pass[(parts * (1 if rows is None else len(rows)),)](
-            *(
-                out,
-                theta,
-                scale,
-                rows,
-                table,
-                len(terms),
-                pending,
-                tensor,
-                start,
-                width,
-                parts,
-                keep,
-            ),
-            AT_RANDOM=rounding is not None,
-            SIGNS=signs,
+        _pass[(parts * (1 if move.rows is None else len(move.rows)),)](
+            *(out, theta, move.scale, move.rows, table, *numbers, move.limit),
+            AT_RANDOM=move.rounding is not None,
+            SIGNS=move.signs,
             BLOCK=BLOCK,
             enable_fp_fusion=False,
         )

@@ -31,6 +31,7 @@ class Move(NamedTuple):
     rows: Tensor | None = None
     pending: KeyedTerms = ()
     signs: bool = False
+    limit: Tensor | None = None
 
 
 class Engine(ABC):
@@ -113,29 +114,22 @@ class PhiloxEngine(Engine):
         Raises:
             ValueError: If `out` is not contiguous float32, a position is not in [0, 2³⁴), or `rows` does not fit.
         """
-        return self._checked_draw(out, key, tensor, start, rows, signs=False)
+        return self._checked_draw(out, Move(tensor, ((1.0, key),), start=start, rows=rows))
 
     def rademacher_(
         self, out: Tensor, key: NoiseKey, tensor: int, start: int = 0, rows: Tensor | None = None
     ) -> Tensor:
         """As `Engine.rademacher_`, from a position on, or some rows; arguments and errors as of `normal_`."""
-        return self._checked_draw(out, key, tensor, start, rows, signs=True)
+        terms = ((1.0, key),)
+        return self._checked_draw(out, Move(tensor, terms, start=start, rows=rows, signs=True))
 
-    def _checked_draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> Tensor:
+    def _checked_draw(self, out: Tensor, move: Move) -> Tensor:
         _require(
             out.dtype == torch.float32 and out.is_contiguous(), "out: must be contiguous float32"
         )
-        _check_positions(out, start, rows)
+        _check_positions(out, move.start, move.rows)
         if out.numel():
-            self._draw(out, key, tensor, start, rows, signs)
+            self._draw(out, move)
         return out
 
     def add_(
@@ -151,6 +145,7 @@ class PhiloxEngine(Engine):
         rows: Tensor | None = None,
         pending: KeyedTerms = (),
         signs: bool = False,
+        limit: Tensor | None = None,
     ) -> Tensor:
         """Writes (1 − decay) θ + Σ c_j z_j into `out` in one pass.
 
@@ -167,25 +162,32 @@ class PhiloxEngine(Engine):
                 it is not checked that they are in [0, R).
             pending: (c_j, key of z_j) of a move that comes first: θ above is theta + Σ c_j z_j, rounded to nearest.
             signs: Whether all z_j are signs, +1 or −1, and not standard normals.
+            limit: h, one number on theta's device: the z_j move the values with |θ| ≤ h alone. Not with `pending`.
 
         Returns:
             `out`.
 
         Raises:
-            ValueError: If dtypes, shapes or positions do not fit, or θ is float32 and `rounding` is given.
+            ValueError: If dtypes, shapes or positions do not fit, θ is float32 and `rounding` is given, or `limit` and
+                `pending` are both given.
         """
         _require(theta.dtype in DTYPES, f"theta: cannot be {theta.dtype}")
         _require(out.dtype == theta.dtype, f"out: must be {theta.dtype}, as theta")
         _check_rounding(out, rounding)
         _check_positions(out, start, rows, theta)
         _require(scale is None or scale.shape == theta.shape, "scale: must have theta's shape")
+        _require(limit is None or not pending, "limit: cannot be given with pending")
         if out.numel() == 0:
             return out
         whole = out if out.is_contiguous() else out.contiguous()
         theta = theta.contiguous()
         scale = None if scale is None else scale.contiguous()
-        move = Move(tensor, terms, 1.0 - decay, start, scale, rounding, rows, pending, signs)
-        self._add(whole, theta, move)
+        keep = 1.0 - decay
+        self._add(
+            whole,
+            theta,
+            Move(tensor, terms, keep, start, scale, rounding, rows, pending, signs, limit),
+        )
         return out if whole is out else out.copy_(whole)
 
     def round_(
@@ -219,16 +221,8 @@ class PhiloxEngine(Engine):
         return out if whole is out else out.copy_(whole)
 
     @abstractmethod
-    def _draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> None:
-        """`normal_`, or `rademacher_` if `signs`, of a tensor that is not empty."""
+    def _draw(self, out: Tensor, move: Move) -> None:
+        """`normal_`, or `rademacher_` if its `signs`, by the one key of a move; `out` is not empty."""
 
     @abstractmethod
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:

@@ -20,22 +20,16 @@ class NumpyEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "reference"
 
-    def _draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> None:
-        for part, at, _ in _parts(out, start, rows):
-            part.copy_(torch.from_numpy(philox.values(key, tensor, at, len(part), signs)))
+    def _draw(self, out: Tensor, move: Move) -> None:
+        ((_, key),) = move.terms
+        for part, at, _ in _parts(out, move.start, move.rows):
+            drawn = philox.values(key, move.tensor, at, len(part), move.signs)
+            part.copy_(torch.from_numpy(drawn))
 
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        tensor, terms, keep, start, scale, rounding, rows, pending, signs = move
+        tensor, terms, keep, start, scale, rounding, rows, pending, signs, limit = move
         for part, at, of in _parts(out, start, rows):
-            total = theta.view(-1)[of].float().numpy()
+            total = before = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())
             for sum_of, factor in ((pending, 1.0), (terms, keep)):
                 total = total * np.float32(factor)
@@ -44,6 +38,9 @@ class NumpyEngine(PhiloxEngine):
                     total += np.float32(c) * (z if root is None else z / root)
                 if sum_of is pending and pending:
                     total = torch.from_numpy(total).to(out.dtype).float().numpy()
+            if limit is not None:
+                small = np.abs(before) <= float(limit)
+                total = np.where(small, total, np.float32(keep) * before)
             if rounding is None:
                 part.copy_(torch.from_numpy(total))
             else:

@@ -89,7 +89,7 @@ class AdamChange(ParameterUpdate):
         """Returns a pass under Philox noise, if what is pending is along the gradient's last direction."""
         move = fused([*self.gradient, *pending], at.p)
         last = self.gradient[-1][1]
-        if move is None or move.h is not None or len(pending) > 1:
+        if move is None or not move.plain or len(pending) > 1:
             return None
         if any(z != last for _, z in pending):
             return None

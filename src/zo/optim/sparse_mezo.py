@@ -5,7 +5,8 @@
     c_i = (L(θ + ε mask z_i) − L(θ − ε mask z_i)) / 2ε
     θ ← θ − η (1/n Σ_i c_i mask z_i + λ θ)        λ: `weight_decay`, not on biases and norms, of all weights
 
-Cost: 2n forward passes per step; state: h, one number per tensor. Passes over the weights: those of MeZO.
+Cost: 2n forward passes per step; state: h, one number per tensor. Passes over the weights: those of MeZO;
+under Philox noise each makes the mask on the way.
 
 Source: Liu et al. 2024, "Sparse MeZO: Less Parameters for Better Performance in Zeroth-Order LLM Fine-Tuning".
 
@@ -15,41 +16,18 @@ leave θ readable: `restore=streamed` or `snapshot`. Taken from displaced weight
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from zo.optim.base import Record
 from zo.optim.config_variants import SparseMeZOConfig
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Direction, Stored, Terms
+from zo.weights.directions import Masked, Stored, Terms, fused
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, combined
-
-BLOCK = 2**16
-"""Values that are masked at a time on a CPU: they stay in its cache."""
-
-
-@dataclass(frozen=True, eq=False)
-class Masked:
-    """z where |θ| is at most a threshold, else 0.
-
-    Attributes:
-        z: What is masked.
-        thresholds: One number, (), per tensor.
-    """
-
-    z: Direction
-    thresholds: Sequence[Tensor]
-
-    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Returns the masked part for tensor `i`, where `p` is θ."""
-        theta, z = p if rows is None else p[rows], self.z.sample(i, p, rows)
-        size = BLOCK if z.device.type == "cpu" else max(z.numel(), 1)
-        for part, of in zip(z.view(-1).split(size), theta.reshape(-1).split(size), strict=True):
-            part.mul_(of.abs().le_(self.thresholds[i]))  # 0 and 1 in θ's dtype
-        return z
+from zo.weights.updates import ParameterUpdate, UpdateTarget, add_, combined
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +45,12 @@ class MaskedUpdate(ParameterUpdate):
     def terms(self, i: int, p: Tensor) -> Terms:
         """Returns the term of tensor `i`."""
         return [(1.0, Stored({i: combined(self.of, i, self.theta[i])}))]
+
+    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
+        """Returns a pass under Philox noise, if it reads θ itself."""
+        if pending or at.p is not self.theta[at.i] or fused(self.of, at.p) is None:
+            return None
+        return partial(add_, at.p, at.p, at.i, self.of, at.decay, at.rounding)
 
 
 class SparseMeZO(MeZO):

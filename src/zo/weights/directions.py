@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from zo.noise import DTYPES, Engine, KeyedTerms, NoiseKey, PhiloxEngine, engine
 
 TORCH = engine("torch")
 """What draws where nothing else is said."""
+
+BLOCK = 2**16
+"""Values that are masked at a time on a CPU: they stay in its cache."""
 
 
 class Direction(Protocol):
@@ -104,6 +107,27 @@ class Preconditioned:
 
 
 @dataclass(frozen=True, eq=False)
+class Masked:
+    """z where |θ| is at most a limit, else 0.
+
+    Attributes:
+        z: What is masked.
+        limits: One number, (), per trainable tensor.
+    """
+
+    z: Direction
+    limits: Sequence[Tensor]
+
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Returns the masked part for tensor `i`, where `p` is θ."""
+        theta, z = p if rows is None else p[rows], self.z.sample(i, p, rows)
+        size = BLOCK if z.device.type == "cpu" else max(z.numel(), 1)
+        for part, of in zip(z.view(-1).split(size), theta.reshape(-1).split(size), strict=True):
+            part.mul_(of.abs().le_(self.limits[i]))  # 0 and 1 in θ's dtype
+        return z
+
+
+@dataclass(frozen=True, eq=False)
 class Stored:
     """A direction whose values are kept, such as a momentum.
 
@@ -185,38 +209,48 @@ class Fused(NamedTuple):
     Attributes:
         engine: The engine.
         terms: Coefficients and keys.
-        h: H of z / √H, one tensor per trainable one; None without.
         signs: Whether the z_j are `Rademacher`, not `Gaussian`.
+        h: H of z / √H, one tensor per trainable one; None without.
+        limits: Those of `Masked`; None without.
     """
 
     engine: PhiloxEngine
     terms: KeyedTerms
-    h: Sequence[Tensor] | None
     signs: bool
+    h: Sequence[Tensor] | None
+    limits: Sequence[Tensor] | None
 
-    def h_of(self, i: int) -> Tensor | None:
-        """Returns H of tensor `i`."""
-        return None if self.h is None else self.h[i]
+    @property
+    def plain(self) -> bool:
+        """Whether the z_j are neither scaled nor masked."""
+        return self.h is None and self.limits is None
+
+    def of_tensor(self, i: int) -> dict[str, Any]:
+        """Returns the arguments of `PhiloxEngine.add_` that say what the z_j of tensor `i` are."""
+        h, limits = (None if of is None else of[i] for of in (self.h, self.limits))
+        return {"signs": self.signs, "scale": h, "limit": limits}
 
 
 def fused(terms: Terms, p: Tensor) -> Fused | None:
     """Returns Σ c_j z_j of a tensor as one pass, if there is one.
 
-    There is one if all directions are Gaussian, or all Rademacher, or all one of these Preconditioned by one H, of one
-    Philox engine that can move `p`.
+    There is one if all directions are Gaussian, or all Rademacher, or all one of these Preconditioned by one H, or
+    Masked by the same limits, of one Philox engine that can move `p`.
     """
     keyed, kinds = [], set[tuple[Engine, type]]()
-    scales = dict[int, Sequence[Tensor] | None]()
+    changes = dict[tuple[int, int], tuple[Sequence[Tensor] | None, Sequence[Tensor] | None]]()
     for c, z in terms:
-        h, z = (z.h, z.z) if isinstance(z, Preconditioned) else (None, z)
+        h, limits = getattr(z, "h", None), getattr(z, "limits", None)
+        if isinstance(z, (Preconditioned, Masked)):
+            z = z.z
         if not isinstance(z, FullSize):
             return None
         keyed.append((c, z.key))
         kinds.add((z.engine, type(z)))
-        scales[id(h)] = h
-    if len(kinds) != 1 or len(scales) != 1:
+        changes[id(h), id(limits)] = h, limits
+    if len(kinds) != 1 or len(changes) != 1:
         return None
-    ((engine, kind),), (h,) = kinds, scales.values()
+    ((engine, kind),), (change,) = kinds, changes.values()
     if not isinstance(engine, PhiloxEngine) or p.dtype not in DTYPES:
         return None
-    return Fused(engine, keyed, h, signs=kind is Rademacher)
+    return Fused(engine, keyed, kind is Rademacher, *change)

@@ -7,6 +7,7 @@ those of the model in one piece, bit for bit.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Size, Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -90,18 +91,22 @@ def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
     return PartsEngine(engine, parts)
 
 
-class PartsEngine(Engine):
-    """Draws whole tensors and keeps this process's parts.
+class _OfParts:
+    """Draws this process's parts of sharded tensors.
 
     Args:
         engine: What draws.
         parts: Of the sharded tensors, by position.
     """
 
-    def __init__(self, engine: Engine, parts: Mapping[int, Part]):
+    def __init__(self, engine: Any, parts: Mapping[int, Part]):
         self.backend = engine.backend
         self._engine = engine
         self._parts = parts
+
+
+class PartsEngine(_OfParts, Engine):
+    """Draws whole tensors and keeps this process's parts."""
 
     def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
         """As `Engine.normal_`.
@@ -134,18 +139,8 @@ class PartsEngine(Engine):
         return out.copy_(draw(out.new_empty(part.whole), key, tensor)[part.place])
 
 
-class PhiloxPartsEngine(PhiloxEngine):
-    """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor.
-
-    Args:
-        engine: What draws.
-        parts: Of the sharded tensors, by position.
-    """
-
-    def __init__(self, engine: PhiloxEngine, parts: Mapping[int, Part]):
-        self.backend = engine.backend
-        self._engine = engine
-        self._parts = parts
+class PhiloxPartsEngine(_OfParts, PhiloxEngine):
+    """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor."""
 
     @property
     def kernels(self) -> str:  # type: ignore[override]
@@ -156,25 +151,17 @@ class PhiloxPartsEngine(PhiloxEngine):
         """
         raise ValueError("noise='philox': this method cannot move sharded tensors; torch can")
 
-    def _draw(
-        self,
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-        start: int,
-        rows: Tensor | None,
-        signs: bool,
-    ) -> None:
-        part = self._parts.get(tensor)
+    def _draw(self, out: Tensor, move: Move) -> None:
+        draw, part = self._engine._draw, self._parts.get(move.tensor)
         if part is None:
-            self._engine._draw(out, key, tensor, start, rows, signs)
+            draw(out, move)
             return
         _check_shape(out, part)
         if part.begin is not None:
-            self._engine._draw(out, key, tensor, part.begin, None, signs)
+            draw(out, move._replace(start=part.begin, rows=None))
         else:
             whole = out.new_empty(part.whole)
-            self._engine._draw(whole, key, tensor, 0, None, signs)
+            draw(whole, move._replace(start=0, rows=None))
             out.copy_(whole[part.place])
 
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:

@@ -107,7 +107,7 @@ class LinearUpdate(ParameterUpdate):
         first, then = fused(pending, at.p), fused(self.of, at.p)
         if first is None or then is None or first.engine is not then.engine:
             return None
-        if first.h is not None or then.h is not None or first.signs != then.signs:
+        if not (first.plain and then.plain) or first.signs != then.signs:
             return None
         add, p, of = then.engine.add_, at.p, first.terms
         signs = then.signs
@@ -148,8 +148,7 @@ def add_(
     """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
     if (one := fused(terms, theta)) is not None:
         key = None if rounding is None else rounding.key
-        h, signs = one.h_of(i), one.signs
-        one.engine.add_(out, theta, i, one.terms, decay, scale=h, rounding=key, signs=signs)
+        one.engine.add_(out, theta, i, one.terms, decay, rounding=key, **one.of_tensor(i))
         return
     if out.dtype in (torch.float32, torch.float64):
         total = out if out is theta else out.copy_(theta)
@@ -169,8 +168,7 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
     """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
     if (one := fused(terms, theta)) is not None:
         some = theta.new_empty(len(rows), theta.shape[1])
-        h, signs = one.h_of(i), one.signs
-        one.engine.add_(some, theta, i, one.terms, scale=h, rows=rows, signs=signs)
+        one.engine.add_(some, theta, i, one.terms, rows=rows, **one.of_tensor(i))
     else:
         total = at_least_float32(theta[rows])
         for c, z in terms:
