@@ -1,5 +1,6 @@
 """A path of one's own: the model's name, its revision, and whose learning rates it is offered."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import yaml
 
 from zo import config
 from zo.config import command_line, notes
+from zo.config.identity import run_id
 from zo.config.origin import CONFIG_DIR, name_of
 
 BASE = ["task=phrases", "steps=1"]
@@ -57,15 +59,39 @@ def test_learning_rates_of_another_model_are_said_once(name):
     assert notes(run("model=opt-1.3b", "model.path=/copies/opt-1.3b")) == []
 
 
-def test_another_dtype_than_that_of_the_weights_is_said(tmp_path):
+def test_a_model_of_ones_own_runs_in_the_dtype_that_it_is_stored_in(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}'
     )
     given = [f"model.path={tmp_path}", "lr=1e-6"]
-    (note,) = notes(run(*given))
-    assert note.startswith("precision.dtype=float32: the weights of ")
+    own = run(*given)
+    assert (own.precision.name, own.precision.dtype) == ("bf16", "bfloat16")
+    assert run_id(own) == run_id(run(*given, "precision=bf16"))
+    (note,) = notes(own)
+    assert note.startswith("precision=bf16, as the weights of ")
+    assert notes(run(*given, "precision.noise=philox", "precision.rounding=stochastic")) == []
+    (note,) = notes(run(*given, "precision=fp32"))
     assert note.endswith("are stored in bfloat16; precision.dtype=bfloat16 keeps that")
-    assert notes(run(*given, "precision=bf16")) == []
+    assert run().precision.dtype == run("model=opt-13b").precision.dtype == "float32"
+
+
+def test_a_run_has_its_id_before_the_hub_s_cache_has_its_model(monkeypatch, tmp_path):
+    stored = {"dtype": "float16", "architectures": ["RobertaForMaskedLM"], "vocab_size": 50265}
+    (tmp_path / "config.json").write_text(
+        json.dumps(stored | {"hidden_size": 1024, "num_hidden_layers": 24})
+    )
+    asked = []
+
+    def fetch(*where, revision):
+        asked.append((*where, revision))
+        return str(tmp_path / "config.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fetch)
+    monkeypatch.setattr("zo.tasks.hub.answers", lambda: True)
+    own = run("model.path=someone/never-loaded", "task.masked_prompt='{text}'")
+    assert asked == [("someone/never-loaded", "config.json", None)]
+    assert (own.model.kind, own.precision.name) == ("masked", "fp16")
+    assert own.model.lr_grid_of == "roberta-large"
 
 
 def test_a_pinned_revision_belongs_to_its_own_repository():

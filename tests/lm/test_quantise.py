@@ -11,7 +11,7 @@ from zo.lm.quantise import QuantisedLinear, count, dequantise, quantise, weight_
 from zo.lm.scoring import CandidateScorer
 from zo.weights.space import ParameterSpace
 
-BITS = ("int8", "int4")
+BITS = ("int8", "int4", "nf4")
 
 
 def quantised(bits, make=llama, dtype=torch.float32):
@@ -21,8 +21,10 @@ def quantised(bits, make=llama, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("make", [llama, opt, roberta])
-@pytest.mark.parametrize(("bits", "levels"), [("int8", 127), ("int4", 7.5)])
-def test_each_weight_is_within_half_a_step_of_what_it_was(bits, levels, make):
+@pytest.mark.parametrize(
+    ("bits", "levels", "gap"), [("int8", 127, 1), ("int4", 7.5, 1), ("nf4", 1, 0.304)]
+)
+def test_each_weight_is_within_half_a_step_of_what_it_was(bits, levels, gap, make):
     before, model = make(), quantised(bits, make)
     dense = dict(before.named_modules())
     found = {n: m for n, m in model.named_modules() if isinstance(m, QuantisedLinear)}
@@ -30,13 +32,13 @@ def test_each_weight_is_within_half_a_step_of_what_it_was(bits, levels, make):
     for name, layer in found.items():
         weight = dense[name].weight
         step = layer.scale.repeat_interleave(weight.shape[1] // layer.scale.shape[1], 1)
-        assert ((layer.dequantised() - weight).abs() <= 0.51 * step).all()
+        assert ((layer.dequantised() - weight).abs() <= 0.51 * gap * step).all()
         assert layer.scale.max() <= 1.01 * weight.abs().max() / levels
     assert not isinstance(model.get_output_embeddings(), QuantisedLinear)
     assert count(model) == count(before)
 
 
-@pytest.mark.parametrize(("bits", "share"), [("int8", 0.3), ("int4", 0.19)])
+@pytest.mark.parametrize(("bits", "share"), [("int8", 0.3), ("int4", 0.19), ("nf4", 0.16)])
 def test_the_sentence_tells_the_memory_with_and_without(bits, share):
     model = llama(hidden_size=64, intermediate_size=256)
     before = weight_bytes(model)

@@ -199,7 +199,7 @@ SETTINGS = {
     "no such objective": (["objective=generation"], r"objective=generation: must be another: .* for completion"),
     "threads": (["threads=0"], r"threads=0: must be"),
     "no such metric": (["objective=metric", "objective.metric=auc"], r"objective\.metric=auc: must be"),
-    "no such bits": (["model.quantization=int3"], r"model\.quantization=int3: must be int8, int4 or null"),
+    "no such bits": (["model.quantization=int3"], r"model\.quantization=int3: must be int8, int4, nf4 or null"),
     "no such split": (["task.validation_split=dev"], r"task\.validation_split=dev: Should be one of \['train'\]"),
     "directions": (["optimizer.directions=uniform"], r"optimizer\.directions=uniform: must be"),
     "epsilon": (["optimizer.eps=0"], r"optimizer\.eps=0\.0: must be greater than 0"),

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from zo.config.precision import AUTO, NAMES, PrecisionConfig
 from zo.lm.config import ModelConfig
-from zo.tasks import package_files
+from zo.tasks import hub, package_files
 from zo.tasks.config import TaskConfig
 
 DEFAULT = "reviews-tiny"
@@ -20,11 +21,12 @@ DEFAULT = "reviews-tiny"
 CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 
 
-def follow_path(model: ModelConfig, task: TaskConfig) -> None:
+def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig) -> None:
     """Drops what the files say of their own paths alone, if `path` is another one.
 
     The model is named after its path unless `model.name` was given, and `model.lr_grid_of` says whose learning rates
-    it is offered. Pinned revisions and install commands are those of the files' own paths.
+    it is offered. Pinned revisions and install commands are those of the files' own paths. `precision.dtype=auto`
+    becomes the dtype that a model of one's own is stored in, by its config.json, and float32 for every other one.
     """
     files = _files("model")
     same_grid = [name for name, file in files.items() if file.get("lr_grid") == model.lr_grid]
@@ -32,12 +34,16 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
     if origin and model.path != files[origin]["path"]:
         if model.name == origin:
             model.name = name_of(model.path)
-        if model.name != origin:
-            model.lr_grid_of = origin
-            _follow_content(model, files)
         if model.revision == files[origin].get("revision"):
             model.revision = None
         model.install = None
+        if model.name != origin:
+            model.lr_grid_of = origin
+            _follow_content(model, files)
+    if precision.dtype == AUTO:
+        stored = stored_dtype(model)
+        precision.dtype = stored if stored in NAMES else "float32"
+        precision.name = NAMES[precision.dtype]
     file = _files("task").get(task.name)
     if file and (task.path, task.data_files) != (file["path"], file.get("data_files")):
         task.install = None
@@ -47,7 +53,7 @@ def follow_path(model: ModelConfig, task: TaskConfig) -> None:
 
 def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> None:
     """Gives a model that no file describes the kind that its own config.json says, and rates of a model of its size."""
-    content = _content(model.path)
+    content = _content(model.path, model.revision)
     if content is None:
         return
     if model.kind == "decoder":
@@ -55,7 +61,7 @@ def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> Non
     if model.lr_grid_of != DEFAULT:
         return
     sizes = {
-        name: _size(file.get("architecture") or _content(file["path"]) or {})
+        name: _size(file.get("architecture") or _content(file["path"], file.get("revision")) or {})
         for name, file in files.items()
         if file.get("lr_grid")
     }
@@ -68,7 +74,8 @@ def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> Non
 
 def stored_dtype(model: ModelConfig) -> str | None:
     """Returns the dtype that the weights of a model that no file describes are stored in, by its config.json."""
-    content = _content(model.path) if model.lr_grid_of and model.weights == "pretrained" else None
+    own = model.lr_grid_of and model.weights == "pretrained"
+    content = _content(model.path, model.revision) if own else None
     found = (content or {}).get("dtype") or (content or {}).get("torch_dtype")
     return found if isinstance(found, str) else None
 
@@ -90,16 +97,16 @@ def _size(content: Mapping[str, Any]) -> int:
 
 
 @functools.cache
-def _content(path: str) -> dict[str, Any] | None:
-    """Returns a model's config.json: of a directory, or of the hub's cache on this machine; None elsewhere."""
-    try:
-        local = Path(package_files.resolve(path))
-        if not local.is_dir():
-            from huggingface_hub import try_to_load_from_cache
+def _content(path: str, revision: str | None) -> dict[str, Any] | None:
+    """Returns a model's config.json: of a directory, of the hub's cache on this machine, or of the hub; None elsewhere.
 
-            found = try_to_load_from_cache(path, "config.json")
-            local = Path(found).parent if isinstance(found, str) else local
-        content = json.loads((local / "config.json").read_text(encoding="utf-8"))
+    What it says is needed before a run has its id, which must not depend on what the cache happens to hold.
+    """
+    try:
+        file = Path(package_files.resolve(path), "config.json")
+        if not (package_files.is_path(path) or file.parent.exists()):
+            file = Path(hub.file(path, "config.json", revision))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # whoever loads the model says so
         return None
     return content if isinstance(content, dict) else None

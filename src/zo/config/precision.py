@@ -10,7 +10,10 @@ from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
-DTYPES = ("float32", "bfloat16", "float16")
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""dtype -> the YAML file's name."""
+
+AUTO = "auto"
 NOISES = ("torch", "philox")
 LOSS_DTYPES = ("model", "float32")
 
@@ -21,7 +24,8 @@ class PrecisionConfig:
 
     Attributes:
         name: The YAML file's name.
-        dtype: Of the weights and the forward pass: float32, bfloat16 or float16.
+        dtype: Of the weights and the forward pass: float32, bfloat16 or float16. A checked run has one of them, a file
+            may say `auto`, see `zo.config.origin.follow_path`.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.weights.restore`.
@@ -45,7 +49,7 @@ class PrecisionConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
         choices = {
-            "dtype": DTYPES,
+            "dtype": (*NAMES, AUTO),
             "loss": LOSS_DTYPES,
             "restore": RESTORE_POLICIES,
             "noise": NOISES,

@@ -198,7 +198,7 @@ def checked(run: RunConfig) -> RunConfig:
     Raises:
         ConfigError: Naming every key that is out of range or does not fit another one.
     """
-    follow_path(run.model, run.task)
+    follow_path(run.model, run.task, run.precision)
     _take_eps(run)
     problems = [*_unknown_problems(run), *_problems(run), *_budget_problems(run)]
     _count_in_steps(run)
@@ -287,6 +287,13 @@ def notes(run: RunConfig) -> list[str]:
         found.append(
             f"precision.dtype={held}: the weights of {run.model.name} are stored in {stored}; "
             f"precision.dtype={stored} keeps that"
+        )
+    elif (
+        stored in ("bfloat16", "float16") and run.steps > 0 and run.precision.rounding == "nearest"
+    ):
+        found.append(
+            f"precision={run.precision.name}, as the weights of {run.model.name} are stored: small updates are rounded"
+            " away; precision=fp32, or precision.noise=philox precision.rounding=stochastic, keeps them"
         )
     grid = run.model.lr_grid.get(run.optimizer.name, ())
     if run.model.lr_grid_of and run.lr in grid and not run.adapter.own_rates:
@@ -394,9 +401,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         right = f"is for classes, and the candidates of {run.task.name} are each example's own"
         yield Problem("optimizer", "linear_probe", right)
     if run.adapter.name == "scales" and run.model.quantization is None:
-        right = (
-            "must be int8 or int4 with adapter=scales, which trains the scales of quantised weights"
-        )
+        right = "must be int8, int4 or nf4 with adapter=scales, which trains the scales of quantised weights"
         yield Problem("model.quantization", None, right)
     if run.precision.restore in RESTORE_POLICIES:
         needs = run.optimizer.restore_needs()

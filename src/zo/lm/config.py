@@ -9,7 +9,7 @@ MISSING: Any = "???"
 
 KINDS = ("decoder", "masked", "encoder-decoder")
 WEIGHTS = ("pretrained", "random")
-QUANTIZATIONS = (None, "int8", "int4")
+QUANTIZATIONS = (None, "int8", "int4", "nf4")
 STAND_IN = "package:zo/assets/reviews-tiny"
 """Its tokenizer stands in for the one of a model with random weights."""
 
@@ -34,7 +34,7 @@ class ModelConfig:
         gguf_file: name of the GGUF file at a `path` that is a hub id or a directory.
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
-        quantization: ``int8`` or ``int4``: of the linear layers' weights, see `zo.lm.quantise`.
+        quantization: ``int8``, ``int4`` or ``nf4``: of the linear layers' weights, see `zo.lm.quantise`.
         lr_grid: optimizer name -> learning rates of its sweep.
         lr_grid_of: name of the model that `lr_grid` was made for, if `path` leads to another one.
         paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
@@ -67,7 +67,7 @@ class ModelConfig:
             if getattr(self, key) not in options:
                 found.append((key, f"must be {' or '.join(options)}"))
         if self.quantization not in QUANTIZATIONS:
-            right = "must be int8, int4 or null; bitsandbytes' nf4 is not offered: use int4"
+            right = "must be int8, int4, nf4 or null"
             found.append(("quantization", right))
         if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))

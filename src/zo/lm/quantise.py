@@ -1,9 +1,11 @@
 """Quantised weights: linear layers that hold integers and scales, quantised by the library torchao.
 
-    W[i, j] = scale[i, g(j)] · q[i, j]        q: int8, one scale per row; or int4, one scale per group of a row
+    int8         W[i, j] = scale[i] · q[i, j]                     one scale per row
+    int4, nf4    W[i, j] = scale[i, g(j)] · levels[q[i, j]]       one scale per group of a row
 
-A layer computes with W in the scales' dtype, made at every call. int4 stands two to a byte: torchao itself keeps it in
-eight bits on a CPU.
+The 16 levels of int4 are -8 to 7, those of nf4 quantiles of a normal distribution (Dettmers et al. 2023, QLoRA; the
+format of bitsandbytes). A layer computes with W in the scales' dtype, made at every call. Four bits stand two to a
+byte: torchao itself keeps int4 in eight bits on a CPU.
 """
 
 from __future__ import annotations
@@ -17,36 +19,40 @@ from torch import Tensor, nn
 from zo.lm.config import ModelError
 from zo.lm.quiet import quiet
 
-GROUP = 32
-"""Weights per scale of int4; a row whose length is no multiple of it has one scale."""
+GROUP = {"int4": 32, "nf4": 64}
+"""Weights per scale; a row whose length is no multiple of it has one scale."""
 
 
 class QuantisedLinear(nn.Linear):
     """A linear layer with integer weights.
 
     Attributes:
-        weight: q, int8, (out, in); or two int4, each with 8 added, columns j and j + in/2, in a byte, (out, in/2).
+        weight: q, int8, (out, in); or two of four bits, columns j and j + in/2, in a byte, (out, in/2).
         scale: Of the groups of each row.  # (out, groups)
+        levels: What the numbers 0 to 15 stand for; None for int8.  # (16,)
         bias: As of the layer before.
     """
 
-    def __init__(self, layer: nn.Linear, q: Tensor, scale: Tensor, four_bits: bool):
+    levels: Tensor | None
+
+    def __init__(self, layer: nn.Linear, q: Tensor, scale: Tensor, levels: Tensor | None = None):
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
-        if four_bits:
-            low, high = (q + 8).to(torch.uint8).chunk(2, dim=1)
-            q = (low | high << 4).view(torch.int8)
+        if levels is not None:
+            low, high = q.to(torch.uint8).chunk(2, dim=1)
+            q, levels = (low | high << 4).view(torch.int8), levels.to(layer.weight)
         self.weight = nn.Parameter(q.contiguous(), requires_grad=False)
         self.scale = nn.Parameter(scale.to(layer.weight.dtype).contiguous(), requires_grad=False)
+        self.register_buffer("levels", levels, persistent=False)
         self.bias = layer.bias
 
     def dequantised(self) -> Tensor:
         """Returns W in the scales' dtype.  # (out, in)."""
-        if self.weight.shape[1] == self.in_features:
+        if self.levels is None:
             q = self.weight.to(self.scale.dtype)
         else:
             packed = self.weight.view(torch.uint8)
-            halves = torch.stack([packed & 15, packed >> 4], 1)  # (out, 2, in/2)
-            q = halves.flatten(1).to(self.scale.dtype).sub_(8)
+            halves = torch.stack([packed & 15, packed >> 4], 1).int()  # (out, 2, in/2)
+            q = self.levels.index_select(0, halves.flatten()).view(self.out_features, -1)
         groups, scale = q.unflatten(1, (self.scale.shape[1], -1)), self.scale[..., None]
         product = groups * scale if torch.is_grad_enabled() else groups.mul_(scale)
         return product.flatten(1)
@@ -65,7 +71,7 @@ def quantise(model: Any, bits: str) -> str:
 
     Args:
         model: As transformers returns it.
-        bits: `int8` or `int4`.
+        bits: `int8`, `int4` or `nf4`.
 
     Raises:
         ModelError: If torchao is missing, or no layer can be quantised.
@@ -95,7 +101,14 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
             from torchao import quantization as torchao
     except ImportError:
         raise ModelError("model.quantization: needs `pip install torchao`") from None
-    group = GROUP if layer.in_features % GROUP == 0 else layer.in_features
+    weight = layer.weight.detach()
+    group = GROUP.get(bits, layer.in_features)
+    group = group if layer.in_features % group == 0 else layer.in_features
+    if bits == "nf4":
+        nf4 = torchao.to_nf4(weight, group, 1)
+        codes = torch.stack([nf4.quantized_data >> 4, nf4.quantized_data & 15], 1).view_as(weight)
+        scale = weight.unflatten(1, (-1, group)).abs().amax(2)
+        return QuantisedLinear(layer, codes, scale, nf4.nf4)
     how: Any = torchao.Int8WeightOnlyConfig()
     if bits == "int4":
         how = torchao.IntxWeightOnlyConfig(
@@ -103,11 +116,13 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
             granularity=torchao.PerGroup(group),
         )
     copy = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
-    copy.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
+    copy.weight = nn.Parameter(weight, requires_grad=False)
     holder = nn.Sequential(copy)
     torchao.quantize_(holder, how)
-    weight: Any = holder[0].weight
-    return QuantisedLinear(layer, weight.qdata, weight.scale, bits == "int4")
+    found: Any = holder[0].weight
+    if bits == "int8":
+        return QuantisedLinear(layer, found.qdata, found.scale)
+    return QuantisedLinear(layer, found.qdata + 8, found.scale, torch.arange(-8, 8))
 
 
 def dequantise(model: nn.Module) -> None:

@@ -59,6 +59,22 @@ def answers() -> bool:
     return bool(found)
 
 
+def file(repository: str, name: str, revision: str | None = None) -> str:
+    """Returns where a model's file is on this machine; fetches it from the hub if the cache does not have it.
+
+    Raises:
+        OSError: If neither has it.
+        ValueError: If no repository can have that name.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    found = try_to_load_from_cache(repository, name, revision=revision)
+    if isinstance(found, str):
+        return found
+    with patient():
+        return hf_hub_download(repository, name, revision=revision)
+
+
 def first_line(error: Exception) -> str:
     """Returns an exception's first line, without its full stop."""
     lines = str(error).strip().splitlines()
