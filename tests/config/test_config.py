@@ -193,6 +193,13 @@ def test_quickstart_is_two_methods_on_one_grid_and_one_zero_shot_run():
                 "must be nearest with restore=factors, which adds updates up in float32"
             ],
         ),
+        (
+            ["optimizer=mezo", "precision.restore=factors"],
+            [
+                "precision.restore=factors: factors needs a method whose directions are all of low rank,"
+                " such as lozo"
+            ],
+        ),
         (["model.lr_grid.bszo=[abc]"], ["model.lr_grid.bszo=['abc']: " + RATES]),
         (["model.lr_grid.bszo=3"], ["model.lr_grid.bszo=3: " + RATES]),
         (["model.lr_grid.bszo=[1e-3,-1]"], ["model.lr_grid.bszo=[0.001, -1]: " + RATES]),

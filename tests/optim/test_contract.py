@@ -23,6 +23,7 @@ from tests.support.quadratic import (
     Quadratic,
     same,
     start,
+    steps,
 )
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.optim import OPTIMIZERS
@@ -52,12 +53,6 @@ def tensors_in(state) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else []
 
 
-def steps(opt, loss: Quadratic, count: int) -> list[Tensor]:
-    for _ in range(count):
-        opt.step(loss)
-    return loss.weights()
-
-
 def assert_back(loss: Quadratic, was: list[Tensor], moves: int, restore: str, eps: float) -> None:
     """Each weight within half a unit in the last place per move; bit for bit under snapshot."""
     now = loss.params.tensors
@@ -68,37 +63,59 @@ def assert_back(loss: Quadratic, was: list[Tensor], moves: int, restore: str, ep
         assert drift.le(moves * UNIT_ROUNDOFF[p.dtype] * reach * 1.1).all()
 
 
-@pytest.mark.parametrize(("name", "restore", "noise"), rotated(TRAINING, POLICIES, NOISES))
-def test_loss_falls_on_a_quadratic(name, restore, noise):
-    loss = Quadratic(restore=restore, noise=noise)
-    opt = start(name, loss)
-    first = loss.value()
-    reported = [opt.step(loss).loss for _ in range(400)]
-    assert loss.value() < 0.1 * first
-    assert reported[0] == pytest.approx(first, rel=0.01)
-    assert np.mean(reported[-50:]) < 0.15 * first
-    before = loss.value()
-    assert opt.step(loss).loss == pytest.approx(before, rel=0.01, abs=1e-3 * first)
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_loss_falls_with_half_precision_weights(name):
-    dtype = DTYPES[1 + TRAINING.index(name) % 2]
-    loss = Quadratic(dtype, "snapshot", noise="philox")
-    opt = start(name, loss, **({} if name in FIRST_ORDER else {"eps": 1e-2}))
-    first = loss.value()
-    steps(opt, loss, 200)
+@pytest.mark.parametrize(
+    ("name", "restore", "noise", "dtype"), rotated(TRAINING, POLICIES, NOISES, DTYPES)
+)
+def test_loss_falls_on_a_quadratic(name, restore, noise, dtype):
+    coarse = {"eps": 1e-2} if dtype != torch.float32 and name not in FIRST_ORDER else {}
+    loss = Quadratic(dtype, "snapshot" if coarse else restore, noise=noise)
+    opt, first = start(name, loss, **coarse), loss.value()
+    reported = [opt.step(loss).loss for _ in range(200)]
     assert loss.value() < 0.5 * first
+    assert reported[0] == pytest.approx(first, rel=0.05)
+    assert np.mean(reported[-20:]) < 0.6 * first
     assert all(t.dtype == dtype for t in loss.params.tensors)
 
 
-@pytest.mark.parametrize(("name", "restore", "dtype"), pairwise(TRAINING, POLICIES, DTYPES))
-def test_theta_is_back_after_probing(name, restore, dtype):
-    loss = Quadratic(dtype, restore)
-    was = loss.weights()
-    opt = start(name, loss, lr=0.0)
-    steps(opt, loss, 8)
-    assert_back(loss, was, 8 * 2 * opt.forwards_per_step, restore, eps=1e-3)
+# Forward passes of a step, and its passes over the weights under (subtract, merged).
+PASSES = [
+    ("mezo", {}, 2, (4, 3)),
+    ("mezo", {"two_sided": False}, 2, (3, 2)),
+    ("mezo", {"n": 3}, 6, (8, 7)),
+    ("mezo", {"n": 3, "two_sided": False}, 4, (5, 4)),
+    ("mezo_adam", {}, 2, (4, 3)),
+    ("mezo_adam", {"n": 2, "two_sided": False}, 3, (4, 3)),
+    ("hizoo", {}, 3, (4, 3)),
+    ("lozo", {}, 2, (4, 3)),
+    ("adam", {}, 1, (0, 0)),
+    ("bszo", {}, 3, (5, 3)),
+    ("bszo", {"k": 1}, 2, (3, 2)),
+    ("bszo", {"k": 4, "m": 9}, 5, (9, 5)),
+    ("bszo", {"two_sided": True}, 4, (7, 5)),
+    ("bszo", {"adaptive_sampling": False}, 4, (7, 4)),
+    ("bszo_b", {}, 4, (7, 4)),
+    ("bszo_b", {"k": 4, "m": 9}, 10, (19, 10)),
+    ("bszo_b", {"two_sided": True}, 6, (10, 7)),
+    ("bszo_b", {"k": 2, "m": 2}, 3, (5, 3)),
+    ("fzoo", {}, 9, (17, 9)),
+    ("zo_conservative", {}, 5, (7, 6)),
+    ("zo_muon", {}, 5, (6, 5)),
+    *[(name, {}, 2, (4, 3)) for name in ("zo_sign", "zo_momentum", "adamezo", "conmezo")],
+    *[(name, {}, 2, (4, 3)) for name in ("lozo_m", "subzero", "tezo")],
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "forwards", "passes"), PASSES, ids=str)
+def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, passes):
+    found = []
+    for restore in ("subtract", "merged"):
+        loss = Quadratic(restore=restore)
+        opt = start(name, loss, **settings)
+        opt.step(loss)
+        before = loss.params.passes
+        assert opt.step(loss).forwards == opt.forwards_per_step == loss.calls / 2 == forwards
+        found.append(loss.params.passes - before)
+    assert tuple(found) == passes
 
 
 @pytest.mark.parametrize(
@@ -167,40 +184,6 @@ def test_a_step_reports_plain_numbers_passes_and_bytes(name):
     assert opt.state_bytes() == sum(t.numel() * t.element_size() for t in tensors)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "forwards"),
-    [
-        ("mezo", {}, 2),
-        ("mezo", {"two_sided": False}, 2),
-        ("mezo", {"n": 3}, 6),
-        ("mezo", {"n": 3, "two_sided": False}, 4),
-        ("mezo_adam", {}, 2),
-        ("mezo_adam", {"n": 2, "two_sided": False}, 3),
-        ("hizoo", {}, 3),
-        ("lozo", {}, 2),
-        ("adam", {}, 1),
-        ("sgd", {}, 1),
-        ("bszo", {}, 3),
-        ("bszo", {"k": 4, "m": 9}, 5),
-        ("bszo", {"two_sided": True}, 4),
-        ("bszo", {"adaptive_sampling": False}, 4),
-        ("bszo_b", {}, 4),
-        ("bszo_b", {"k": 4, "m": 9}, 10),
-        ("bszo_b", {"two_sided": True}, 6),
-        ("bszo_b", {"k": 2, "m": 2}, 3),
-        ("fzoo", {}, 9),
-        ("zo_conservative", {}, 5),
-        ("zo_muon", {}, 5),
-        *[(name, {}, 2) for name in ("zo_sign", "zo_momentum", "adamezo")],
-        *[(name, {}, 2) for name in ("lozo_m", "subzero", "tezo", "conmezo")],
-    ],
-)
-def test_forward_passes_are_the_papers(name, settings, forwards):
-    loss = Quadratic()
-    opt = start(name, loss, **settings)
-    assert opt.step(loss).forwards == opt.forwards_per_step == loss.calls == forwards
-
-
 @pytest.mark.parametrize(("name", "noise"), rotated(TRAINING, NOISES))
 def test_the_seed_alone_decides_the_trajectory(name, noise):
     """Global random state is neither read nor written."""
@@ -225,7 +208,7 @@ def test_the_seed_alone_decides_the_trajectory(name, noise):
     assert same(run(seed=2), first) == (name in FIRST_ORDER)  # which draw nothing
 
 
-@pytest.mark.parametrize(("name", "noise"), pairwise(ZEROTH_ORDER, NOISES))
+@pytest.mark.parametrize(("name", "noise"), rotated(ZEROTH_ORDER, NOISES))
 def test_directions_are_the_engines_new_each_step_and_fixed_within_it(name, noise):
     """Three steps, four directions each, two tensors: all different, and the same when asked again."""
     loss = Quadratic(noise=noise)
@@ -244,32 +227,6 @@ def test_directions_are_the_engines_new_each_step_and_fixed_within_it(name, nois
                 seen.add(tuple(z.flatten()[:12].tolist()))
         opt.step(loss)
     assert len(seen) == 3 * 4 * 2
-
-
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_the_bits_that_round_an_update_are_new_each_step(name):
-    loss = Quadratic(torch.bfloat16, rounding="stochastic", noise="philox")
-    opt, keys = start(name, loss, seed=7), []
-    policy, update = loss.params.policy, loss.params.policy.update
-    policy.update = lambda *args: (keys.append(args[2]), update(*args))
-    steps(opt, loss, 3)
-    assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_state_round_trip_continues_bit_equal(name):
-    whole_loss, first_loss, second_loss = Quadratic(), Quadratic(), Quadratic()
-    whole_opt, first, second = (start(name, x) for x in (whole_loss, first_loss, second_loss))
-    whole = steps(whole_opt, whole_loss, 12)
-    halfway = steps(first, first_loss, 5)
-    state = first.state_dict()
-    steps(first, first_loss, 3)  # a state is a copy: what follows does not reach it
-    for p, q in zip(second_loss.params.tensors, halfway, strict=True):
-        p.copy_(q)
-    second.load_state_dict(state)
-    assert second.step_index == 5
-    assert same(steps(second, second_loss, 7), whole)
-    assert same(second.state_dict(), whole_opt.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -291,20 +248,36 @@ def test_losses_replay_the_run_bit_for_bit_without_a_forward_pass(name, restore,
     assert replayed.step(again) == opt.step(loss)  # and goes on as the run itself
 
 
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_a_replay_makes_no_pass_that_leaves_no_trace(name):
-    passes = {}
+def test_a_replay_makes_no_pass_that_leaves_no_trace():
+    passes = []
     for restore in POLICIES:
         loss = Quadratic(restore=restore)
-        opt = start(name, loss)
-        losses = opt.step(loss).losses
-        before = loss.params.passes
+        opt = start("bszo", loss)
+        losses, before = opt.step(loss).losses, loss.params.passes
         opt.replay(losses)
-        passes[restore] = loss.params.passes - before
-    assert passes["snapshot"] == 1 < passes["merged"] < passes["subtract"]
+        passes.append(loss.params.passes - before)
+    assert passes == [5, 3, 1]
 
 
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize("name", ["mezo", "hizoo"])  # both ways to update
+def test_the_bits_that_round_an_update_are_new_each_step(name):
+    loss = Quadratic(torch.bfloat16, rounding="stochastic", noise="philox")
+    opt, keys = start(name, loss, seed=7), []
+    policy, update = loss.params.policy, loss.params.policy.update
+    policy.update = lambda *args: (keys.append(args[2]), update(*args))
+    steps(opt, loss, 3)
+    assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
+
+
+def test_negligible_coefficients_make_no_pass_over_the_weights():
+    """Slopes of 1e-12 move nothing that float32 can tell."""
+    loss = Quadratic()
+    opt, answers = start("bszo", loss, k=1), iter([1.0, 1.0 + 2**-50])
+    assert 0 < abs(opt.step(lambda: next(answers)).record[0]) < 1e-10
+    assert loss.params.passes == 2, "to the probe and back"
+
+
+@pytest.mark.parametrize("name", ["mezo", "bszo", "fzoo"])  # slopes, and coefficients of their own
 def test_a_replay_with_losses_of_another_method_is_refused(name):
     loss = Quadratic()
     opt = start(name, loss)
@@ -313,50 +286,6 @@ def test_a_replay_with_losses_of_another_method_is_refused(name):
         with pytest.raises(ValueError, match=f"for a step of {opt.forwards_per_step}"):
             opt.replay([0.5] * (opt.forwards_per_step + more))
     assert opt.step_index == 0
-    assert same(loss.weights(), was)
-
-
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_apply_repeats_the_step_at_the_step_index(name):
-    """The same record at another step moves along other directions."""
-    loss = Quadratic(restore="snapshot")
-    opt = start(name, loss)
-    was, state = loss.weights(), opt.state_dict()
-    record = opt.step(loss).record
-    moved = loss.weights()
-
-    def applied_at(step: int) -> list[Tensor]:
-        for p, q in zip(loss.params.tensors, was, strict=True):
-            p.copy_(q)
-        opt.load_state_dict({**state, "step_index": step})
-        opt.apply(record)
-        assert opt.step_index == step
-        return loss.weights()
-
-    assert same(applied_at(0), moved)
-    assert not same(applied_at(1), moved)
-
-
-@pytest.mark.parametrize(
-    ("name", "copies"), [("mezo", 0), ("lozo", 0), ("hizoo", 1), ("mezo_adam", 2)]
-)
-def test_state_is_as_many_copies_of_theta_as_the_method_says(name, copies):
-    """In the parameters' dtype or in float32, whichever was asked for."""
-    loss = Quadratic(torch.bfloat16)
-    for dtype, size in (("param", 2), ("float32", 4)):
-        settings = {"state_dtype": dtype} if copies else {}
-        assert start(name, loss, **settings).state_bytes() == copies * size * loss.params.numel
-
-
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_estimating_changes_neither_state_nor_theta(name):
-    loss = Quadratic(restore="snapshot")
-    opt = start(name, loss)
-    was = steps(opt, loss, 3)
-    state = opt.state_dict()
-    opt.estimate(loss)
-    opt.estimate(loss)
-    assert same(opt.state_dict(), state)
     assert same(loss.weights(), was)
 
 
@@ -388,23 +317,6 @@ def test_a_gradient_that_is_not_finite_is_a_collapse(name, bad):
     assert opt.step_index == 1
 
 
-def test_a_method_that_does_not_train_makes_no_step():
-    for name in (n for n, m in OPTIMIZERS.items() if not m.config.trains):
-        loss = Quadratic()
-        opt = start(name, loss)
-        assert opt.forwards_per_step == 0
-        with pytest.raises(RuntimeError, match="no step"):
-            opt.step(loss)
-        assert loss.calls == 0
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_configuration_says_its_name_and_finds_its_defaults_right(name):
-    config = OPTIMIZERS[name].config()
-    assert config.name == name
-    assert list(config.problems()) == []
-
-
 def problems(name: str, **settings) -> list[str]:
     return [key for key, _ in OPTIMIZERS[name].config(**settings).problems()]
 
@@ -426,3 +338,45 @@ def test_configurations_find_values_out_of_range():
     assert bszo(eps=-1.0, noise_ema=0.0, noise_floor=1.5) == ["eps", "noise_ema", "noise_floor"]
     assert bszo(prior_std=0.0, noise_std=-1.0) == ["prior_std", "noise_std"]
     assert bszo(noise_update="never") == ["noise_update"]
+
+
+MERGED = [
+    ("torch", "nearest"),
+    ("torch", "compensated"),
+    ("philox", "nearest"),
+    ("philox", "compensated"),
+    ("philox", "stochastic"),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "rounded"), rotated(ZEROTH_ORDER, DTYPES, MERGED))
+def test_a_run_under_merged_is_that_of_subtract_bit_for_bit(name, dtype, rounded):
+    """Losses, records, θ and state of ten steps: the moves and their roundings are the same ones."""
+    runs = []
+    noise, rounding = rounded
+    decay = {} if name.startswith("bszo") else {"weight_decay": 0.1}
+    for restore in ("subtract", "merged"):
+        loss = Quadratic(dtype, restore, "nearest" if dtype == torch.float32 else rounding, noise)
+        opt = start(name, loss, **decay)
+        made = [opt.step(loss) for _ in range(10)]
+        runs.append([made, loss.weights(), opt.state_dict()])
+    assert same(*runs)
+
+
+@pytest.mark.parametrize("name", ["mezo", "hizoo"])
+@pytest.mark.parametrize("place", ["estimate", "advance"])
+def test_theta_is_back_when_a_step_under_merged_breaks_off(name, place, monkeypatch):
+    loss = Quadratic(restore="merged")
+    opt = start(name, loss)
+    was, made = steps(opt, loss, 1), opt.estimate
+
+    def interrupted(given):
+        if place == "estimate":
+            made(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opt, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opt.step(loss)
+    for p, q in zip(loss.params.tensors, was, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)

@@ -1,226 +1,206 @@
-"""Plain renderings of the methods, from their algorithm boxes: a line there, a line here.
+"""Plain renderings of the methods, from their papers' algorithm boxes: a line there, a line here.
 
-They act on a list of tensors in place, in the paper's sequence of displacements, sharing nothing
-with the suite: no parameter space, no posterior class, no random streams. The noise comes from
-`draw(direction, tensor, shape)`, so that the same numbers can drive a trajectory of the suite and one
-of these.
-
-Sources: BSZO, Algorithms 1 and 2 with the posterior of section "Posterior Update In Subspace";
-MeZO, Algorithms 1 and 2 of Malladi et al. 2023; Adam, Algorithm 1 of Kingma and Ba 2015; HiZOO,
-Algorithm 1 of Zhao et al. 2025, in the order of its code; LOZO, Algorithm 1 of Chen et al. 2025.
+They share nothing with the suite but the noise and the settings: no parameter space, no posterior class. `Twin.z(i)` is
+direction i of the optimizer's current step, `Twin.normal` any other draw. Each function returns one step: () -> the
+record that the suite's step should have.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Draw = Callable[[int, int, torch.Size], Tensor]
-Loss = Callable[[], float]
+from zo.noise import PERTURBATION, SUBSPACE, NoiseKey, normal_
+from zo.noise.torch_generator import rademacher_
+
+Step = Callable[[], tuple[float, ...]]
+Part = tuple[float, list[Tensor]]
+"""A coefficient and a direction."""
 
 TINY = 1e-10  # coefficients at or below this neither displace nor update
 JITTER = 1e-10  # added to the diagonal of the covariance after each observation
 
 
-def displace(theta: Sequence[Tensor], draw: Draw, direction: int, scale: float) -> None:
-    """θ ← θ + scale · z, the arithmetic in float32 and each tensor rounded once."""
-    for j, p in enumerate(theta):
-        z = draw(direction, j, p.shape)
-        p.copy_(p.float().add(z, alpha=scale))
+class Twin:
+    """θ of the rendering with its loss, and the suite's optimizer, for noise, step and settings alone.
+
+    Args:
+        opt: The suite's optimizer.
+        theta: θ, moved in place.
+        loss: L(θ).
+        gradient: Returns ∇L(θ), tensor by tensor.
+        exact: Whether θ is put back after a probe; else it comes back by subtraction.
+    """
+
+    def __init__(self, opt: Any, theta: list[Tensor], loss: Any, gradient: Any, exact: bool):
+        self.opt, self.theta, self.loss, self.gradient_at = opt, theta, loss, gradient
+        self.exact, self.lr, self.s = exact, opt.rates[0].lr, asdict(opt.config)
+        self.eps, self.n = self.s.get("eps", 0.0), self.s.get("n", 1)
+        self.two_sided = self.s.get("two_sided", True)
+
+    def normal(self, stream: int, step: int, i: int, j: int, shape: Any) -> Tensor:
+        return normal_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
+
+    def z(self, i: int) -> list[Tensor]:
+        step = self.opt.step_index
+        return [self.normal(PERTURBATION, step, i, j, p.shape) for j, p in enumerate(self.theta)]
+
+    def gaussians(self) -> list[list[Tensor]]:
+        return [self.z(i) for i in range(self.n)]
+
+    def zeros(self) -> list[Tensor]:
+        return [torch.zeros(p.shape) for p in self.theta]
+
+    def move(self, scale: float, *parts: Part) -> None:
+        """θ ← θ + scale · c z, part by part; the arithmetic in float32 and each tensor rounded once per part."""
+        for c, z in parts:
+            for p, z_p in zip(self.theta, z, strict=True):
+                p.copy_(p.float().add(z_p, alpha=scale * c))
+
+    def decay(self) -> None:
+        """θ ← θ − η λ θ where decay applies."""
+        factor = self.lr * self.s.get("weight_decay", 0.0)
+        for p, does in zip(self.theta, self.opt.params.decays, strict=True):
+            if does and factor:
+                p.copy_(p.float() - factor * p.float())
+
+    def at(self, scales: tuple[float, ...], *parts: Part) -> list[float]:
+        """L(θ + scale Σ c z) of each scale, on one way out and back."""
+        was, here, found = [p.clone() for p in self.theta], 0.0, []
+        for scale in (*scales, 0.0):
+            if self.exact:
+                for p, q in zip(self.theta, was, strict=True):
+                    p.copy_(q)
+                here = 0.0
+            if scale != here:
+                self.move(scale - here, *parts)
+            here = scale
+            if len(found) < len(scales):
+                found.append(self.loss())
+        return found
+
+    def slope(self, here: float, *parts: Part) -> float:
+        """The difference quotient, one-sided from the loss at θ or two-sided."""
+        if self.two_sided:
+            plus, minus = self.at((self.eps, -self.eps), *parts)
+            return (plus - minus) / (2 * self.eps)
+        (plus,) = self.at((self.eps,), *parts)
+        return (plus - here) / self.eps
+
+    def slopes(self, directions: list[list[Tensor]]) -> list[float]:
+        here = math.nan if self.two_sided else self.loss()
+        return [self.slope(here, (1.0, z)) for z in directions]
+
+    def mean(self, directions: list[list[Tensor]], slopes: list[float]) -> list[Tensor]:
+        """1/n Σ c_i z_i."""
+        pairs = list(zip(slopes, directions, strict=True))
+        return [sum(c * z[j] for c, z in pairs) / len(pairs) for j in range(len(self.theta))]
 
 
-def decay(theta: Sequence[Tensor], factor: float, decays: Sequence[bool]) -> None:
-    """θ ← θ − factor · θ, in float32, where decay applies."""
-    for p, does in zip(theta, decays, strict=True):
-        if does and factor:
-            p.copy_(p.float() - factor * p.float())
+def mezo(t: Twin) -> Step:
+    """n-SPSA if n > 1; with `step_norm=rms` MEAZO."""
+    v = 0.0
+
+    def step() -> tuple[float, ...]:
+        nonlocal v
+        z = t.gaussians()
+        c, scale = t.slopes(z), 1.0
+        if t.s["step_norm"] == "rms":
+            v = t.s["norm_beta"] * v + (1 - t.s["norm_beta"]) * (sum(c) / len(c)) ** 2
+            v_hat = v / (1 - t.s["norm_beta"] ** (t.opt.step_index + 1))
+            scale = 1 / (math.sqrt(v_hat) + 1e-8)
+        t.decay()
+        for c_i, z_i in zip(c, z, strict=True):
+            t.move(-t.lr * scale * c_i / t.n, (1.0, z_i))
+        return tuple(c)
+
+    return step
 
 
-def mezo_step(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw: Draw,
-    *,
-    lr: float,
-    eps: float,
-    two_sided: bool = True,
-    n: int = 1,
-    weight_decay: float = 0.0,
-    decays: Sequence[bool] = (),
-) -> list[float]:
-    """One step of MeZO (ZO-SGD), n-SPSA if n > 1; returns the slope estimates."""
-    slopes = measured_slopes(theta, loss, draw, n, eps, two_sided)
-    if weight_decay:
-        decay(theta, lr * weight_decay, decays)
-    for i, slope in enumerate(slopes):
-        displace(theta, draw, i, -lr * slope / n)
-    return slopes
+def adam_moments(t: Twin) -> Callable[[list[Tensor]], None]:
+    """θ ← θ − η m̂ / (√v̂ + δ), Algorithm 1 of Kingma and Ba 2015."""
+    m, v, (beta1, beta2) = t.zeros(), t.zeros(), (t.s["beta1"], t.s["beta2"])
+
+    def update(g: list[Tensor]) -> None:
+        steps = t.opt.step_index + 1
+        for p, g_p, m_p, v_p in zip(t.theta, g, m, v, strict=True):
+            m_p.copy_(beta1 * m_p + (1 - beta1) * g_p)
+            v_p.copy_(beta2 * v_p + (1 - beta2) * g_p**2)
+            m_hat, v_hat = m_p / (1 - beta1**steps), v_p / (1 - beta2**steps)
+            p.copy_(p - t.lr * m_hat / (v_hat.sqrt() + t.s["adam_eps"]))
+
+    return update
 
 
-def measured_slopes(
-    theta: Sequence[Tensor], loss: Loss, draw: Draw, n: int, eps: float, two_sided: bool
-) -> list[float]:
-    """The difference quotients along n directions, each out, across, and back."""
-    here = math.nan if two_sided else loss()
-    slopes = []
-    for i in range(n):
-        displace(theta, draw, i, eps)
-        plus = loss()
-        if two_sided:
-            displace(theta, draw, i, -2 * eps)
-            minus = loss()
-            displace(theta, draw, i, eps)
-            slopes.append((plus - minus) / (2 * eps))
-        else:
-            displace(theta, draw, i, -eps)
-            slopes.append((plus - here) / eps)
-    return slopes
+def mezo_adam(t: Twin) -> Step:
+    """g = c z, or the mean of n of them, is Adam's gradient."""
+    update = adam_moments(t)
+
+    def step() -> tuple[float, ...]:
+        z = t.gaussians()
+        c = t.slopes(z)
+        t.decay()
+        update(t.mean(z, c))
+        return tuple(c)
+
+    return step
 
 
-@dataclass
-class Moments:
-    """What Adam carries from one step to the next, in float32."""
+def adam(t: Twin) -> Step:
+    update = adam_moments(t)
 
-    m: list[Tensor]
-    v: list[Tensor]
-    t: int = 0
+    def step() -> tuple[float, ...]:
+        g = t.gradient_at()
+        t.decay()
+        update(g)
+        return ()
 
-    @classmethod
-    def start(cls, theta: Sequence[Tensor]) -> Moments:
-        m, v = ([torch.zeros_like(p, dtype=torch.float32) for p in theta] for _ in range(2))
-        return cls(m, v)
+    return step
 
 
-def adam_update(
-    theta: Sequence[Tensor],
-    g: Sequence[Tensor],
-    moments: Moments,
-    *,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    adam_eps: float,
-) -> None:
-    """θ ← θ − η m̂ / (√v̂ + δ)."""
-    moments.t += 1
-    for p, g_p, m, v in zip(theta, g, moments.m, moments.v, strict=True):
-        m.copy_(beta1 * m + (1 - beta1) * g_p)
-        v.copy_(beta2 * v + (1 - beta2) * g_p**2)
-        m_hat = m / (1 - beta1**moments.t)
-        v_hat = v / (1 - beta2**moments.t)
-        p.copy_(p.float() - lr * m_hat / (v_hat.sqrt() + adam_eps))
-
-
-def mezo_adam_step(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw: Draw,
-    moments: Moments,
-    *,
-    lr: float,
-    eps: float,
-    two_sided: bool = True,
-    n: int = 1,
-    weight_decay: float = 0.0,
-    decays: Sequence[bool] = (),
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    adam_eps: float = 1e-8,
-) -> list[float]:
-    """One step of MeZO-Adam: g = c z, or the mean of n of them, is Adam's gradient."""
-    slopes = measured_slopes(theta, loss, draw, n, eps, two_sided)
-    if weight_decay:
-        decay(theta, lr * weight_decay, decays)
-    g = [
-        sum(c * draw(i, j, p.shape) for i, c in enumerate(slopes)) / n for j, p in enumerate(theta)
-    ]
-    adam_update(theta, g, moments, lr=lr, beta1=beta1, beta2=beta2, adam_eps=adam_eps)
-    return slopes
-
-
-def sgd_update(
-    theta: Sequence[Tensor],
-    g: Sequence[Tensor],
-    velocity: Sequence[Tensor],
-    *,
-    lr: float,
-    mu: float,
-) -> None:
+def sgd(t: Twin) -> Step:
     """b ← μ b + g; θ ← θ − η b."""
-    for p, g_p, b in zip(theta, g, velocity, strict=True):
-        b.copy_(mu * b + g_p)
-        p.copy_(p - lr * b)
+    velocity = t.zeros()
+
+    def step() -> tuple[float, ...]:
+        parts = zip(t.theta, t.gradient_at(), velocity, t.opt.params.decays, strict=True)
+        for p, g, b, decays in parts:
+            b.copy_(t.s["momentum"] * b + g + (t.s["weight_decay"] * p if decays else 0))
+            p.copy_(p - t.lr * b)
+        return ()
+
+    return step
 
 
-def hizoo_step(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw: Draw,
-    h: Sequence[Tensor],
-    *,
-    lr: float,
-    eps: float,
-    smooth: float,
-    weight_decay: float = 0.0,
-    decays: Sequence[bool] = (),
-) -> tuple[float, float]:
-    """One step of HiZOO; h is H, ones at the start. Returns c and |ℓ₊ + ℓ₋ − 2 ℓ₀|."""
+def hizoo(t: Twin) -> Step:
+    """Algorithm 1 of Zhao et al. 2025, in the order of its code; H begins as ones."""
+    h = [torch.ones(p.shape) for p in t.theta]
 
-    def scaled(i: int, j: int, shape: torch.Size) -> Tensor:
-        return draw(i, j, shape) / h[j].sqrt()
+    def step() -> tuple[float, ...]:
+        smooth, z = t.s["hessian_smooth"], t.z(0)
+        if t.s["smooth_schedule"] == "cosine":
+            done = min(1, t.opt.step_index / t.s["smooth_steps"])
+            smooth *= 0.5 * (1 + math.cos(math.pi * done))
+        here = t.loss()
+        plus, minus = t.at(
+            (t.eps, -t.eps), (1.0, [x / r.sqrt() for x, r in zip(z, h, strict=True)])
+        )
+        bend = abs(plus + minus - 2 * here)
+        for x, h_x in zip(z, h, strict=True):
+            h_x.copy_((1 - smooth) * h_x + bend * smooth * h_x * x**2 / (2 * t.eps**2))
+        c = (plus - minus) / (2 * t.eps)
+        t.decay()
+        t.move(-t.lr * c, (1.0, [x / r.sqrt() for x, r in zip(z, h, strict=True)]))
+        return c, bend
 
-    here = loss()
-    displace(theta, scaled, 0, eps)
-    plus = loss()
-    displace(theta, scaled, 0, -2 * eps)
-    minus = loss()
-    displace(theta, scaled, 0, eps)
-    bend = abs(plus + minus - 2 * here)
-    for j, h_j in enumerate(h):
-        z = draw(0, j, h_j.shape)
-        h_j.copy_((1 - smooth) * h_j + bend * smooth * h_j * z**2 / (2 * eps**2))
-    slope = (plus - minus) / (2 * eps)
-    if weight_decay:
-        decay(theta, lr * weight_decay, decays)
-    displace(theta, scaled, 0, -lr * slope)
-    return slope, bend
-
-
-def lozo_step(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw_u: Draw,
-    v: Sequence[Tensor | None],
-    *,
-    lr: float,
-    eps: float,
-    rank: int,
-    divide_by_rank: bool,
-    weight_decay: float = 0.0,
-    decays: Sequence[bool] = (),
-) -> float:
-    """One step of LOZO with the given V, columns × r, None for a parameter that is no matrix."""
-
-    def low_rank(i: int, j: int, shape: torch.Size) -> Tensor:
-        v_j = v[j]
-        if v_j is None:
-            return draw_u(i, j, shape)
-        u = draw_u(i, j, torch.Size([shape[0], rank]))
-        return (u @ v_j.T).view(shape)
-
-    def divided(i: int, j: int, shape: torch.Size) -> Tensor:
-        return low_rank(i, j, shape) / (rank if v[j] is not None and divide_by_rank else 1)
-
-    (slope,) = measured_slopes(theta, loss, low_rank, 1, eps, two_sided=True)
-    if weight_decay:
-        decay(theta, lr * weight_decay, decays)
-    displace(theta, divided, 0, -lr * slope)
-    return slope
+    return step
 
 
 def top_eigenvector(cov: np.ndarray) -> np.ndarray:
@@ -228,140 +208,320 @@ def top_eigenvector(cov: np.ndarray) -> np.ndarray:
     return np.linalg.eigh(cov)[1][:, -1]
 
 
-@dataclass
-class Noise:
-    """What BSZO carries from one step to the next: the running residual variance."""
+def bszo(t: Twin) -> Step:
+    """Algorithms 1 (BSZO, `reuse_probes`) and 2 (BSZO-B) of the paper.
 
-    initial_std: float
-    running_var: float
-
-    @classmethod
-    def start(cls, noise_std: float) -> Noise:
-        return cls(noise_std, noise_std**2)
-
-
-@dataclass
-class BSZOResult:
-    """The end of one BSZO step, for comparison."""
-
-    mu: np.ndarray  # (k,)
-    cov: np.ndarray  # (k, k)
-    noise_std: float
-    forwards: int
-
-
-def measure(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw: Draw,
-    d: np.ndarray,
-    f0: float,
-    *,
-    eps: float,
-    two_sided: bool,
-) -> float:
-    """The directional derivative along B d: out to θ + ε B d, and back, one z at a time."""
-
-    def move(scale: float) -> None:
-        for i, d_i in enumerate(d):
-            if abs(d_i) > TINY:
-                displace(theta, draw, i, scale * float(d_i))
-
-    if two_sided:
-        move(eps)
-        plus = loss()
-        move(-2 * eps)
-        minus = loss()
-        move(eps)
-        return (plus - minus) / (2 * eps)
-    move(eps)
-    plus = loss()
-    move(-eps)
-    return (plus - f0) / eps
-
-
-def bszo_step(
-    theta: Sequence[Tensor],
-    loss: Loss,
-    draw: Draw,
-    noise: Noise,
-    *,
-    lr: float,
-    eps: float = 1e-4,
-    k: int = 2,
-    m: int | None = None,
-    prior_std: float,
-    reuse_probes: bool = True,
-    two_sided: bool = False,
-    adaptive_noise: bool = True,
-    noise_ema: float = 0.1,
-    noise_update: str = "every",
-    noise_floor: float = 0.1,
-    adaptive_sampling: bool = True,
-) -> BSZOResult:
-    """One step of BSZO (reuse_probes) or BSZO-B (not reuse_probes).
-
-    noise_update says when σ_e² adapts: after `every` observation and before its Kalman update, or only
-    in the τ > k branch, in that branch's printed order (`extra`).
+    `noise_update` says when σ_e² adapts: after `every` observation and before its Kalman update, or only in the τ > k
+    branch, in that branch's printed order (`extra`).
     """
-    m = k + 1 if m is None else m
-    mu = np.zeros(k)
-    cov = prior_std**2 * np.eye(k)
-    forwards = 0
-    f0 = float("nan")
-    if not two_sided:
-        f0 = loss()
-        forwards += 1
-    cache: dict[int, float] = {}
-    d = np.zeros(k)
-    y = float("nan")
+    s, k = t.s, t.s["k"]
+    m = k + 1 if s["m"] is None else s["m"]
+    auto = math.sqrt(sum(p.numel() for p in t.theta) / 1e6)
+    prior_std, first_std = (auto if s[x] is None else s[x] for x in ("prior_std", "noise_std"))
+    running_var = first_std**2
 
     def adapt(residual: float) -> None:
-        if adaptive_noise:
-            noise.running_var = (1 - noise_ema) * noise.running_var + noise_ema * residual**2
+        nonlocal running_var
+        if s["adaptive_noise"]:
+            running_var = (1 - s["noise_ema"]) * running_var + s["noise_ema"] * residual**2
 
-    for tau in range(m):
-        extra = tau >= k
-        if extra and noise_update == "extra":
-            # Algorithm 1 to the letter: d and y are still those of the observation before.
-            adapt((y - d @ mu) / np.linalg.norm(d))
+    def measure(d: np.ndarray, f0: float) -> float:
+        z = [(float(d_i), t.z(i)) for i, d_i in enumerate(d) if abs(d_i) > TINY]
+        return t.slope(f0, *z)
 
-        fresh = True
-        if extra and adaptive_sampling:
-            top = top_eigenvector(cov)
-            if reuse_probes:
-                j = int(np.argmax(np.abs(top)))
-                d, y, fresh = np.eye(k)[j], cache[j], False
+    def step() -> tuple[float, ...]:
+        mu, cov = np.zeros(k), prior_std**2 * np.eye(k)
+        f0 = math.nan if t.two_sided else t.loss()
+        cache: dict[int, float] = {}
+        d, y = np.zeros(k), math.nan
+        for tau in range(m):
+            extra = tau >= k
+            if extra and s["noise_update"] == "extra":
+                # Algorithm 1 to the letter: d and y are still those of the observation before.
+                adapt((y - d @ mu) / np.linalg.norm(d))
+            fresh, d = True, np.eye(k)[tau % k]
+            if extra and s["adaptive_sampling"]:
+                d = top_eigenvector(cov)
+                if s["reuse_probes"]:
+                    j = int(np.argmax(np.abs(d)))
+                    d, y, fresh = np.eye(k)[j], cache[j], False
+            if fresh:
+                y = measure(d, f0)
+                if tau < k:
+                    cache[tau] = y
+            if s["noise_update"] == "every":
+                adapt((y - d @ mu) / np.linalg.norm(d))
+            noise_std = max(s["noise_floor"] * first_std, math.sqrt(running_var))
+            gain = cov @ d / (d @ cov @ d + noise_std**2 * (d @ d))
+            mu = mu + gain * (y - d @ mu)
+            cov = cov - np.outer(gain, d @ cov)
+            cov = (cov + cov.T) / 2 + JITTER * np.eye(k)
+        for i in range(k):
+            if abs(mu[i]) > TINY:
+                t.move(-t.lr * float(mu[i]), (1.0, t.z(i)))
+        return (*mu, running_var)
+
+    return step
+
+
+def zo_sign(t: Twin) -> Step:
+    def step() -> tuple[float, ...]:
+        z = t.gaussians()
+        c = t.slopes(z)
+        t.move(-t.lr, (1.0, [g.sign() for g in t.mean(z, c)]))
+        return tuple(c)
+
+    return step
+
+
+def zo_momentum(t: Twin) -> Step:
+    m = t.zeros()
+
+    def step() -> tuple[float, ...]:
+        z = t.gaussians()
+        c = t.slopes(z)
+        for m_p, g in zip(m, t.mean(z, c), strict=True):
+            m_p.copy_(t.s["momentum"] * m_p + g)
+        t.move(-t.lr, (1.0, m))
+        return tuple(c)
+
+    return step
+
+
+def zo_conservative(t: Twin) -> Step:
+    def step() -> tuple[float, ...]:
+        z = t.gaussians()
+        c = t.slopes(z)
+        g = t.mean(z, c)
+        here, (ahead, behind) = t.loss(), t.at((-t.lr, t.lr), (1.0, g))
+        side = 0.0 if here <= min(ahead, behind) else 1.0 if ahead <= behind else -1.0
+        t.move(-t.lr * side, (1.0, g))
+        return tuple(side * c_i for c_i in c)
+
+    return step
+
+
+def sparse_mezo(t: Twin) -> Step:
+    share = t.s["share"]
+    h = [p.abs().flatten().sort().values[max(1, int(share * p.numel())) - 1] for p in t.theta]
+
+    def step() -> tuple[float, ...]:
+        mask = [(p.abs() <= h_p).float() for p, h_p in zip(t.theta, h, strict=True)]
+        z = [[m * z_j for m, z_j in zip(mask, z, strict=True)] for z in t.gaussians()]
+        c = t.slopes(z)
+        t.move(-t.lr, (1.0, t.mean(z, c)))
+        return tuple(c)
+
+    return step
+
+
+def conmezo(t: Twin) -> Step:
+    """Weight cos ϑ on the momentum, sin ϑ on the noise."""
+    m = [t.normal(SUBSPACE, 0, 0, j, p.shape) for j, p in enumerate(t.theta)]
+    s, d = t.s, sum(p.numel() for p in t.theta)
+
+    def step() -> tuple[float, ...]:
+        length = math.sqrt(sum(float((x.double() ** 2).sum()) for x in m))
+        along, across = math.sqrt(d) * math.cos(s["angle"]), math.sin(s["angle"])
+        z = [along * x / length + across * u for x, u in zip(m, t.z(0), strict=True)]
+        (c,) = t.slopes([z])
+        t.move(-t.lr * c, (1.0, z))
+        past = max(0, t.opt.step_index - s["hold"]) / s["ramp"]
+        beta = s["beta"] - (s["beta"] - s["beta_start"]) / (1 + 8 * past**1.8) ** 3
+        beta = s["beta"] if past > 1 else beta
+        for x, z_x in zip(m, z, strict=True):
+            x.copy_(beta * x + (1 - beta) * c * z_x)
+        return (c,)
+
+    return step
+
+
+def adamezo(t: Twin) -> Step:
+    past: list[tuple[float, list[Tensor]]] = []
+
+    def step() -> tuple[float, ...]:
+        z = t.gaussians()
+        (c,) = t.slopes(z)
+        past.insert(0, (c, z[0]))
+        if len(past) <= t.s["window"] + 1:  # as the released code counts
+            t.move(-t.lr * c, (1.0, z[0]))
+            return (c,)
+        recent = past[: t.s["window"]]
+        for j, p in enumerate(t.theta):
+            m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in enumerate(recent))
+            v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in enumerate(recent))
+            p.sub_(t.lr * t.s["scale"] * m / (v.sqrt() + t.s["adam_eps"]))
+        return (c,)
+
+    return step
+
+
+def fzoo(t: Twin) -> Step:
+    def signs(i: int) -> list[Tensor]:
+        key = NoiseKey(t.opt.seed, PERTURBATION, t.opt.step_index, i)
+        return [rademacher_(torch.empty(p.shape), key, j) for j, p in enumerate(t.theta)]
+
+    def step() -> tuple[float, ...]:
+        u = [signs(i) for i in range(t.n)]
+        here, losses = t.loss(), [t.at((t.eps,), (1.0, u_i))[0] for u_i in u]
+        sigma = statistics.stdev(losses)
+        c = [(loss - here) / sigma for loss in losses]
+        t.move(-t.lr, (1.0, t.mean(u, c)))
+        return tuple(c)
+
+    return step
+
+
+def columns(t: Twin, i: int, j: int, step: int, *, kept: bool, length: int) -> Tensor:
+    """(length, rank) normals of a kept factor or of a new one."""
+    stream = SUBSPACE if kept else PERTURBATION
+    return t.normal(stream, step, i, j, (t.s["rank"], length)).T
+
+
+def factors(t: Twin) -> tuple[list[Tensor], list[Any]]:
+    """U, new at each step, and V, new at each interval; of a vector plain noise and None."""
+    u, v = t.z(0), [None for _ in t.theta]
+    for j, p in enumerate(t.theta):
+        if p.dim() > 1:
+            step, interval = t.opt.step_index, t.opt.step_index // t.s["interval"]
+            u[j] = columns(t, 0, j, step, kept=False, length=p.shape[0])
+            v[j] = columns(t, 0, j, interval, kept=True, length=p.shape[1])
+    return u, v
+
+
+def product(u: list[Tensor], v: list[Any]) -> list[Tensor]:
+    return [x if y is None else x @ y.T for x, y in zip(u, v, strict=True)]
+
+
+def lozo(t: Twin) -> Step:
+    """Algorithm 1 of Chen et al. 2025."""
+
+    def step() -> tuple[float, ...]:
+        u, v = factors(t)
+        z = product(u, v)
+        (c,) = t.slopes([z])
+        if t.s["divide_by_rank"]:
+            z = [x / (1 if y is None else t.s["rank"]) for x, y in zip(z, v, strict=True)]
+        t.decay()
+        t.move(-t.lr * c, (1.0, z))
+        return (c,)
+
+    return step
+
+
+def lozo_m(t: Twin) -> Step:
+    interval, beta = t.s["interval"], t.s["momentum"]
+    n: list[Any] = [None for _ in t.theta]
+    old: list[Any] = [None for _ in t.theta]
+
+    def step() -> tuple[float, ...]:
+        u, v = factors(t)
+        (c,) = t.slopes([product(u, v)])
+        for j, p in enumerate(t.theta):
+            if n[j] is None:
+                n[j] = c * u[j]
+            elif p.dim() > 1 and t.opt.step_index % interval == 0:
+                n[j] = beta * n[j] @ (old[j].T @ v[j]) / p.shape[1] + (1 - beta) * c * u[j]
             else:
-                d = top
-        else:
-            d = np.eye(k)[tau % k]
-        if fresh:
-            y = measure(theta, loss, draw, d, f0, eps=eps, two_sided=two_sided)
-            forwards += 2 if two_sided else 1
-            if tau < k:
-                cache[tau] = y
+                n[j] = beta * n[j] + (1 - beta) * c * u[j]
+        t.move(-t.lr, (1.0, product(n, v)))
+        old[:] = v
+        return (c,)
 
-        if noise_update == "every":
-            adapt((y - d @ mu) / np.linalg.norm(d))
-        noise_std = max(noise_floor * noise.initial_std, math.sqrt(noise.running_var))
-
-        gain = cov @ d / (d @ cov @ d + noise_std**2 * (d @ d))
-        mu = mu + gain * (y - d @ mu)
-        cov = cov - np.outer(gain, d @ cov)
-        cov = (cov + cov.T) / 2 + JITTER * np.eye(k)
-
-    for i in range(k):
-        if abs(mu[i]) > TINY:
-            displace(theta, draw, i, -lr * float(mu[i]))
-    return BSZOResult(mu, cov, noise_std, forwards)
+    return step
 
 
-def batch_posterior(
-    d: np.ndarray, y: np.ndarray, prior_std: float, noise_std: np.ndarray | float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bayesian linear regression in closed form: (mean, cov) given d (m, k) and y (m,)."""
-    variance = np.broadcast_to(np.square(noise_std), y.shape) * (d**2).sum(axis=1)  # diagonal of R
-    precision = np.eye(d.shape[1]) / prior_std**2 + d.T @ (d / variance[:, None])
-    cov = np.linalg.inv(precision)
-    return cov @ d.T @ (y / variance), cov
+def haar(t: Twin, side: int, j: int, length: int) -> Tensor:
+    """(length, min(rank, length)) orthonormal columns of this interval: Gram-Schmidt of normals."""
+    step = t.opt.step_index // t.s["interval"]
+    g = columns(t, side, j, step, kept=True, length=length).double()
+    basis: list[Tensor] = []
+    for x in g.T[: min(t.s["rank"], length)]:
+        for _ in range(2):
+            x = x - sum((x @ b) * b for b in basis) if basis else x
+        basis.append(x / x.norm())
+    return torch.stack(basis, dim=1).float()
+
+
+def subzero(t: Twin) -> Step:
+    def step() -> tuple[float, ...]:
+        d = t.z(0)
+        for j, p in enumerate(t.theta):
+            if p.dim() > 1:
+                m, n = p.shape
+                a, b = haar(t, 0, j, m), haar(t, 1, j, n)
+                square = (t.s["rank"], t.s["rank"])
+                z = t.normal(PERTURBATION, t.opt.step_index, 0, j, square)
+                z = z[: a.shape[1], : b.shape[1]]
+                d[j] = math.sqrt(m * n / (a.shape[1] * b.shape[1])) * a @ z @ b.T
+        (c,) = t.slopes([d])
+        t.move(-t.lr * c, (1.0, d))
+        return (c,)
+
+    return step
+
+
+def tezo(t: Twin) -> Step:
+    rank, s, theta = t.s["rank"], t.s, t.theta
+    u = [columns(t, 0, j, 0, kept=True, length=p.shape[0]) for j, p in enumerate(theta)]
+    v = [columns(t, 1, j, 0, kept=True, length=p.shape[-1]) for j, p in enumerate(theta)]
+    a, b = [0.0 for _ in theta], [0.0 for _ in theta]
+
+    def spread(j: int, x: Any) -> Any:
+        """U diag(x) Vᵀ / √r."""
+        return x if theta[j].dim() < 2 else (u[j] * x) @ v[j].T / math.sqrt(rank)
+
+    def step() -> tuple[float, ...]:
+        shapes = [(rank,) if p.dim() > 1 else p.shape for p in theta]
+        now, steps = t.opt.step_index, t.opt.step_index + 1
+        tau = [t.normal(PERTURBATION, now, 0, j, shape) for j, shape in enumerate(shapes)]
+        (c,) = t.slopes([[spread(j, x) for j, x in enumerate(tau)]])
+        for j, p in enumerate(theta):
+            a[j] = s["beta1"] * a[j] + (1 - s["beta1"]) * c * tau[j]
+            b[j] = s["beta2"] * b[j] + (1 - s["beta2"]) * (c * tau[j]) ** 2
+            move = {"sgd": c * tau[j], "momentum": a[j], "adam": a[j] / (1 - s["beta1"] ** steps)}
+            moved = spread(j, move[s["variant"]])
+            if s["variant"] == "adam":
+                square = b[j] / (1 - s["beta2"] ** steps)
+                if p.dim() > 1:
+                    square = (u[j] ** 2 * square) @ (v[j] ** 2).T / rank
+                moved = moved / (square.sqrt() + s["adam_eps"])
+            p.sub_(t.lr * moved)
+        return (c,)
+
+    return step
+
+
+def zo_muon(t: Twin) -> Step:
+    """With `msign=svd`."""
+
+    def step() -> tuple[float, ...]:
+        basis = [haar(t, 0, j, p.shape[0]) if p.dim() > 1 else None for j, p in enumerate(t.theta)]
+        psi = t.gaussians()
+        for i, of in enumerate(psi):
+            for j, (p, b) in enumerate(zip(t.theta, basis, strict=True)):
+                if b is not None:
+                    shape = (t.s["rank"], p.shape[1])
+                    drawn = t.normal(PERTURBATION, t.opt.step_index, i, j, shape)
+                    of[j] = drawn[: b.shape[1]]
+        z = [[x if b is None else b @ x for x, b in zip(of, basis, strict=True)] for of in psi]
+        here = t.loss()
+        c = [(t.at((t.eps,), (1.0, z_i))[0] - here) / t.eps for z_i in z]
+        for p, b, g in zip(t.theta, basis, t.mean(psi, c), strict=True):
+            if b is None:
+                p.sub_(t.lr * t.s["vector_lr"] * g)
+                continue
+            left, _, right = torch.linalg.svd(g.double(), full_matrices=False)
+            p.sub_(t.lr * b @ (left @ right).float())
+        return tuple(c)
+
+    return step
+
+
+RENDERINGS: dict[str, Callable[[Twin], Step]] = {
+    made.__name__: made
+    for made in (
+        *(mezo, mezo_adam, adam, sgd, hizoo, bszo, zo_sign, zo_momentum, zo_conservative),
+        *(sparse_mezo, conmezo, adamezo, fzoo, lozo, lozo_m, subzero, tezo, zo_muon),
+    )
+} | {"bszo_b": bszo}

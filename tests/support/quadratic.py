@@ -1,15 +1,18 @@
 """A problem of 32 numbers on which every registered method makes progress."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
-TRAINING = [n for n, m in OPTIMIZERS.items() if m.config.trains and not m.config.reads_weights]
-"""Those that work with every restore policy; tests/optim/test_variants.py has the other."""
-ZEROTH_ORDER = [name for name in TRAINING if OPTIMIZERS[name].config.replays]
-FIRST_ORDER = [name for name in TRAINING if name not in ZEROTH_ORDER]
+WORKING = [n for n, m in OPTIMIZERS.items() if m.config.trains and not m.config.reads_weights]
+"""Methods that work with every restore policy; tests/optim/test_variants.py has the other."""
+FIRST_ORDER = [name for name in WORKING if not OPTIMIZERS[name].config.replays]
+ZEROTH_ORDER = [name for name in WORKING if name not in FIRST_ORDER]
+ZEROTH_ORDER += ["mezo_adam signs", "bszo_b signs"]  # directions=rademacher
+TRAINING = [*ZEROTH_ORDER, *FIRST_ORDER]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 DTYPES = list(UNIT_ROUNDOFF)
 POLICIES = ["subtract", "merged", "snapshot"]
@@ -28,18 +31,23 @@ SMALL_PROBLEM = {
     "sparse_mezo": {"share": 1.0},  # a mask of some would leave the others where they are
     "adam": {"adam_eps": 1e-3},  # 1e-8 is 0 in float16
 }
-LR = {
-    "mezo_adam": 0.05,
-    "adam": 0.05,
-    "zo_sign": 0.02,
-    "fzoo": 0.03,
-    "zo_muon": 0.05,
-}  # of normalised steps
+LR = {"mezo_adam": 0.05, "adam": 0.05, "zo_sign": 0.02, "fzoo": 0.03, "zo_muon": 0.05}
 LR |= {"zo_momentum": 2e-3, "adamezo": 0.02, "tezo": 0.02}  # others take 0.01
 
 
 class Quadratic:
-    """½ Σ (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to."""
+    """½ Σ h (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to.
+
+    Args:
+        dtype: Of the weights.
+        restore: Restore policy.
+        rounding: Of updates.
+        noise: Noise engine.
+        curved: Whether h is between 0.1 and 2, not 1.
+        shape: Of the matrix m.
+        scale: Factor of the loss.
+        exempt: Names of tensors without weight decay.
+    """
 
     device = "cpu"
 
@@ -49,15 +57,22 @@ class Quadratic:
         restore: str = "subtract",
         rounding: str = "nearest",
         noise: str = "torch",
+        *,
+        curved: bool = False,
+        shape: tuple[int, int] = (4, 5),
+        scale: float = 1.0,
+        exempt: tuple[str, ...] = (),
     ):
         generator = torch.Generator().manual_seed(9)
-        shapes = {"v": (12,), "m": (4, 5)}
+        shapes = {"v": (12,), "m": shape}
         made = [torch.randn(shape, generator=generator) for shape in shapes.values()]
         target = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+        h = [torch.rand(shape, generator=generator) * 1.9 + 0.1 for shape in shapes.values()]
         tensors = [t.to(self.device, dtype) for t in made]
         self.named = list(zip(shapes, tensors, strict=True))
         self.target = [t.to(self.device, torch.float64) for t in target]
-        self.params = ParameterSpace(self.named, restore, noise=noise, rounding=rounding)
+        self.h = [scale * (x if curved else torch.ones(x.shape)).to(self.target[0]) for x in h]
+        self.params = ParameterSpace(self.named, restore, exempt, noise, rounding)
         self.calls = 0
         self.answers: dict[int, float | BaseException] = {}
 
@@ -69,24 +84,54 @@ class Quadratic:
         return self.value() if answer is None else answer
 
     def backward(self) -> float:
-        """The gradient θ − t, by hand; counts as a call."""
+        """The gradient by hand; counts as a call."""
         loss = self()
-        for p, t in zip(self.params.parameters, self.target, strict=True):
-            p.grad = (p.double() - t).to(p.dtype)
+        gradient = self.gradient(self.params.tensors)
+        for p, g in zip(self.params.parameters, gradient, strict=True):
+            p.grad = g
         return loss
 
+    def gradient(self, tensors: list[Tensor]) -> list[Tensor]:
+        parts = zip(tensors, self.target, self.h, strict=True)
+        return [(h * (p.double() - t)).to(p.dtype) for p, t, h in parts]
+
     def value(self) -> float:
-        pairs = zip(self.params.tensors, self.target, strict=True)
-        return sum(float(((p.double() - t) ** 2).sum()) for p, t in pairs) / 2
+        return self.at(self.params.tensors)
+
+    def at(self, tensors: list[Tensor]) -> float:
+        parts = zip(tensors, self.target, self.h, strict=True)
+        return sum(float((h * (p.double() - t) ** 2).sum()) for p, t, h in parts) / 2
 
     def weights(self) -> list[Tensor]:
         return [t.clone() for t in self.params.tensors]
 
+    def flat(self) -> np.ndarray:
+        return torch.cat([t.double().flatten() for t in self.params.tensors]).numpy()
+
+    def put(self, tensors: list[Tensor]) -> None:
+        for p, q in zip(self.params.tensors, tensors, strict=True):
+            p.copy_(q)
+
 
 def start(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):
-    config = OPTIMIZERS[name].config(**{**SMALL_PROBLEM.get(name, {}), **settings})
+    """An optimizer with what SMALL_PROBLEM has for it."""
+    method, _, signs = name.partition(" ")
+    given = {**SMALL_PROBLEM.get(method, {}), **settings}
+    return make(method, loss, lr, seed, **given, **{"directions": "rademacher"} if signs else {})
+
+
+def make(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):
+    """An optimizer with these settings alone."""
+    config = OPTIMIZERS[name].config(**settings)
     lr = LR.get(name, 1e-2) if lr is None else lr
     return OPTIMIZERS[name].optimizer(loss.params, config, lr=lr, seed=seed)
+
+
+def steps(opt, loss: Quadratic, count: int) -> list[Tensor]:
+    """The weights after so many steps."""
+    for _ in range(count):
+        opt.step(loss)
+    return loss.weights()
 
 
 def same(a, b) -> bool:
@@ -96,8 +141,8 @@ def same(a, b) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
 
 
 class Interrupted(Exception):

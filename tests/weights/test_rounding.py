@@ -46,7 +46,7 @@ def test_what_a_dtype_has_stays(dtype):
 
 
 EXAMPLES = [1 + 2.0**-9, -1.2345, 3.0e-3, 2.0**-14 * 0.999, 2.0**-15 * 1.0301, 5.3 * 2.0**-24]
-EXAMPLES += [0.3 * 2.0**-24, -0.9 * 2.0**-24, 1e-38, 3.3 * 2.0**-133, -0.4 * 2.0**-133]
+EXAMPLES += [-0.9 * 2.0**-24, 1e-38, 3.3 * 2.0**-133, -0.4 * 2.0**-133]
 
 
 @pytest.mark.parametrize("x", EXAMPLES)
@@ -147,16 +147,6 @@ def test_an_update_is_rounded_at_random_and_a_probe_to_nearest(dtype):
         nearest = space(dtype, "nearest")
         nearest.add_([(tiny, direction)], 0.0, KEY)
         assert all(map(torch.equal, nearest.tensors, before))
-
-
-def test_bits_are_new_each_step_and_tensor():
-    x = torch.full((1000,), 1 + 2.0**-9)
-    one = rounded(x, torch.bfloat16)
-    assert same_bits(one, rounded(x, torch.bfloat16))
-    for other in (KEY._replace(step=3), KEY._replace(seed=6)):
-        assert not same_bits(one, rounded(x, torch.bfloat16, other))
-    elsewhere = philox_engine.round_(torch.empty_like(one), x, 1, KEY)
-    assert not same_bits(one, elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import pairwise, rotated
+from tests.support.quadratic import DTYPES, ZEROTH_ORDER, start
 from tests.support.tiny_models import VOCABULARY, bert, gpt2, llama, mistral, opt, roberta
 from zo.lm.scoring import CandidateScorer
 from zo.noise import NOISES, NoiseKey, engine
@@ -21,15 +22,6 @@ from zo.weights.restore.streamed import Streamed
 from zo.weights.space import ParameterSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
-METHODS = {
-    "mezo": {},
-    "mezo_adam": {"state_dtype": "float32"},  # moments in float16 overflow
-    "hizoo": {"state_dtype": "float32", "hessian_smooth": 1e-4},
-    "lozo": {},
-    "bszo": {},
-    "bszo_b": {},
-}
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MODELS = {
     "opt": opt,
     "opt-untied": lambda: opt(tie_word_embeddings=False),
@@ -47,6 +39,8 @@ ONE_TOKEN = ("opt", "gpt2", "mistral-tied", "llama")
 """Models whose answers are of one token each; others' first ones differ in length."""
 LENGTHS = (7, 2, 19, 1, 11)
 """In tokens."""
+FLOAT32_STATE = {name: {"state_dtype": "float32"} for name in ("mezo_adam", "hizoo")}
+METHODS = [*ZEROTH_ORDER, "sparse_mezo"]
 
 
 def examples(name: str) -> list[Encoded]:
@@ -78,8 +72,8 @@ class Run:
         self.model = MODELS[name]().to(dtype)
         self.params = ParameterSpace.of(self.model, restore, noise)
         eps = 1e-3 if dtype == torch.float32 else 1e-2
-        config = OPTIMIZERS[method].config(eps=eps, **METHODS[method])
-        self.optimizer = OPTIMIZERS[method].optimizer(self.params, config, lr=lr, seed=3)
+        settings = {"eps": eps} | FLOAT32_STATE.get(method, {})
+        self.optimizer = start(method, self, lr, 3, **settings)
         kind = "masked" if name in MASKED else "decoder"
         self.scorer = CandidateScorer(self.model, self.model.config.pad_token_id or 1, kind=kind)
         self.examples = examples(name)
@@ -101,12 +95,12 @@ def as_it_was(model: nn.Module) -> list[tuple]:
 
 
 CASES = [
-    pytest.param(*case, marks=[] if n % 6 == 0 else pytest.mark.process)
-    for n, case in enumerate(pairwise(MODELS, METHODS, DTYPES, NOISES))
+    pytest.param(*case, marks=[] if n % 5 == 0 else pytest.mark.process)
+    for n, case in enumerate(rotated(METHODS, MODELS, DTYPES, NOISES))
 ]
 
 
-@pytest.mark.parametrize(("name", "method", "dtype", "noise"), CASES)
+@pytest.mark.parametrize(("method", "name", "dtype", "noise"), CASES)
 def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     policies = ("snapshot", "streamed")
     runs = {restore: Run(name, method, restore, dtype, noise) for restore in policies}
@@ -121,17 +115,7 @@ def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     assert found[0] == found[1]
 
 
-def test_the_model_of_many_steps_is_that_of_snapshot():
-    runs = [
-        Run("llama-tied", "bszo", restore, torch.bfloat16) for restore in ("snapshot", "streamed")
-    ]
-    for run in runs:
-        for _ in range(10):
-            run.optimizer.step(run.loss)
-    assert runs[0].bits() == runs[1].bits() != Run("llama-tied", dtype=torch.bfloat16).bits()
-
-
-@pytest.mark.parametrize("name", ["opt", "llama-tied", "gpt2-untied", "bert"])
+@pytest.mark.parametrize("name", ["llama-tied", "bert"])
 def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
     run = Run(name, "mezo", dtype=torch.bfloat16)
     theta, seen = run.bits(), []
@@ -147,23 +131,17 @@ def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
     assert len(seen) > 20
 
 
-def holders(model: nn.Module) -> list[str]:
-    return [
-        n for n, m in model.named_modules() if any(p is not None for p in m._parameters.values())
-    ]
-
-
-@pytest.mark.parametrize("name", ["opt-untied", "roberta"])
-def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were(name):
+def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were():
     """Before and after the forward of each module that holds weights, also of those inside another one."""
-    run, twin = Run(name, "mezo"), Run(name, "mezo", "snapshot")
+    run, twin = Run("roberta", "mezo"), Run("roberta", "mezo", "snapshot")
     before, theta = as_it_was(run.model), run.bits()
 
     def fail(*_):
         raise KeyboardInterrupt
 
-    for path in holders(run.model):
-        module = run.model.get_submodule(path)
+    for module in [
+        m for m in run.model.modules() if any(p is not None for p in m._parameters.values())
+    ]:
         for register in (module.register_forward_pre_hook, module.register_forward_hook):
             handle = register(fail)
             with pytest.raises(KeyboardInterrupt):
@@ -206,7 +184,7 @@ def look_ups(model: nn.Module) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize(("name", "k"), [("llama", 1), ("opt-untied", 2), ("gpt2-untied", 4)])
+@pytest.mark.parametrize(("name", "k"), [("llama", 1), ("gpt2-untied", 4)])
 def test_a_bszo_step_passes_over_the_weights_k_plus_one_times(name, k, monkeypatch):
     """An embedding's share of a displacement is the rows that it looks up."""
     run = Run(name)
@@ -432,15 +410,6 @@ def test_frozen_weights_are_not_displaced():
     expected, found = displaced(model, torch.randn(2, 4))
     assert torch.equal(found, expected)
     assert policy_of(ParameterSpace.of(model, "streamed")).bytes == 64
-
-
-@pytest.mark.parametrize("name", ["opt", "mistral-tied", "roberta"])
-def test_the_buffer_is_as_large_as_the_largest_module(name):
-    model = MODELS[name]()
-    head = VOCABULARY * 32 * 4
-    biases = {"roberta": 1, "bert": 1}.get(name, 0)  # of the head
-    expected = sum(-(-size // 64) * 64 for size in [head] + [VOCABULARY * 4] * biases)
-    assert policy_of(ParameterSpace.of(model, "streamed")).bytes == expected
 
 
 def test_a_replay_displaces_nothing(monkeypatch):

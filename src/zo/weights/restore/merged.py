@@ -30,13 +30,6 @@ class Merged(Subtract):
         if self.pending:
             self.update(LinearUpdate(()), 0.0, None)
 
-    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
-        """Subtracts what is pending, then moves."""
-        if terms or decay:
-            super().add(terms, decay, key)
-        else:
-            self.settle()
-
     def update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
