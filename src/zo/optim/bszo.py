@@ -13,7 +13,7 @@ Cost: 1 + k forward passes per step (BSZO), 1 + m (BSZO-B); state: one float. Pa
 BSZO (`restore=subtract`; the k directions of the update are one pass), k + 1 with `merged`; with m for k in BSZO-B.
 
 Source: Feng and Huang, "Robust and Efficient Zeroth-Order LLM Fine-Tuning via Adaptive Bayesian Subspace Optimizer",
-Algorithm 1 (BSZO) and Algorithm 2 (BSZO-B); docs/deviations.md tells paper, released code and this file apart.
+Algorithm 1 (BSZO) and Algorithm 2 (BSZO-B); reference/deviations.md tells paper, released code and this file apart.
 
 Deviations: as the released code, σ_e adapts after every observation and persists over steps, with a floor of 0.1 of
 its start value, and Σ gets 1e-10 I after each observation (Algorithm 1 adapts σ_e only when τ > k: `noise_update:
