@@ -60,8 +60,9 @@ def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell,
                 make(cell, out)
             except LockedError:
                 continue
+            took = time.monotonic() - start
             print(
-                f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}: {time.monotonic() - start:.0f} s",
+                f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}: {took:.0f} s",
                 flush=True,
             )
             break
@@ -70,26 +71,18 @@ def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell,
     return False
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    layout = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(
-        "python -m benchmarks.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m benchmarks.compare", description=__doc__, formatter_class=layout
     )
     made.add_argument("--minutes", type=float, default=25.0, help="time for runs (25)")
-    made.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of the study (all)"
-    )
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(all)")
     made.add_argument("--out", default="out/compare", help="directory of the runs (out/compare)")
     made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "comparison")
     made.add_argument("--shown", action="store_true", help="make no run, show what there is")
-    return made
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; see the module."""
-    args = parser().parse_args(argv)
+    args = made.parse_args(argv)
     config.register()
     known: dict[Cell, Found] = {}
     if not args.shown:

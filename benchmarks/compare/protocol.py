@@ -9,7 +9,7 @@ rate and the spread over seeds contains the choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -23,14 +23,16 @@ MOST_RATES = 9
 """So many are tried at most, where the best stays at an edge."""
 
 FIRST_EXPONENT = {
-    **dict.fromkeys(("adamezo",), -12),
-    **dict.fromkeys(("zo_momentum",), -11),
-    **dict.fromkeys(("lozo", "lozo_m", "adam"), -10),
-    **dict.fromkeys(
-        ("mezo", "hizoo", "zo_sign", "zo_conservative", "conmezo", "subzero", "tezo"), -9
-    ),
-    **dict.fromkeys(("bszo", "bszo_b", "mezo_adam", "sparse_mezo", "fzoo"), -8),
-    **dict.fromkeys(("zo_muon",), -6),
+    name: exponent
+    for exponent, names in {
+        -12: "adamezo",
+        -11: "zo_momentum",
+        -10: "lozo lozo_m adam",
+        -9: "mezo hizoo zo_sign zo_conservative conmezo subzero tezo",
+        -8: "bszo bszo_b mezo_adam sparse_mezo fzoo",
+        -6: "zo_muon",
+    }.items()
+    for name in names.split()
 }
 """Where a method's search begins, in half decades: at this one and the next two."""
 
@@ -67,26 +69,28 @@ class Entry:
         return self.overrides[0].removeprefix("optimizer=")
 
 
-def _entries() -> Iterator[Entry]:
-    methods = ("mezo", "bszo", "fzoo", "lozo", "hizoo", "mezo_adam", "zo_sign", "zo_momentum")
-    more = ("sparse_mezo", "zo_muon", "subzero", "tezo", "adamezo", "conmezo", "lozo_m", "bszo_b")
-    for name in (*methods, *more, "zo_conservative"):
-        yield Entry(name, (f"optimizer={name}",))
-    yield Entry("mezo, rms", ("optimizer=mezo", "optimizer.step_norm=rms"))
-    yield Entry("adam", ("optimizer=adam",), "reference")
-    questions = {
-        "bszo, fixed noise": ("optimizer.adaptive_noise=false",),
-        "mezo, signs": ("optimizer.directions=rademacher",),
-        "bszo, k=1": ("optimizer.k=1",),
-        "bszo, k=4": ("optimizer.k=4",),
-        "bszo, signs": ("optimizer.directions=rademacher",),
-        "bszo, k=8": ("optimizer.k=8",),
-    }
-    for name, overrides in questions.items():
-        yield Entry(name, (f"optimizer={name.partition(',')[0]}", *overrides), "question")
-
-
-ENTRIES = tuple(_entries())
+METHODS = (
+    *("mezo", "bszo", "fzoo", "lozo", "hizoo", "mezo_adam", "zo_sign", "zo_momentum"),
+    *("sparse_mezo", "zo_muon", "subzero", "tezo", "adamezo", "conmezo", "lozo_m", "bszo_b"),
+    "zo_conservative",
+)
+QUESTIONS = {
+    "bszo, fixed noise": "optimizer.adaptive_noise=false",
+    "mezo, signs": "optimizer.directions=rademacher",
+    "bszo, k=1": "optimizer.k=1",
+    "bszo, k=4": "optimizer.k=4",
+    "bszo, signs": "optimizer.directions=rademacher",
+    "bszo, k=8": "optimizer.k=8",
+}
+ENTRIES = (
+    *(Entry(name, (f"optimizer={name}",)) for name in METHODS),
+    Entry("mezo, rms", ("optimizer=mezo", "optimizer.step_norm=rms")),
+    Entry("adam", ("optimizer=adam",), "reference"),
+    *(
+        Entry(name, (f"optimizer={name.partition(',')[0]}", override), "question")
+        for name, override in QUESTIONS.items()
+    ),
+)
 
 PARTS = {
     "fp32": ("task=rotten_tomatoes", "precision=fp32", "precision.restore=streamed"),

@@ -35,8 +35,7 @@ BY_NAME = {entry.name: entry for entry in ENTRIES}
 def base_of(part: str, name: str, out: str) -> RunConfig:
     """Returns the checked configuration of an entry at the middle of the model's grid."""
     words = [*COMMON, *PARTS[part], *BY_NAME[name].overrides, f"out={out}"]
-    (run,) = command_line.runs(words)
-    return run
+    return command_line.runs(words)[0]
 
 
 def config_of(cell: Cell, out: str) -> RunConfig:
@@ -59,52 +58,42 @@ def make(cell: Cell, out: str) -> None:
 def outcome(cell: Cell, out: str) -> Found | None:
     """Returns what a run found, None unless it has ended.
 
-    The loss is that of the validation examples after the whole budget, infinite if the run collapsed; `curve` has
-    (forward passes, loss, validation accuracy) of every evaluation, `test` the accuracy and `right` the single answers
-    at the best validation accuracy.
+    `loss` is the validation loss after the whole budget, infinite if the run collapsed; `curve` has (forward passes,
+    loss, accuracy) of every evaluation; `test` is the accuracy at the best validation accuracy.
     """
     run = config_of(cell, out)
-    directory = directory_of(run)
-    status = read_status(directory)
+    status = read_status(directory_of(run))
     if status.get("run/status") not in ("finished", "collapsed"):
         return None
-    rows = pd.DataFrame(read_rows(directory))
-    evaluated = rows.dropna(subset="eval/val_loss") if "eval/val_loss" in rows else rows[:0]
-    passes = run.optimizer.passes_per_step
+    columns = ["step", "eval/val_loss", "eval/val_accuracy", "time/cpu_s"]
+    rows = pd.DataFrame(read_rows(directory_of(run))).reindex(columns=columns)
+    passes, evaluated = run.optimizer.passes_per_step, rows[columns[:3]].dropna()
+    curve = [(int(step) * passes, loss, right) for step, loss, right in evaluated.to_numpy()]
     collapsed = status["run/status"] == "collapsed"
     return {
         **cell._asdict(),
         "lr": cell.lr,
-        "loss": math.inf if collapsed else float(evaluated["eval/val_loss"].iloc[-1]),
+        "loss": math.inf if collapsed else float(curve[-1][1]),
         "test": float(status.get("best/test_accuracy", math.nan)),
         "steps": run.steps,
         "passes": passes,
-        "step_s": float(rows["time/cpu_s"].median()) if "time/cpu_s" in rows else math.nan,
+        "step_s": float(rows["time/cpu_s"].median()),
         "state_mib": float(status.get("mem/state_mib", 0.0)),
         "peak_gib": float(status.get("mem/peak_gib", math.nan)),
-        "curve": [
-            (int(row["step"]) * passes, row["eval/val_loss"], row["eval/val_accuracy"])
-            for _, row in evaluated.iterrows()
-        ],
+        "curve": curve,
     }
 
 
 def standing(
     part: str, entry: Entry, out: str, known: dict[Cell, Found]
 ) -> tuple[Losses, list[Cell]]:
-    """Returns the losses of an entry's runs that have ended, and its next runs; empty if the entry is complete.
-
-    Args:
-        part: Of PARTS.
-        entry: Of ENTRIES.
-        out: Directory of the runs.
-        known: What ended runs found; those that are new are added.
-    """
+    """Returns the losses of an entry's runs that have ended, and its next runs; adds what they found to `known`."""
     first = FIRST_EXPONENT[entry.method]
-    start = [first, first + 1, first + 2]
     losses: dict[int, dict[int, float]] = {}
     while True:
-        cells = [Cell(part, entry.name, e, seed) for e, seed in wanted(start, losses)]
+        cells = [
+            Cell(part, entry.name, e, seed) for e, seed in wanted(range(first, first + 3), losses)
+        ]
         for cell in cells:
             if cell not in known and (found := outcome(cell, out)) is not None:
                 known[cell] = found

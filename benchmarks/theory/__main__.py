@@ -25,15 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SIGNS = {"equal": "", "at most": "≤ ", "at least": "≥ "}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
-    made = argparse.ArgumentParser("python -m benchmarks.theory", description=__doc__)
-    made.add_argument("--samples", type=int, default=20_000, help="steps behind a mean (20000)")
-    made.add_argument("--seed", type=int, default=0, help="of all draws (0)")
-    made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "theory")
-    return made
-
-
 def page(found: Sequence[Row], samples: int, seed: int) -> str:
     """Returns the statements as a table in Markdown, with what makes the same numbers again."""
     head = ("statement", "in the paper", "simulated", "predicted", "measured", "99 %", "verdict")
@@ -54,7 +45,10 @@ def page(found: Sequence[Row], samples: int, seed: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    made = parser()
+    made = argparse.ArgumentParser("python -m benchmarks.theory", description=__doc__)
+    made.add_argument("--samples", type=int, default=20_000, help="steps behind a mean (20000)")
+    made.add_argument("--seed", type=int, default=0, help="of all draws (0)")
+    made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "theory")
     args = made.parse_args(argv)
     if args.samples < 100:
         made.error("--samples: at least 100")
@@ -64,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.results.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame([{**asdict(row), "verdict": row.verdict} for row in found])
     frame.to_csv(args.results / "theory.csv", index=False, float_format="%.6g")
-    (args.results / "theory.md").write_text(page(found, args.samples, args.seed), encoding="utf-8")
+    text = page(found, args.samples, args.seed)
+    (args.results / "theory.md").write_text(text, encoding="utf-8")
     draw(args.results / "theory.png", args.seed)
-    print(page(found, args.samples, args.seed))
-    print(f"written: {args.results}")
+    print(f"{text}\nwritten: {args.results}")
     return 0
 
 

@@ -88,15 +88,7 @@ class Step(NamedTuple):
 def step(
     rng: np.random.Generator, problem: Quadratic, method: Method, theta: Array, noise_var: Array
 ) -> Step:
-    """Makes the measurements of one step of each copy and filters them; θ is left where it is.
-
-    Args:
-        rng: Draws B, ζ and the errors of differences.
-        problem: What is measured.
-        method: How.
-        theta: θ, shape (S, n).
-        noise_var: σ_e², shape (S,).
-    """
+    """Makes the measurements of one step of each copy at θ (S, n) with σ_e² (S,), and filters them."""
     copies, n = theta.shape
     basis = rng.standard_normal((copies, method.k, n))
     gradient = problem.gradient(theta)
