@@ -7,13 +7,14 @@ import atexit
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from zo.distributed.environment import started_together
 
@@ -35,7 +36,8 @@ class Processes:
     Attributes:
         rank: Of this process, from 0.
         world: Number of processes.
-        seconds: Time that this process spent in exchanges of losses.
+        seconds: Time that this process spent in exchanges of losses, waiting included.
+        exchanging: Of it, the time that the process spent which came last; known one exchange later.
         bytes: Length of the losses that all processes sent each other.
     """
 
@@ -43,7 +45,7 @@ class Processes:
         self._group = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.world = 1 if group is None else dist.get_world_size(group)
-        self.seconds = 0.0
+        self.seconds = self.exchanging = self._last = 0.0
         self.bytes = 0
         nccl = group is not None and dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else None
@@ -62,13 +64,16 @@ class Processes:
         if self.world == 1:
             return [list(values)]
         start = time.perf_counter()
-        mine = torch.tensor(values, dtype=torch.float64, device=self._device)
-        found = [torch.empty_like(mine) for _ in range(self.world)]
+        mine = torch.tensor([*values, self._last], dtype=torch.float64, device=self._device)
+        tensors = [torch.empty_like(mine) for _ in range(self.world)]
         with _lost():
-            dist.all_gather(found, mine, group=self._group)
-        self.seconds += time.perf_counter() - start
-        self.bytes += self.world * mine.nbytes
-        return [of_one.tolist() for of_one in found]
+            dist.all_gather(tensors, mine, group=self._group)
+        found = [of_one.tolist() for of_one in tensors]
+        self.exchanging += min(of_one.pop() for of_one in found)
+        self._last = time.perf_counter() - start
+        self.seconds += self._last
+        self.bytes += self.world * 8 * len(values)
+        return found
 
     def exchange(self, told: Any) -> list[Any]:
         """Returns what each process tells, in the order of ranks.
@@ -82,6 +87,36 @@ class Processes:
             with _lost():
                 dist.all_gather_object(found, told, group=self._group)
         return found
+
+    def divide(
+        self,
+        groups: Sequence[Sequence[int]],
+        measure: Callable[[int], Tensor],
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Returns a row of numbers per example, in the order of examples; groups of examples are divided.
+
+        Args:
+            groups: Indices of the examples that are measured together; every index once.
+            measure: Returns the rows of a group, by its position among the groups.
+            progress: Called with the number of examples that all processes just measured.
+
+        Raises:
+            ProcessesError: If another process could not measure its examples.
+            ProcessLostError: If a process ended or did not answer in time.
+        """
+        mine = []
+        with self.together():
+            for turn in range(0, len(groups), self.world):
+                if turn + self.rank < len(groups):
+                    mine.append(measure(turn + self.rank).cpu())
+                if progress is not None:
+                    progress(sum(map(len, groups[turn : turn + self.world])))
+        order = [i for rank in range(self.world) for of in groups[rank :: self.world] for i in of]
+        found = torch.cat([rows for of_one in self.exchange(mine) for rows in of_one])
+        rows = torch.empty_like(found)
+        rows[order] = found
+        return rows
 
     @contextmanager
     def together(self) -> Iterator[None]:

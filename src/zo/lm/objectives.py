@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from zo.distributed.processes import Processes
 from zo.lm.collate import Batch
 from zo.lm.generation import Generator
 from zo.lm.scoring import CandidateScorer, Evaluation, length_batches
@@ -73,12 +74,16 @@ class TextScorer:
         generator: Writes the texts.
         rate: Rates them.
         measure: Name of the number.
+        processes: Divide evaluations; each returns the same.
     """
 
     differentiable = False
 
-    def __init__(self, generator: Generator, rate: Rate, measure: str) -> None:
+    def __init__(
+        self, generator: Generator, rate: Rate, measure: str, processes: Processes | None = None
+    ) -> None:
         self._generator, self._rate, self._measure = generator, rate, NAMED[measure]
+        self._processes = processes or Processes()
 
     def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
         """Returns the examples: prompts are padded where they are continued."""
@@ -108,13 +113,13 @@ class TextScorer:
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
         """Rates a whole split, prompts of similar length together; as `CandidateScorer.evaluate`."""
-        values = [0.0] * len(examples)
         more = self._generator.max_new_tokens
-        for group in length_batches([len(e.prompt_ids) + more for e in examples], max_tokens):
-            for i, value in zip(group, self._values([examples[i] for i in group]), strict=True):
-                values[i] = value
-            if progress is not None:
-                progress(len(group))
+        groups = length_batches([len(e.prompt_ids) + more for e in examples], max_tokens)
+
+        def rated(n: int) -> torch.Tensor:
+            return torch.tensor(self._values([examples[i] for i in groups[n]]), dtype=torch.float64)
+
+        values = self._processes.divide(groups, rated, progress).tolist()
         mean = math.fsum(values) / len(values)
         return Evaluation(-mean, mean, [], self._measure)
 
@@ -122,7 +127,13 @@ class TextScorer:
         return self._rate(examples, self._generator(examples))
 
 
-def text_scorer(task: TaskConfig, function: str | None, model: Any, tokenizer: Any) -> TextScorer:
+def text_scorer(
+    task: TaskConfig,
+    function: str | None,
+    model: Any,
+    tokenizer: Any,
+    processes: Processes | None = None,
+) -> TextScorer:
     """Returns the scorer of generated texts: by a reward function, or by the task's measure.
 
     Raises:
@@ -130,15 +141,14 @@ def text_scorer(task: TaskConfig, function: str | None, model: Any, tokenizer: A
     """
     generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
     if function is not None:
-        return TextScorer(
-            generator, functools.partial(_rewards, function, load_function(function)), "reward"
-        )
+        rewards = functools.partial(_rewards, function, load_function(function))
+        return TextScorer(generator, rewards, "reward", processes)
     name = task.measure or "f1"
 
     def rate(examples: Sequence[Encoded], texts: Sequence[str]) -> list[float]:
         return [best_of(name, t, e.references) for e, t in zip(examples, texts, strict=True)]
 
-    return TextScorer(generator, rate, name)
+    return TextScorer(generator, rate, name, processes)
 
 
 def load_function(address: str) -> Callable[[list[str], list[str]], Any]:

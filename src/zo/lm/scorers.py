@@ -32,7 +32,7 @@ def scorers(
         objective: What a step makes smaller.
         loss: See `CandidateScorer`.
         graphs: See `CandidateScorer`.
-        processes: See `CandidateScorer`; generated texts are not divided.
+        processes: See `CandidateScorer`.
 
     Raises:
         TaskError, ModelError: If they do not fit each other.
@@ -40,7 +40,7 @@ def scorers(
     name, kind = objective.of(task), loaded.kind
     if name in OF_TEXT:
         function = objective.function if name == "reward" else None
-        scorer = text_scorer(task, function, loaded.model, loaded.tokenizer)
+        scorer = text_scorer(task, function, loaded.model, loaded.tokenizer, processes)
         return scorer, scorer
     given = (loaded.model, loaded.tokenizer.pad_token_id, loss)
     likelihood = "completion" if task.kind == "completion" else name
@@ -56,5 +56,5 @@ def scorers(
     else:
         scored = CandidateScorer(*given, kind, likelihood, graphs, processes)
     if task.measure is not None and task.kind == "completion":
-        return scored, text_scorer(task, None, loaded.model, loaded.tokenizer)
+        return scored, text_scorer(task, None, loaded.model, loaded.tokenizer, processes)
     return scored, scored

@@ -215,22 +215,15 @@ class CandidateScorer:
         """
         if not examples:
             raise ValueError("there is nothing to evaluate: the split has no examples")
-        processes, plan = self._processes, self._plan(examples, max_tokens)
-        world = processes.world
-        mine: list[float] = []
-        for turn in range(0, len(plan), world):
-            for indices, rows in plan[turn + processes.rank : turn + processes.rank + 1]:
-                mine += self._scored([examples[i] for i in indices], rows)
-            if progress is not None:
-                progress(sum(len(indices) for indices, _ in plan[turn : turn + world]))
-        orders = [[i for indices, _ in plan[rank::world] for i in indices] for rank in range(world)]
-        mine += [0.0] * (3 * max(map(len, orders)) - len(mine))
-        losses, weights = [0.0] * len(examples), [1.0] * len(examples)
-        predictions = [0] * len(examples)
-        for order, found in zip(orders, processes.gather(mine), strict=True):
-            for n, i in enumerate(order):
-                losses[i], weights[i], prediction = found[3 * n : 3 * n + 3]
-                predictions[i] = int(prediction)
+        plan = self._plan(examples, max_tokens)
+
+        def scored(n: int) -> Tensor:
+            indices, rows = plan[n]
+            return self._scored([examples[i] for i in indices], rows)
+
+        found = self._processes.divide([indices for indices, _ in plan], scored, progress)
+        losses, weights, best = found.T.tolist()
+        predictions = [int(candidate) for candidate in best]
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         if self._objective == "completion":
             perplexity = math.exp(loss) if loss < MOST_LOSS else math.inf
@@ -240,27 +233,23 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def features(self, examples: Sequence[Encoded], max_tokens: int) -> Tensor:
-        """Returns the last hidden state where each example's answer is predicted, float32.  # (n, D)."""
-        found: list[Tensor] = [torch.empty(0)] * len(examples)
-        for indices, rows in self._plan(examples, max_tokens):
-            batch = self._collator([examples[i] for i in indices], rows)
-            hidden = self._hidden(batch)[batch.token_reads[:, 0, 0]].float()
-            for i, state in zip(indices, hidden.cpu(), strict=True):
-                found[i] = state
-        return torch.stack(found)
+        """Returns the last hidden state where each example's answer is predicted; processes divide them.  # (n, D)."""
+        plan = self._plan(examples, max_tokens)
 
-    def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> list[float]:
-        """Returns loss, part of the mean and prediction of one example after another."""
+        def states(n: int) -> Tensor:
+            indices, rows = plan[n]
+            batch = self._collator([examples[i] for i in indices], rows)
+            return self._hidden(batch)[batch.token_reads[:, 0, 0]].float()
+
+        return self._processes.divide([indices for indices, _ in plan], states)
+
+    def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
+        """Returns loss, part of the mean and prediction of each example, float64.  # (n, 3)."""
         batch = self._collator(examples, rows)
         comparable = self._objective == "classification"
         scores = self._comparable(batch) if comparable else self.scores(batch)
         each, parts = self._losses(scores, batch)
-        found: list[float] = (
-            torch.stack([each.double(), parts.double(), scores.argmax(-1).double()], dim=1)
-            .flatten()
-            .tolist()
-        )
-        return found
+        return torch.stack([each.double(), parts.double(), scores.argmax(-1).double()], dim=1)
 
     def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
         """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""

@@ -379,15 +379,16 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
     perturb_before = assembly.params.seconds
-    waited_before, bytes_before = processes.seconds, processes.bytes
+    waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
     exchanged = {
-        "time/wait_s": processes.seconds - waited_before,
-        "dist/bytes": processes.bytes - bytes_before,
+        "time/wait_s": processes.seconds - waited,
+        "time/exchange_s": processes.exchanging - exchanging,
+        "dist/bytes": processes.bytes - sent,
     }
     return {
         "train/loss": info.loss,
