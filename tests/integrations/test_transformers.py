@@ -1,7 +1,11 @@
 """transformers' Trainer with zeroth-order steps: a real Trainer on a tiny model."""
 
 import json
+import os
+import pickle
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +21,7 @@ from transformers import (
 )
 
 import zo
-from tests.support.crowd import gather_results
-from zo.distributed.processes import Processes
+from tests.support.crowd import free_port, gather_results
 from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
 
 pytestmark = pytest.mark.process  # importing Trainer and making checkpoints take seconds
@@ -171,20 +174,59 @@ def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
         make_trainer(tmp_path, **kwargs)
 
 
-def train_together(processes, out, accumulated):
+def trained(out, accumulated):
+    """Trains in all processes that were started together; returns their number, losses and weights."""
     trainer = make_trainer(
         out, gradient_accumulation_steps=accumulated, eval_strategy="steps", eval_steps=3
     )
     trainer.train()
-    assert processes.world == trainer.args.world_size
     assert "eval_loss" in trainer.evaluate()
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    return losses, [p.numpy().tobytes() for p in weights(trainer.model)]
+    bits = [p.numpy().tobytes() for p in weights(trainer.model)]
+    return trainer.args.world_size, losses, bits
 
 
-def test_two_processes_have_the_bits_of_one_that_accumulates_their_batches(tmp_path):
-    one = train_together(Processes(), str(tmp_path), 4)
-    assert gather_results(2, train_together, str(tmp_path), 2, timeout_s=120) == [one] * 2
+def trained_together(processes, *args):
+    return trained(*args)
+
+
+@pytest.fixture(scope="module")
+def accumulated(tmp_path_factory):
+    """One process that accumulates the batches of two."""
+    return trained(str(tmp_path_factory.mktemp("one")), 4)
+
+
+def test_two_processes_have_the_bits_of_one_that_accumulates_their_batches(tmp_path, accumulated):
+    found = gather_results(2, trained_together, str(tmp_path), 2, timeout_s=120)
+    assert found == [(2, *accumulated[1:])] * 2
+
+
+SCRIPT = """
+import pickle, sys
+import torch.distributed as dist
+from tests.integrations.test_transformers import trained
+found = trained(sys.argv[1], 2)
+open(f"{sys.argv[1]}/{dist.get_rank()}.pickle", "wb").write(pickle.dumps((dist.get_backend(), found)))
+"""
+
+
+def test_accelerate_launch_gives_the_bits_of_one_process(tmp_path, accumulated):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
+    plain = f"--mixed_precision no --dynamo_backend no --main_process_port {free_port()}"
+    command = [sys.executable, "-m", *launch.split(), *plain.split()]
+    told = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    made = subprocess.run(
+        [*command, str(tmp_path / "script.py"), str(tmp_path)],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
+    assert found == [("gloo", (2, *accumulated[1:]))] * 2
 
 
 def test_a_record_of_a_trainer_replays(tmp_path):
