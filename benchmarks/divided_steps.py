@@ -1,12 +1,16 @@
-"""Times a step on one process and on two, with one thread each: forward passes, noise passes, waiting.
+"""Times a step on one process and on two, with one thread each: forward passes, the exchange of losses, waiting.
 
     python -m benchmarks.divided_steps [--steps 5] [--layers 12]
     python -m benchmarks.divided_steps --out results/measured/benchmarks --page docs/scaling.md
 
-The model has the shape of OPT-125M and random weights. One and two processes take turns: other load meets both. It
-takes about four minutes on two quiet cores. divided_steps.md has the table and its provenance: medians over the steps,
-of the busiest process, in seconds. Processor time depends little on what else the machine does. `--page` puts the
-same text into a page of the documentation, between two comments.
+The model has the shape of OPT-125M and random weights. Two processes make steps in turns: the first one alone, then
+both together, so that other load meets both. It takes about three minutes on two quiet cores. divided_steps.md has
+the table and its provenance: medians over the steps, in seconds. Processor time depends little on what else the machine
+does. `--page` puts the same text into a page of the documentation, between two comments.
+
+**exchange** is the time in the collective of the process that comes last: nobody keeps it waiting. **waiting** is what
+the other one spends there beyond that. **unequal work** is the difference of the processor time that the processes had
+used in the step when they came: what of the waiting is not due to other load.
 """
 
 import argparse
@@ -15,15 +19,16 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from transformers import OPTConfig, OPTForCausalLM
 
 from zo.distributed.loss import DividedLoss
-from zo.distributed.processes import join
+from zo.distributed.processes import Processes, join
 from zo.optim import OPTIMIZERS
 from zo.run.provenance import provenance
 from zo.weights.space import ParameterSpace
@@ -37,28 +42,42 @@ BEGIN, END = "<!-- divided_steps: begin -->", "<!-- divided_steps: end -->"
 
 
 class Times(NamedTuple):
-    """Seconds of a step.
+    """Seconds of a step, of the busiest process.
 
     Attributes:
         step: All of it.
         busy: Processor time of it.
         forward: Processor time of its forward passes.
-        wait: In collectives.
-        bytes: That all processes sent.
+        exchange: In the collective, of the process that came last.
+        waiting: In the collective beyond that, of the process that came first.
+        unequal: Difference of the processor time used before it.
     """
 
     step: float
     busy: float
     forward: float
-    wait: float
-    bytes: float
+    exchange: float = 0.0
+    waiting: float = 0.0
+    unequal: float = 0.0
 
 
-def measure(layers: int, case: str, steps: int) -> Times:
-    """Returns the medians of some steps in this process, which divides them with those that were started with it."""
+class Arrivals(Processes):
+    """Notes the processor time at which this process comes to an exchange of losses."""
+
+    arrived = 0.0
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """As `Processes.gather`."""
+        self.arrived = time.process_time()
+        return super().gather(values)
+
+
+def measure(layers: int, case: str, steps: int) -> list[tuple[Times, Times]]:
+    """Returns pairs of steps: one of process 0 alone, and one that all processes divided."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    processes = join(300)
+    join(300)
+    processes = Arrivals(dist.group.WORLD)
     model = OPTForCausalLM(
         OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=layers)
     ).eval()
@@ -77,23 +96,25 @@ def measure(layers: int, case: str, steps: int) -> Times:
         inside += time.process_time() - start
         return float(found)
 
-    divided = DividedLoss(lambda _: loss, [1], processes)
-    found = []
-    for step in range(steps + 1):
+    def timed(by: Processes) -> list[list[float]]:
+        """Makes a step; returns step, processor, forward, collective and work before it, of each process."""
+        nonlocal inside
+        inside = 0.0
         processes.exchange(None)
         start, busy, wait = time.perf_counter(), time.process_time(), processes.seconds
-        sent, inside = processes.bytes, 0.0
-        optimizer.step(divided)
-        mine = Times(
-            time.perf_counter() - start,
-            time.process_time() - busy,
-            inside,
-            processes.seconds - wait,
-            processes.bytes - sent,
-        )
+        if by.world > 1 or processes.leads:
+            optimizer.step(DividedLoss(lambda _: loss, [1], by))
+        mine = [time.perf_counter() - start, time.process_time() - busy, inside]
+        return processes.exchange([*mine, processes.seconds - wait, processes.arrived - busy])
+
+    pairs = []
+    for step in range(steps + 1):
+        alone, together = timed(Processes()), timed(processes)
         if step > 0:  # the first one allocates and compiles
-            found.append([max(column) for column in zip(*processes.exchange(mine), strict=True)])
-    return Times(*(statistics.median(column) for column in zip(*found, strict=True)))
+            *work, spent, before = zip(*together, strict=True)
+            parts = min(spent), max(spent) - min(spent), max(before) - min(before)
+            pairs.append((Times(*alone[0][:3]), Times(*map(max, work), *parts)))
+    return pairs
 
 
 def _member(env: dict[str, str], pipe: Any, *args: Any) -> None:
@@ -101,15 +122,15 @@ def _member(env: dict[str, str], pipe: Any, *args: Any) -> None:
     pipe.send(measure(*args))
 
 
-def on(world: int, *args: Any) -> Times:
-    """Returns what process 0 of so many measures."""
+def on_two(*args: Any) -> list[tuple[Times, Times]]:
+    """Returns what process 0 of two measures."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     pipes, started = [], []
-    for rank in range(world):
-        env = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    for rank in range(2):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         receiver, sender = context.Pipe(duplex=False)
         started.append(context.Process(target=_member, args=(env, sender, *args)))
@@ -119,7 +140,7 @@ def on(world: int, *args: Any) -> Times:
             process.start()
         if not pipes[0].poll(600):
             raise TimeoutError("process 0 did not answer within 600 s")
-        found: Times = pipes[0].recv()
+        found: list[tuple[Times, Times]] = pipes[0].recv()
         for process in started:
             process.join(60)
         return found
@@ -130,23 +151,32 @@ def on(world: int, *args: Any) -> Times:
 
 def table(layers: int, steps: int) -> Iterator[str]:
     """Yields the lines of the table as they are measured, and their provenance."""
-    yield "| method | processes | step | processor | forward, processor | waiting | waiting, of a step | bytes |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| method | processes | step | processor | forward, processor | exchange | exchange, of a step | waiting"
+        " | unequal work |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for case in CASES:
-        one, two = (on(world, layers, case, steps) for world in (1, 2))
-        for world, times in ((1, one), (2, two)):
-            cells = " | ".join(f"{value:.3f}" for value in times[:-1])
-            share = times.wait / times.step
-            yield f"| {case} | {world} | {cells} | {share:.1%} | {times.bytes:.0f} |"
-        ratios = (one.step / two.step, one.busy / two.busy, one.forward / two.forward)
-        yield f"| {case} | times faster | {' | '.join(f'{of:.2f}' for of in ratios)} | | | |"
+        pairs = on_two(layers, case, steps)
+        one, two = (Times(*map(statistics.median, zip(*of))) for of in zip(*pairs))  # noqa: B905
+        ratios = [statistics.median(a[i] / b[i] for a, b in pairs) for i in range(3)]
+        seconds = " | ".join(f"{value:.3f}" for value in one[:3])
+        yield f"| {case} | 1 | {seconds} | | | | |"
+        seconds = " | ".join(f"{value:.3f}" for value in two[:3])
+        share = two.exchange / two.step
+        yield (
+            f"| {case} | 2 | {seconds} | {two.exchange:.4f} | {share:.2%} | {two.waiting:.3f} | {two.unequal:.3f} |"
+        )
+        yield f"| {case} | times faster | {' | '.join(f'{of:.2f}' for of in ratios)} | | | | |"
+        model = [of / (of - one.forward / 2) for of in one[:2]]
+        yield f"| {case} | times faster, by the model | {model[0]:.2f} | {model[1]:.2f} | 2.00 | | | | |"
     made = provenance(torch.device("cpu"))
     versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     yield ""
     yield (
         f"{made['device']}, one thread per process; OPT of {layers} layers and width 768, float32, {EXAMPLES}"
-        f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {steps} steps; {versions};"
-        f" commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+        f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {steps} steps and of their ratios;"
+        f" {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
     )
 
 
