@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.lm.test_scoring import SHAPES, make_examples
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import pairwise, rotated
 from tests.support.plain_scoring import plain_scores
 from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, gpt2, llama, opt, tokenizer
 from zo.lm.adapt import adapt, merged
@@ -96,8 +96,9 @@ def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architec
     assert found.predictions == expected.argmax(1).tolist()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "opt", "gpt2"])
-@pytest.mark.parametrize("name", ["lora", "ia3"])
+@pytest.mark.parametrize(
+    ("name", "architecture"), rotated(["lora", "ia3"], ["llama", "opt", "gpt2"])
+)
 def test_a_merged_model_scores_as_the_adapter_did(name, architecture):
     examples = make_examples(SHAPES["several tokens"])
     before = torch.tensor(plain_scores(DECODERS[architecture](), examples))
@@ -117,14 +118,9 @@ def test_a_merged_model_scores_as_the_adapter_did(name, architecture):
     )
 
 
-@pytest.mark.parametrize("name", ["prefix", "prompt"])
-def test_virtual_tokens_cannot_be_merged(name):
-    with pytest.raises(ModelError, match="export without it"):
-        merged(adapted(llama(), name))
-
-
-@pytest.mark.parametrize("architecture", MASKED)
-@pytest.mark.parametrize("name", ["lora", "ia3", "bias", "layers"])
+@pytest.mark.parametrize(
+    ("name", "architecture"), rotated(["lora", "ia3", "bias", "layers"], MASKED)
+)
 def test_masked_models_take_adapters_that_add_no_tokens(name, architecture):
     model = MASKED[architecture]()
     examples = [Encoded([5, 4, 7, 9], [[3], [8]], 1, mask_at=1)]

@@ -25,9 +25,7 @@ from transformers import (
 
 from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
 from tests.support.tiny_models import (
-    DECODERS,
     LLAMA,
-    MASKED,
     VOCABULARY,
     llama,
     opt,
@@ -64,33 +62,25 @@ def save(directory, model=None, dtype=torch.float32):
     return directory
 
 
-@pytest.mark.parametrize(
-    ("stored", "dtype"), [(torch.float16, torch.float32), (torch.float32, torch.bfloat16)]
-)
-def test_the_dtype_is_the_one_asked_for_whatever_is_stored(tmp_path, stored, dtype):
-    config = ModelConfig(name="tiny", path=str(save(tmp_path / "tiny", dtype=stored)))
-    model = load(config, dtype, "cpu").model
-    assert {p.dtype for p in model.parameters()} == {dtype}
-    expected = opt().to(stored).to(dtype).state_dict()
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def test_a_model_comes_ready_for_scoring(tmp_path):
-    loaded = load(ModelConfig(name="t", path=str(save(tmp_path / "t"))), torch.float32, "cpu")
+@pytest.mark.parametrize("make", [opt, llama])
+def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path):
+    """Whatever dtype is stored; a table that is no parameter stays in float32."""
+    path = str(save(tmp_path / "t", make(), torch.float16))
+    loaded = load(ModelConfig(name="t", path=path), torch.bfloat16, "cpu")
+    expected = make().half().bfloat16()
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+    for name, p in loaded.model.named_parameters():
+        assert torch.equal(p, expected.get_parameter(name)), name
     assert not loaded.model.training
     assert loaded.model.config.use_cache is False
     assert loaded.model.config._attn_implementation == "sdpa"
     assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
-    names = [name for name, _ in loaded.model.named_parameters()]
-    assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
-    assert sum("embed_tokens" in name or "lm_head" in name for name in names) == 1
-
-
-def test_rotary_tables_stay_in_float32(tmp_path):
-    path = str(save(tmp_path / "llama", llama()))
-    model = load(ModelConfig(name="l", path=path), torch.bfloat16, "cpu").model
-    assert torch.equal(model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq)
+    if make is opt:
+        assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
+    else:
+        assert torch.equal(
+            loaded.model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq
+        )
 
 
 def test_a_model_inside_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
@@ -117,12 +107,6 @@ def sentence(config):
         load(config, torch.float32, "cpu")
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("kind", DECODERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_plain_heads_pass_the_check(kind, dtype):
-    check_head(DECODERS[kind]().to(dtype))
 
 
 GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
@@ -254,18 +238,12 @@ def test_a_tokenizer_of_a_larger_vocabulary_is_refused():
         scorer.check(encode(SENTIMENT, tokenizer(), REVIEWS))
 
 
-@pytest.mark.parametrize("path", ["/no/such/model", "./nothing", "~/nothing", "a/b/c", "x.gguf"])
+@pytest.mark.parametrize("path", ["/no/such/model", "~/nothing", "a/b/c", "x.gguf"])
 def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, monkeypatch):
     monkeypatch.setattr(hub, "answers", lambda: pytest.fail("the hub was asked"))
     message = sentence(ModelConfig(name="t", path=path))
     assert "there is no file or directory" in message
     assert "~" not in message
-
-
-def test_home_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    save(tmp_path / "t")
-    assert load(ModelConfig(name="t", path="~/t"), torch.float32, "cpu").model.config.vocab_size
 
 
 def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
@@ -287,12 +265,6 @@ def masked(tmp_path, model=None):
     (roberta() if model is None else model).save_pretrained(path)
     tokenizer(mask="<mask>").save_pretrained(path)
     return ModelConfig(name="roberta", path=str(path), kind="masked")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", MASKED)
-def test_the_head_of_a_masked_model_passes_the_check(kind, dtype):
-    check_head(MASKED[kind]().to(dtype), "masked")
 
 
 def test_a_masked_model_comes_with_its_whole_head_and_every_tensor_once(tmp_path):
@@ -328,11 +300,9 @@ SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "intermediate_size": 64,
-    "ffn_dim": 64,
-    "word_embed_proj_dim": 32,
 }
+SMALL |= {"num_key_value_heads": 2, "ffn_dim": 64, "word_embed_proj_dim": 32}
 
 
 def small(name):
@@ -343,8 +313,8 @@ def small(name):
     return config
 
 
-@pytest.mark.parametrize("name", ["roberta-large", "opt-1.3b", "mistral-7b"])
-def test_random_weights_need_no_hub_and_score_examples(name, monkeypatch):
+@pytest.mark.parametrize("name", ["roberta-large", "mistral-7b"])
+def test_random_weights_need_no_hub_and_no_global_random_state(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     config = small(name)
     before = torch.get_rng_state()
@@ -355,18 +325,6 @@ def test_random_weights_need_no_hub_and_score_examples(name, monkeypatch):
         torch.manual_seed(5)  # the weights do not depend on it
         again = load(config, torch.float16, "cpu").model.state_dict()
     assert all(torch.equal(t, again[n]) for n, t in loaded.model.state_dict().items())
-    loaded = load(config, torch.float32, "cpu")
-    tokens = encode_masked if config.kind == "masked" else encode
-    task = TaskConfig(
-        **SENTIMENT.__dict__
-        | {"masked_prompt": "{text} It was <mask> .", "label_words": [" bad", " great"]}
-    )
-    scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id, kind=config.kind)
-    examples = tokens(task, loaded.tokenizer, REVIEWS)
-    plain = plain_masked_scores if config.kind == "masked" else plain_scores
-    expected = torch.tensor(plain(loaded.model, examples))
-    scores = scorer.scores(scorer.collate(examples))
-    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
 
 
 @pytest.fixture

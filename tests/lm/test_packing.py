@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM, Lfm2Config, Lfm2ForCausalLM
 
-from tests.support.pairwise import pairwise
-from tests.support.plain_scoring import plain_masked_scores, plain_scores
-from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt
+from tests.support.pairwise import pairwise, rotated
+from tests.support.plain_scoring import (
+    plain_loss,
+    plain_masked_loss,
+    plain_masked_scores,
+    plain_scores,
+)
+from tests.support.quadratic import DTYPES
+from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt, roberta
 from zo.lm.heads import packs
 from zo.lm.packing import Blocks, Tree, pack
 from zo.lm.scoring import CandidateScorer
@@ -90,7 +96,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(
     ("kind", "layout", "candidates"),
-    pairwise([*DECODERS, *MASKED], LAYOUTS, [[1, 1], [1, 4, 2]]),
+    pairwise([*DECODERS, *MASKED], [*LAYOUTS, "as it packs"], [[1, 1], [1, 4, 2]]),
     ids=str,
 )
 def test_however_texts_are_packed_they_are_scored_as_if_alone(
@@ -100,13 +106,20 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     masked = kind in MASKED
     model = (MASKED if masked else DECODERS)[kind]()
     examples = examples_of(candidates, LENGTHS, masked)
-    monkeypatch.setattr("zo.lm.collate.pack", lambda *_: LAYOUTS[layout])
     scorer = CandidateScorer(model, pad_id=1, kind="masked" if masked else "decoder")
-    batch = scorer.collate(examples)
-    assert len(batch.input_ids) == len(LAYOUTS[layout])
+    with monkeypatch.context() as patch:
+        if layout in LAYOUTS:
+            patch.setattr("zo.lm.collate.pack", lambda *_: LAYOUTS[layout])
+        batch = scorer.collate(examples)
+    assert layout not in LAYOUTS or len(batch.input_ids) == len(LAYOUTS[layout])
     assert batch.input_ids.shape[1] > 64 or layout != "one row"
     expected = torch.tensor((plain_masked_scores if masked else plain_scores)(model, examples))
+    assert expected.std(dim=1).mean() > 0.5  # the candidates differ, so that order matters
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
+    plain = (plain_masked_loss if masked else plain_loss)(model, examples)
+    assert scorer.loss(batch) == pytest.approx(plain, abs=1e-5)
+    predictions = scorer.evaluate(examples[::-1], 60).predictions[::-1]
+    assert predictions == expected.argmax(1).tolist()
 
 
 @pytest.mark.parametrize("objective", ["classification", "lm"])
@@ -158,14 +171,11 @@ def lfm2():
         return Lfm2ForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not(dtype):
-    for decoder in DECODERS.values():
-        assert packs(decoder().to(dtype), "decoder")
-    for masked in MASKED.values():
-        assert packs(masked().to(dtype), "masked")
-    assert not packs(lfm2().to(dtype), "decoder")
-    assert not packs(deberta().to(dtype), "masked")
+def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not():
+    for (kind, make), dtype in zip([*DECODERS.items(), *MASKED.items()], DTYPES * 2, strict=True):
+        assert packs(make().to(dtype), "masked" if kind in MASKED else "decoder")
+    assert not packs(lfm2().bfloat16(), "decoder")
+    assert not packs(deberta().half(), "masked")
 
 
 def test_texts_that_cannot_share_a_row_have_one_each():
@@ -186,7 +196,7 @@ def test_texts_that_cannot_share_a_row_have_one_each():
 @pytest.mark.parametrize(
     ("kind", "candidates", "objective"),
     [
-        *pairwise(DECODERS, [[1, 1], [1, 4, 2]], ["classification", "lm"]),
+        *rotated(DECODERS, [[1, 1], [1, 4, 2]], ["classification", "lm"]),
         *[(kind, [1, 1], "classification") for kind in (*MASKED, "lfm2")],
     ],
     ids=str,
@@ -198,3 +208,16 @@ def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
     scorer = CandidateScorer(model, pad_id=1, kind=name, objective=objective)
     batch = scorer.collate(examples_of(candidates, LENGTHS, masked))
     assert scorer.branches(batch, 3) == pytest.approx([scorer.loss(batch)] * 3, abs=1e-5)
+
+
+def test_a_masked_models_head_is_applied_once_per_example_all_of_it():
+    model, shapes = roberta(), {}
+    scorer = CandidateScorer(model, pad_id=1, kind="masked")
+    parts = {"encoder": model.roberta, "dense": model.lm_head.dense, "out": model.lm_head.decoder}
+    for name, part in parts.items():
+        part.register_forward_hook(
+            lambda _, __, out, name=name: shapes.setdefault(name, []).append(tuple(out[0].shape))
+        )
+    scorer.loss(scorer.collate(examples_of([1], (16, 2, 1, 4), masked=True)))
+    assert [len(shapes[name]) for name in ("encoder", "dense", "out")] == [1, 1, 1]
+    assert shapes["out"] == [(VOCABULARY,)]  # of the first of the masks

@@ -5,9 +5,11 @@ import torch
 
 from tests.lm.test_adapt import adapted, moved
 from tests.lm.test_scoring import SHAPES, make_examples
+from tests.support.pairwise import rotated
+from tests.support.quadratic import DTYPES
 from tests.support.tiny_models import llama, opt, roberta
 from zo.lm.adapt import merged
-from zo.lm.quantise import QuantisedLinear, count, dequantise, quantise, weight_bytes
+from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
 from zo.lm.scoring import CandidateScorer
 from zo.weights.space import ParameterSpace
 
@@ -52,8 +54,9 @@ def test_the_sentence_tells_the_memory_with_and_without(bits, share):
     )
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("name", ["lora", "ia3", "prefix", "none", "scales"])
+@pytest.mark.parametrize(
+    ("name", "bits"), rotated(["lora", "ia3", "prefix", "none", "scales"], BITS)
+)
 def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, bits):
     runs = []
     for restore in ("snapshot", "streamed"):
@@ -78,8 +81,7 @@ def test_scales_alone_are_trained_and_reached_by_backpropagation(bits):
     assert all(p.grad.abs().max() > 0 for p in loaded.model.parameters() if p.requires_grad)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("dtype", "bits"), rotated(DTYPES, BITS))
 def test_what_is_exported_has_ordinary_weights_and_scores_as_the_quantised_model(bits, dtype):
     loaded = adapted(quantised(bits, opt, dtype), "lora")
     scorer = CandidateScorer(loaded.model, pad_id=1)
@@ -90,10 +92,3 @@ def test_what_is_exported_has_ordinary_weights_and_scores_as_the_quantised_model
     assert list(model.state_dict()) == list(opt().state_dict())
     found = CandidateScorer(model, pad_id=1).scores(batch)
     torch.testing.assert_close(found, expected, rtol=0, atol=30 * torch.finfo(dtype).eps)
-
-
-def test_dequantising_leaves_a_plain_model_as_it_is():
-    model = opt()
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    dequantise(model)
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())

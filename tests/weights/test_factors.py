@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.lm.test_masked_scoring import make_examples as masked_examples
+from tests.lm.test_packing import examples_of
 from tests.lm.test_scoring import make_examples
 from tests.support.quadratic import Interrupted
 from tests.support.tiny_models import DECODERS, bert, llama, opt, roberta
@@ -45,7 +45,11 @@ class Trial:
     def __init__(self, model, restore, candidates=(1, 1), lr=LR, loss_dtype="float32", **settings):
         masked = type(model).__name__.endswith("MaskedLM")
         kind, pad = ("masked", model.config.pad_token_id) if masked else ("decoder", 1)
-        examples = masked_examples() if masked else make_examples(list(candidates))
+        examples = (
+            examples_of([1], (7, 2, 16, 1, 11), masked)
+            if masked
+            else make_examples(list(candidates))
+        )
         self.model, self.params = model, ParameterSpace.of(model, restore)
         self.scorer = CandidateScorer(model, pad, loss_dtype, kind)
         self.batch = self.scorer.collate(examples)
