@@ -12,6 +12,7 @@ from zo.lm import load as loading
 from zo.lm.config import ModelError
 from zo.lm.scoring import CandidateScorer
 from zo.run.assembly import Assembly
+from zo.run.directory import directory_of
 from zo.run.loop import Session
 from zo.run.replay import replay_to
 from zo.run.rows import read_rows, trajectory_of
@@ -23,12 +24,6 @@ ADAPTERS = [
     pytest.param("prefix", marks=pytest.mark.process),
     pytest.param("ia3", marks=pytest.mark.process),
 ]
-
-
-def directory_of(cfg) -> Path:
-    from zo.run.directory import directory_of
-
-    return directory_of(cfg)
 
 
 def exported(directory: Path, out: Path, *arguments: str) -> Path:
@@ -81,7 +76,9 @@ def test_a_run_says_how_much_is_trained_and_checks_the_frozen_weights(
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_an_exported_adapter_loads_in_peft_and_predicts_as_the_run(make_run, tmp_path, adapter):
+def test_an_exported_adapter_predicts_as_the_run_in_peft_and_in_a_run_of_its_own(
+    make_run, tmp_path, adapter
+):
     from peft import PeftModel
 
     cfg = make_run(f"adapter={adapter}", *EXACT, "lr=1e-2", "eval_every=1")
@@ -103,6 +100,9 @@ def test_an_exported_adapter_loads_in_peft_and_predicts_as_the_run(make_run, tmp
     if adapter != "prefix":
         plain = model.base_model.model
         assert predictions(plain, session, cfg) == summary["best/test_predictions"]
+    after = Assembly.of(make_run(f"adapter={adapter}", *EXACT, f"adapter.path={out}", "seed=9"))
+    assert after.params.names == session.assembly.params.names
+    assert all(map(torch.equal, after.params.tensors, session.assembly.params.tensors))
 
 
 @pytest.mark.parametrize("adapter", [ADAPTERS[0], ADAPTERS[2]])
@@ -172,16 +172,3 @@ def test_virtual_tokens_are_not_merged_and_nothing_is_written(make_run, tmp_path
         "--merge: virtual tokens are no weights of the model; export without it\n"
     )
     assert not out.exists()
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS[:2])
-def test_one_goes_on_from_an_exported_adapter(make_run, tmp_path, adapter):
-    cfg = make_run(f"adapter={adapter}", *EXACT)
-    run(cfg)
-    out = exported(directory_of(cfg), tmp_path / "adapter", "--step", "4")
-    before = Assembly.of(cfg)
-    replay_to(before, trajectory_of(directory_of(cfg)), 4)
-    after = Assembly.of(make_run(f"adapter={adapter}", *EXACT, f"adapter.path={out}", "seed=9"))
-    assert after.params.names == before.params.names
-    for mine, theirs in zip(after.params.tensors, before.params.tensors, strict=True):
-        assert torch.equal(mine, theirs)

@@ -1,6 +1,5 @@
 """A run's identity: frozen at its first start, compared at every later one."""
 
-import os
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -74,14 +73,6 @@ def test_a_run_that_was_begun_anew_is_gone_on_with_all_the_same(make_run):
     assert load(freeze(make_run("optimizer=mezo", "resume=false"))).resume
 
 
-def test_a_run_without_a_configuration_is_refused_in_a_sentence(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said == f"{tmp_path}/config.yaml: No such file or directory; a run's directory is wanted\n"
-    )
-
-
 @pytest.mark.process
 def test_many_processes_may_freeze_one_run_at_once(make_run):
     cfg = make_run("optimizer=mezo")
@@ -121,10 +112,3 @@ def test_where_nothing_can_be_written_a_finished_run_is_there(finished, read_onl
     read_only(directory_of(finished))
     assert run(finished)["run/status"] == "finished"
     assert "finished before: test " in capsys.readouterr().out
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_place_that_may_not_be_written_is_refused_in_a_sentence(make_run, tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(DirectoryError, match="Permission denied; out= chooses another"):
-        run(make_run("optimizer=mezo"))

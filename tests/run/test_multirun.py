@@ -100,8 +100,3 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, monkeypatch, ca
 )
 def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, expected):
     assert differences([make_run(override) for override in grid]) == expected
-
-
-def test_a_single_run_is_named_by_its_title(finished, capsys):
-    assert Multirun.of([finished]).run() == 0
-    assert capsys.readouterr().out.count("1 of 1 run ended, 0 failed") == 1

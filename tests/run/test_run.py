@@ -11,7 +11,6 @@ import pytest
 from zo.lm.scoring import CandidateScorer
 from zo.run import loop
 from zo.run.runner import run
-from zo.weights.space import ParameterSpace
 
 NO_TIMES = ("time/", "mem/", "crc")  # and the checksum, which counts them in
 
@@ -30,7 +29,7 @@ def without_times(rows):
     ("overrides", "forwards"),
     [
         (["optimizer=bszo"], 3),
-        (["optimizer=sparse_mezo", "precision.restore=snapshot"], 2),
+        (["optimizer=mezo_adam", "precision=fp16", "lr=1e-7", "optimizer.state_dtype=float32"], 2),
         (["optimizer=adam"], 1),
     ],
 )
@@ -95,15 +94,6 @@ def test_a_non_finite_loss_ends_the_run_as_collapsed_with_its_step(make_run, cap
     assert "collapsed at step 2" in capsys.readouterr().out
 
 
-def test_zero_shot_makes_no_step_and_one_evaluation(make_run):
-    cfg = make_run("optimizer=zero_shot", "lr=null")
-    summary = run(cfg)
-    (row,) = rows_of(cfg)
-    assert row["step"] == 0
-    assert summary["run/steps"] == summary["best/step"] == summary["run/forwards"] == 0
-    assert summary["best/test_n"] == 48
-
-
 def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_run, monkeypatch):
     cfg = make_run("optimizer=mezo")
     with monkeypatch.context() as broken:
@@ -115,13 +105,6 @@ def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_ru
     assert status == {"run/status": "failed", "run/error": "ZeroDivisionError: division by zero"}
     assert "1 / 0" in (directory / "error.txt").read_text()
     assert run(cfg)["run/status"] == "finished"
-
-
-def test_fp16_runs(make_run):
-    cfg = make_run("optimizer=bszo", "precision=fp16", "lr=1e-7")
-    summary = run(cfg)
-    assert summary["run/status"] == "finished"
-    assert all(0 < row["train/loss"] < 5 for row in rows_of(cfg))
 
 
 @pytest.mark.parametrize(("optimizer", "eval_every"), [("mezo_adam", 1), ("adam", 2)])
@@ -188,12 +171,3 @@ def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(
     assert summary["run/collapse_what"] == f"{split} loss is nan at step 2"
     assert (summary["run/collapse_step"], summary["run/steps"]) == (2, 2)
     assert "best/step" not in summary
-
-
-def test_the_summary_says_how_much_state_a_method_keeps(make_run, monkeypatch):
-    spaces = []
-    of = ParameterSpace.of
-    monkeypatch.setattr(ParameterSpace, "of", lambda *a: spaces.append(of(*a)) or spaces[-1])
-    summary = run(make_run("optimizer=mezo_adam", "steps=1"))
-    both_moments = 2 * 4 * spaces[0].numel / 2**20
-    assert summary["mem/state_mib"] == pytest.approx(both_moments, rel=1e-3)  # and a few counters

@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import pytest
 import wandb
 
 from analysis.logs import run_file
 from analysis.logs.frames import read_frames
 from zo.config import TrackingConfig
-from zo.run.rows import read_rows
 from zo.run.runner import run
 from zo.run.tracking import RunLog
 
@@ -86,27 +84,3 @@ def test_after_a_kill_the_offline_files_hold_every_step_once(tmp_path):
     logged = run_file.read_run_file(files[0])
     assert logged.history["step"].to_pylist() == [1, 2, 3, 4, 5]
     assert logged.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        b'{"step": 3, "train/loss": 0.3',  # cut off
-        b'{"step": 3, "train/loss": 0.25, "crc": 1}\n',  # altered
-        b'{"step": 3}\n',  # without a checksum
-        b"[3]\n",
-        b"\xff\xfe\n",
-    ],
-)
-def test_rows_end_before_the_first_one_that_is_not_whole(tmp_path, spoilt):
-    log = open_log(tmp_path / "run", mode="disabled", rows=())
-    for row in ROWS:
-        log.write(row["step"], {"train/loss": row["train/loss"]})
-    log.abandon()
-    path = tmp_path / "run" / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert read_rows(tmp_path / "run") == ROWS
-    path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:]]))
-    assert read_rows(tmp_path / "run") == ROWS[:2]
-    path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
-    assert read_rows(tmp_path / "run") == ROWS[:2], "a step is missing"
