@@ -63,36 +63,40 @@ ROWS = {
 }
 
 
-def sst2(root, train=30):
-    """nyu-mll/glue: parquet files and a README that names the configurations."""
-    files = [{"split": s, "path": f"sst2/{s}-*"} for s in ("train", "validation", "test")]
-    for split, n in {"train": train, "validation": 10, "test": 4}.items():
-        rows = [
-            {"sentence": f"sentence number {i} is made up ", "label": i % 2, "idx": i}
-            for i in range(n)
-        ]
-        hidden = [row | {"label": -1} for row in rows]
-        _parquet(hidden if split == "test" else rows, SST2, root / "sst2" / f"{split}-0.parquet")
-    head = yaml.safe_dump({"configs": [{"config_name": "sst2", "data_files": files}]})
-    (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
-    return root
-
-
-def super_glue(root, part, train=18):
-    """aps/super_glue: <part>/<split>-00000-of-00001.parquet and a README that names the configurations."""
-    schema = SUPER_GLUE[part]
-    for split, n in {"train": train, "validation": 12, "test": 4}.items():
-        classes = schema["label"].num_classes
-        rows = []
-        for i in range(n):
-            true = -1 if split == "test" else i % classes
-            blank = {key: 0 for key, kind in schema.items() if kind == NUMBER}
-            rows.append(blank | ROWS[part](i) | {"idx": i, "label": true})
-        _parquet(rows, schema, root / part / f"{split}-00000-of-00001.parquet")
+def _readme(root, part):
+    """Names the configuration and its files, as the hub's README does."""
     files = [{"split": s, "path": f"{part}/{s}-*"} for s in ("train", "validation", "test")]
     head = yaml.safe_dump({"configs": [{"config_name": part, "data_files": files}]})
     (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
     return root
+
+
+def _parquet(root, part, schema, sizes, row):
+    """Splits of rows with a label each, which the test split hides."""
+    classes = schema["label"].num_classes
+    for split, n in sizes.items():
+        rows = [
+            row(i) | {"idx": i, "label": -1 if split == "test" else i % classes} for i in range(n)
+        ]
+        file = root / part / f"{split}-00000-of-00001.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_list(rows, features=datasets.Features(schema)).to_parquet(file)
+    return _readme(root, part)
+
+
+def sst2(root, train=30):
+    """nyu-mll/glue: parquet files and a README that names the configurations."""
+    sizes = {"train": train, "validation": 10, "test": 4}
+    return _parquet(
+        root, "sst2", SST2, sizes, lambda i: {"sentence": f"sentence number {i} is made up "}
+    )
+
+
+def super_glue(root, part, train=18):
+    """aps/super_glue: <part>/<split>-00000-of-00001.parquet and a README that names the configurations."""
+    blank = {key: 0 for key, kind in SUPER_GLUE[part].items() if kind == NUMBER}
+    sizes = {"train": train, "validation": 12, "test": 4}
+    return _parquet(root, part, SUPER_GLUE[part], sizes, lambda i: blank | ROWS[part](i))
 
 
 def trec(root, train=18):
@@ -110,8 +114,3 @@ def trec(root, train=18):
     (root / "README.md").write_text("made up\n", encoding="utf-8")
     (root / "prepare.py").write_text("raise RuntimeError('run')\n", encoding="utf-8")
     return root
-
-
-def _parquet(rows, schema, file):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    datasets.Dataset.from_list(rows, features=datasets.Features(schema)).to_parquet(file)

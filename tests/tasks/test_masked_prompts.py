@@ -42,12 +42,6 @@ def test_the_mask_is_the_templates_whatever_the_data_hold_and_the_tokenizer_call
         assert ends == ["<s>", "</s>"]
 
 
-def test_candidates_are_the_label_words():
-    encoded = encode_masked(task(), TOKENIZER, EXAMPLES)[0]
-    assert [TOKENIZER.decode(ids) for ids in encoded.candidate_ids] == [" was", " the"]
-    assert {len(ids) for ids in encoded.candidate_ids} == {1}
-
-
 @pytest.mark.parametrize("longer", ["a", "b"])
 def test_a_long_prompt_loses_the_beginning_of_its_longest_column_and_nothing_else(longer):
     words = " ".join(f"{w} was" for w in ("film", "plot", "story", "end"))

@@ -278,10 +278,6 @@ def test_a_bad_setting_is_one_sentence_with_its_key(case, data, models, capsys):
     assert re.search(message, refused(data, models[0], capsys, *own, *words))
 
 
-def test_kinds_of_bad_data_and_settings_are_forty():
-    assert len(BAD) + len(SETTINGS) >= 40
-
-
 def test_a_row_that_is_there_twice_is_told(tmp_path):
     file = write(
         tmp_path / "mine.jsonl",

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from tests.support.tiny_models import tokenizer
-from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, render
+from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode
 
 TOKENIZER = tokenizer()
 EXAMPLES = [Example({"text": "the film was great ."}, 1), Example({"text": "a {plot} !"}, 0)]
@@ -32,10 +32,6 @@ def test_the_tokens_are_the_text_with_what_the_tokenizer_puts_in_front():
         assert TOKENIZER.decode(encoded.prompt_ids[1:]) == text
         assert [TOKENIZER.decode(ids) for ids in encoded.candidate_ids] == [" terrible", " great"]
         assert encoded.label == example.label
-
-
-def test_braces_in_the_data_are_text():
-    assert render(task(), EXAMPLES[1]) == "a {plot} ! It was"
 
 
 @pytest.mark.parametrize("bos", ["</s>", None])

@@ -4,7 +4,6 @@ import importlib.util
 from collections import Counter
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -20,28 +19,6 @@ def from_yaml(name, **changes):
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     del values["defaults"]
     return TaskConfig(**values | changes)
-
-
-@pytest.fixture
-def glue(tmp_path):
-    """A local copy of nyu-mll/glue as the hub lays it out: parquet files and a README."""
-    root = tmp_path / "glue"
-    features = datasets.Features(
-        sentence=datasets.Value("string"),
-        label=datasets.ClassLabel(names=["negative", "positive"]),
-        idx=datasets.Value("int32"),
-    )
-    sizes = {"train": 30, "validation": 10, "test": 4}
-    for split, n in sizes.items():
-        labels = [-1] * n if split == "test" else [i % 2 for i in range(n)]
-        rows = {"sentence": SENTENCES[:n], "label": labels, "idx": list(range(n))}
-        file = root / "sst2" / f"{split}-00000-of-00001.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        datasets.Dataset.from_dict(rows, features=features).to_parquet(file)
-    files = [{"split": split, "path": f"sst2/{split}-*"} for split in sizes]
-    head = yaml.safe_dump({"configs": [{"config_name": "sst2", "data_files": files}]})
-    (root / "README.md").write_text(f"---\n{head}---\n# made up\n", encoding="utf-8")
-    return root
 
 
 @pytest.fixture
@@ -69,19 +46,6 @@ def table(tmp_path):
 
 def texts(examples):
     return [example.fields["text"] for example in examples]
-
-
-def test_sst2_reads_a_local_copy_of_the_hub(glue):
-    task = from_yaml("sst2", path=str(glue), train_size=12, validation_size=6)
-    splits = load_splits(task)
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == (12, 6, 10)
-    assert [e.fields["sentence"] for e in splits.test] == SENTENCES[:10]  # whole, in its order
-    assert [e.label for e in splits.test] == [i % 2 for i in range(10)]
-    assert {type(e.label) for e in splits.train} == {int}
-    assert splits.train[0].fields.keys() == {"sentence"}
-    assert not {e.fields["sentence"] for e in splits.train} & {
-        e.fields["sentence"] for e in splits.validation
-    }
 
 
 def test_splits_are_disjoint_rows_that_where_keeps(table):

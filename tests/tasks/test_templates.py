@@ -2,8 +2,8 @@
 
 import pytest
 
-from zo.tasks import TaskConfig, TaskError
-from zo.tasks.templates import columns, fill, task_columns
+from zo.tasks import TaskError
+from zo.tasks.templates import columns, fill
 
 TEXTS = [
     ("strip", "of units ", "of units"),
@@ -46,10 +46,3 @@ def test_data_are_text_whatever_they_look_like_and_double_braces_are_braces():
 def test_a_template_that_cannot_be_filled_is_one_sentence(template, message):
     with pytest.raises(TaskError, match=message):
         columns(template, "prompt")
-
-
-@pytest.mark.parametrize("masked_prompt", ["{a}", "<mask> {a} <mask>"])
-def test_a_masked_prompt_has_one_mask(masked_prompt):
-    task = TaskConfig(prompt="{a}", candidates=["x", "y"], masked_prompt=masked_prompt)
-    with pytest.raises(TaskError, match=r"task\.masked_prompt: one <mask> is needed"):
-        task_columns(task)

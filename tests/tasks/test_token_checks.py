@@ -22,10 +22,6 @@ def notes(examples=EXAMPLES, **changes):
     return check_tokens(task, {"train": examples}, {"train": encode(task, tokenizer(), examples)})
 
 
-def test_nothing_is_said_of_good_data():
-    assert notes() == []
-
-
 def test_cut_texts_are_counted_with_the_first_row():
     longest = max(len(e.prompt_ids) for e in encode(TASK, tokenizer(), EXAMPLES))
     (note,) = notes(max_length=longest)
