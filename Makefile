@@ -31,8 +31,8 @@ audit: $(VENV)/run ## check the paper's printed numbers against each other; what
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
-bench-distributed: $(VENV)/run ## time of a step on one process and on two: four minutes on two quiet cores
-	$(BIN)/python -m benchmarks.divided_steps $(BENCH)
+bench-distributed: $(VENV)/run ## time of a step on one process and on two: three minutes on two quiet cores
+	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 -m benchmarks.divided_steps $(BENCH)
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: 25 minutes of runs, table and picture; COMPARE="--minutes 120"
 	$(BIN)/python -m benchmarks.compare $(COMPARE)

@@ -1,7 +1,7 @@
 """Times a step on one process and on two, with one thread each: forward passes, the exchange of losses, waiting.
 
-    python -m benchmarks.divided_steps [--steps 5] [--layers 12]
-    python -m benchmarks.divided_steps --out results/measured/benchmarks --page docs/scaling.md
+    torchrun --standalone --nproc-per-node 2 -m benchmarks.divided_steps [--steps 5] [--layers 12]
+    make bench-distributed BENCH="--out results/measured/benchmarks --page docs/scaling.md"
 
 The model has the shape of OPT-125M and random weights. Two processes make steps in turns: the first one alone, then
 both together, so that other load meets both. It takes about three minutes on two quiet cores. divided_steps.md has
@@ -14,9 +14,6 @@ used in the step when they came: what of the waiting is not due to other load.
 """
 
 import argparse
-import multiprocessing
-import os
-import socket
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +27,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, join
 from zo.optim import OPTIMIZERS
+from zo.optim.base import ZOOptimizer
 from zo.run.provenance import provenance
 from zo.weights.space import ParameterSpace
 
@@ -72,92 +70,68 @@ class Arrivals(Processes):
         return super().gather(values)
 
 
-def measure(layers: int, case: str, steps: int) -> list[tuple[Times, Times]]:
-    """Returns pairs of steps: one of process 0 alone, and one that all processes divided."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    join(300)
-    processes = Arrivals(dist.group.WORLD)
-    model = OPTForCausalLM(
-        OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=layers)
-    ).eval()
-    ids = torch.randint(3, 50_000, (EXAMPLES, TOKENS))
-    name, settings = CASES[case]
-    params = ParameterSpace.of(model, "merged", "philox")
-    method = OPTIMIZERS[name]
-    optimizer = method.optimizer(params, method.config(**settings), lr=1e-6, seed=0)
-    inside = 0.0
+class Bench:
+    """Steps of one model on this process and on all that torchrun started with it.
+
+    Args:
+        layers: Of the model.
+        processes: All of them.
+    """
+
+    def __init__(self, layers: int, processes: Arrivals):
+        torch.manual_seed(0)
+        self._processes = processes
+        config = OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=layers)
+        self._model = OPTForCausalLM(config).eval()
+        self._ids = torch.randint(3, 50_000, (EXAMPLES, TOKENS))
+        self._forward = 0.0
 
     @torch.inference_mode()
-    def loss() -> float:
-        nonlocal inside
+    def _loss(self) -> float:
         start = time.process_time()
-        found = model(input_ids=ids, labels=ids).loss.item()
-        inside += time.process_time() - start
+        found = self._model(input_ids=self._ids, labels=self._ids).loss.item()
+        self._forward += time.process_time() - start
         return float(found)
 
-    def timed(by: Processes) -> list[list[float]]:
-        """Makes a step; returns step, processor, forward, collective and work before it, of each process."""
-        nonlocal inside
-        inside = 0.0
-        processes.exchange(None)
-        start, busy, wait = time.perf_counter(), time.process_time(), processes.seconds
-        if by.world > 1 or processes.leads:
-            optimizer.step(DividedLoss(lambda _: loss, [1], by))
-        mine = [time.perf_counter() - start, time.process_time() - busy, inside]
-        return processes.exchange([*mine, processes.seconds - wait, processes.arrived - busy])
-
-    pairs = []
-    for step in range(steps + 1):
-        alone, together = timed(Processes()), timed(processes)
-        if step > 0:  # the first one allocates and compiles
-            *work, spent, before = zip(*together, strict=True)
+    def pairs(self, case: str, steps: int) -> list[tuple[Times, Times]]:
+        """Returns pairs of steps: one of process 0 alone, and one that all processes divided."""
+        name, settings = CASES[case]
+        params = ParameterSpace.of(self._model, "merged", "philox")
+        method = OPTIMIZERS[name]
+        optimizer = method.optimizer(params, method.config(**settings), lr=1e-6, seed=0)
+        found = []
+        for _ in range(steps + 1):
+            alone = self._timed(optimizer, Processes())[0]
+            *work, spent, before = zip(*self._timed(optimizer, self._processes), strict=True)
             parts = min(spent), max(spent) - min(spent), max(before) - min(before)
-            pairs.append((Times(*alone[0][:3]), Times(*map(max, work), *parts)))
-    return pairs
+            found.append((Times(*alone[:3]), Times(*map(max, work), *parts)))
+        return found[1:]  # the first one allocates and compiles
+
+    def _timed(self, optimizer: ZOOptimizer, by: Processes) -> list[list[float]]:
+        """Makes a step; returns what each process measured.
+
+        These are: time, processor time, that of the forward passes, time in the collective, processor time before it.
+        """
+        every = self._processes
+        every.exchange(None)
+        self._forward, waited = 0.0, every.seconds
+        start, busy = time.perf_counter(), time.process_time()
+        if by.world > 1 or every.leads:
+            optimizer.step(DividedLoss(lambda _: self._loss, [1], by))
+        mine = [time.perf_counter() - start, time.process_time() - busy, self._forward]
+        return every.exchange([*mine, every.seconds - waited, every.arrived - busy])
 
 
-def _member(env: dict[str, str], pipe: Any, *args: Any) -> None:
-    os.environ.update(env)
-    pipe.send(measure(*args))
-
-
-def on_two(*args: Any) -> list[tuple[Times, Times]]:
-    """Returns what process 0 of two measures."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    pipes, started = [], []
-    for rank in range(2):
-        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        receiver, sender = context.Pipe(duplex=False)
-        started.append(context.Process(target=_member, args=(env, sender, *args)))
-        pipes.append(receiver)
-    try:
-        for process in started:
-            process.start()
-        if not pipes[0].poll(600):
-            raise TimeoutError("process 0 did not answer within 600 s")
-        found: list[tuple[Times, Times]] = pipes[0].recv()
-        for process in started:
-            process.join(60)
-        return found
-    finally:
-        for process in started:
-            process.kill()
-
-
-def table(layers: int, steps: int) -> Iterator[str]:
+def table(layers: int, steps: int, processes: Arrivals) -> Iterator[str]:
     """Yields the lines of the table as they are measured, and their provenance."""
+    bench = Bench(layers, processes)
     yield (
         "| method | processes | step | processor | forward, processor | exchange | exchange, of a step | waiting"
         " | unequal work |"
     )
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for case in CASES:
-        pairs = on_two(layers, case, steps)
+        pairs = bench.pairs(case, steps)
         one, two = (Times(*map(statistics.median, zip(*of))) for of in zip(*pairs))  # noqa: B905
         ratios = [statistics.median(a[i] / b[i] for a, b in pairs) for i in range(3)]
         seconds = " | ".join(f"{value:.3f}" for value in one[:3])
@@ -197,10 +171,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/local/benchmarks"))
     parser.add_argument("--page", type=Path, help="a page with the two comments")
     args = parser.parse_args()
+    torch.set_num_threads(1)
+    if join(300).world != 2:
+        parser.error("start it by torchrun --nproc-per-node 2, as make bench-distributed does")
+    processes = Arrivals(dist.group.WORLD)
     lines = []
-    for line in table(args.layers, args.steps):
-        print(line, flush=True)
+    for line in table(args.layers, args.steps, processes):
+        if processes.leads:
+            print(line, flush=True)
         lines.append(f"{line}\n")
+    if not processes.leads:
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "divided_steps.md").write_text("".join(lines))
     if args.page is not None:
