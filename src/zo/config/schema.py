@@ -21,7 +21,13 @@ from zo.tasks.config import TaskConfig
 from zo.tasks.objective import FITS, OF_TEXT, ObjectiveConfig
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
 
-TENSOR_PARALLEL = ("mezo", "bszo", "bszo_b", "zero_shot")
+WHOLE_STATE = ("mezo_adam", "hizoo")
+"""Methods that move sharded tensors under torch's noise alone: their Philox passes take whole tensors."""
+
+TENSOR_PARALLEL = (
+    *("mezo", "bszo", "bszo_b", "fzoo", "adamezo", "zo_sign", "zo_momentum", "zo_conservative"),
+    *(*WHOLE_STATE, "zero_shot"),
+)
 """Methods that move sharded tensors."""
 
 NOT_SCIENTIFIC = (
@@ -463,6 +469,9 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
     """Yields what tensor parallelism cannot do, or was not tried with."""
     if run.distributed.tensor == 1:
         return
+    if run.optimizer.name in WHOLE_STATE and run.precision.noise != "torch":
+        right = f"must be torch with distributed.tensor and optimizer={run.optimizer.name}"
+        yield Problem("precision.noise", run.precision.noise, right)
     for key, value, allowed in (
         ("optimizer", run.optimizer.name, TENSOR_PARALLEL),
         ("precision.restore", run.precision.restore, ("merged", "subtract", "snapshot")),
