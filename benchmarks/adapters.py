@@ -37,13 +37,10 @@ WORDS = 5, 12
 """Least and most words of a text: short texts keep the comparison affordable on one core."""
 
 COMMON = (
-    *(
-        "task=classification",
-        'task.prompt="{text} It was"',
-        'task.candidates=[" terrible"," great"]',
-    ),
-    *("task.train_size=400", "task.validation_size=64", "task.test_size=8", "batch_size=4"),
-    *("patience=null", "eval_every=40", "precision.noise=philox", "precision.restore=merged"),
+    *("task=classification", 'task.prompt="{text} It was"'),
+    *('task.candidates=[" terrible"," great"]', "task.train_size=400"),
+    *("task.validation_size=64", "task.test_size=8", "batch_size=4", "patience=null"),
+    *("eval_every=40", "precision.noise=philox", "precision.restore=merged"),
     *("threads=1", "tracking.mode=disabled"),
 )
 MODELS = ("smollm2-135m", "reviews-tiny")
@@ -57,7 +54,7 @@ class Case:
         words: In the table and the legend.
         look: The method whose colour it has in the picture.
         overrides: Beside COMMON and the model's.
-        rates: Model -> learning rates to choose from, by the last validation loss.
+        rates: Learning rates per model, to choose from by the last validation loss.
     """
 
     words: str
@@ -72,22 +69,23 @@ class Case:
         return ("optimizer=zero_shot", *weights)
 
 
-LORA, MEZO, BSZO = ("adapter=lora",), ("optimizer=mezo",), ("optimizer=bszo",)
-INT8, INT4 = "model.quantization=int8", "model.quantization=int4"
-MEZO_ALL = {"smollm2-135m": (3e-5, 1e-4), "reviews-tiny": (3e-4,)}
-MEZO_FEW = {"smollm2-135m": (1e-3, 3e-3), "reviews-tiny": (3e-2,)}
-BSZO_ALL = {"smollm2-135m": (1e-4,), "reviews-tiny": (1e-3,)}
-BSZO_FEW = {"smollm2-135m": (3e-3,), "reviews-tiny": (3e-1,)}
-SCALES = {"smollm2-135m": (1e-5,), "reviews-tiny": (1e-5,)}  # QZO's scripts
+def _case(words: str, look: str, rates: tuple[tuple[float, ...], ...], *more: str) -> Case:
+    method = f"optimizer={words.partition(',')[0].lower()}"
+    return Case(words, look, (method, *more), dict(zip(MODELS, rates, strict=True)))
+
+
+LORA, INT8, INT4 = "adapter=lora", "model.quantization=int8", "model.quantization=int4"
+MEZO_FEW, BSZO_FEW = ((1e-3, 3e-3), (3e-2,)), ((3e-3,), (3e-1,))
+SCALES = ((1e-5,), (1e-5,))  # QZO's scripts
 CASES = (
-    Case("MeZO, LoRA", "mezo_adam", (*MEZO, *LORA), MEZO_FEW),
-    Case("MeZO, all", "mezo", MEZO, MEZO_ALL),
-    Case("BSZO, LoRA", "bszo_b", (*BSZO, *LORA), BSZO_FEW),
-    Case("BSZO, all", "bszo", BSZO, BSZO_ALL),
-    Case("MeZO, LoRA, int8", "hizoo", (*MEZO, *LORA, INT8), MEZO_FEW),
-    Case("BSZO, LoRA, int8", "fzoo", (*BSZO, *LORA, INT8), BSZO_FEW),
-    Case("MeZO, LoRA, int4", "lozo", (*MEZO, *LORA, INT4), MEZO_FEW),
-    Case("MeZO, scales, int4", "tezo", (*MEZO, "adapter=scales", INT4), SCALES),
+    _case("MeZO, LoRA", "mezo_adam", MEZO_FEW, LORA),
+    _case("MeZO, all", "mezo", ((3e-5, 1e-4), (3e-4,))),
+    _case("BSZO, LoRA", "bszo_b", BSZO_FEW, LORA),
+    _case("BSZO, all", "bszo", ((1e-4,), (1e-3,))),
+    _case("MeZO, LoRA, int8", "hizoo", MEZO_FEW, LORA, INT8),
+    _case("BSZO, LoRA, int8", "fzoo", BSZO_FEW, LORA, INT8),
+    _case("MeZO, LoRA, int4", "lozo", MEZO_FEW, LORA, INT4),
+    _case("MeZO, scales, int4", "tezo", SCALES, "adapter=scales", INT4),
 )
 
 
@@ -150,42 +148,34 @@ def provenance_of(model: str, common: Sequence[str]) -> dict[str, Any]:
 
 def show(model: str, common: Sequence[str], directory: Path) -> None:
     """Writes table and picture of what has been run."""
-    found = [(case, line_of(case, model, common)) for case in CASES]
-    frame = pd.DataFrame([of[0] for _, of in found if of is not None])
-    if frame.empty:
+    found = [(case, of) for case in CASES if (of := line_of(case, model, common)) is not None]
+    if not found:
         print("nothing has been run yet")
         return
     directory.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame([line for _, (line, _) in found])
     lines = [list(frame.columns), ["---"] * frame.shape[1], *frame.map(_text).to_numpy()]
     shown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     (directory / f"{model}.md").write_text(shown + "\n", encoding="utf-8")
-    panels = []
-    for x, column in (("step", "step"), (SECONDS, "time/cpu_s")):
-        series = []
-        for case, of in found:
-            if of is not None:
-                rows = of[1]
-                if x == SECONDS:
-                    rows = rows.assign(**{x: rows[column].fillna(0).cumsum()})
-                rows = rows.dropna(subset=LOSS)
-                look = named(case.look, case.words)
-                series.append(Series(look, rows[x].to_numpy(float), rows[LOSS].to_numpy(float)))
-        panels.append(Panel("", x, "validation loss (nats)", series))
+    panels: dict[str, list[Series]] = {"step": [], SECONDS: []}
+    for case, (_, rows) in found:
+        rows[SECONDS] = rows["time/cpu_s"].fillna(0).cumsum()
+        rows = rows.dropna(subset=LOSS)
+        for x, series in panels.items():
+            points = rows[[x, LOSS]].to_numpy(float).T
+            series.append(Series(named(case.look, case.words), *points))
     (directory / "provenance.json").write_text(json.dumps(provenance_of(model, common), indent=1))
     title = f"LoRA and quantised weights: {model} on short reviews of Rotten Tomatoes"
-    write(Figure(model, title, panels, columns=2), directory)
+    drawn = [Panel("", x, "validation loss (nats)", series) for x, series in panels.items()]
+    write(Figure(model, title, drawn, columns=2), directory)
     print(shown)
 
 
 def _text(value: object) -> str:
     """Returns a value as the table shows it."""
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

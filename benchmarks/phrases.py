@@ -6,13 +6,12 @@ A phrase is a piece of a Rotten Tomatoes sentence of the pip package movie-revie
 the tokenizer that stands in where weights are random, a length that `shapes.sst2_like` draws.
 """
 
-from __future__ import annotations
-
-import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.steps.shapes import sst2_like
 from zo.lm.config import STAND_IN
@@ -34,45 +33,36 @@ def phrases(count: int, seed: int) -> Iterator[tuple[str, int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(package_files.resolve(STAND_IN))
-    sentences = list(_sentences(Path(package_files.resolve(SOURCE))))
+    rows = pd.read_csv(package_files.resolve(SOURCE), keep_default_na=False)
+    rows = rows[rows["source"] == "rotten_tomatoes"]
     random = np.random.default_rng(seed)
-    order = iter(random.permutation(len(sentences)))
+    order = iter(random.permutation(len(rows)))
     for example in sst2_like(count, seed):
-        wanted = len(example.prompt_ids)
-        while (cut := _cut(*sentences[next(order)], wanted, tokenizer, random)) is None:
-            pass  # too short, or no piece of it has exactly that length
-        yield cut
+        piece = None
+        while piece is None:  # too short, or no piece of it has exactly that length
+            row = rows.iloc[next(order)]
+            piece = _cut(row["text"].strip(), len(example.prompt_ids), tokenizer, random)
+        yield piece, int(row["label"])
 
 
-def _sentences(file: Path) -> Iterator[tuple[str, int]]:
-    with file.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            if row["source"] == "rotten_tomatoes":
-                yield row["text"].strip(), int(row["label"])
-
-
-def _cut(
-    sentence: str, label: int, wanted: int, tokenizer: object, random: np.random.Generator
-) -> tuple[str, int] | None:
+def _cut(sentence: str, wanted: int, tokenizer: Any, random: np.random.Generator) -> str | None:
     """Returns a piece whose prompt has `wanted` tokens, beginning at a word drawn from those where one can."""
     words = sentence.split()
     for start in random.permutation(len(words)):
         for end in range(start + 1, len(words) + 1):
             piece = " ".join(words[start:end])
-            length = len(tokenizer(piece + BEHIND).input_ids)  # type: ignore[operator]
-            if length == wanted:
-                return piece, label
-            if length > wanted:
+            length = len(tokenizer(piece + BEHIND).input_ids)
+            if length >= wanted:
                 break
+        if length == wanted:
+            return piece
     return None
 
 
 def write(target: Path = TARGET) -> None:
     """Writes the phrases as CSV: sentence, label."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("w", encoding="utf-8", newline="") as stream:
-        lines = csv.writer(stream, lineterminator="\n")
-        lines.writerows([("sentence", "label"), *phrases(COUNT, SEED)])
+    frame = pd.DataFrame(phrases(COUNT, SEED), columns=["sentence", "label"])
+    frame.to_csv(target, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

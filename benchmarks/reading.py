@@ -8,8 +8,6 @@ the run record has another id: the same records, blocks and checksums as W&B's o
 
 import argparse
 import os
-import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -27,11 +25,10 @@ from analysis.logs.run_file import CHUNK_HEADER, FILE_HEADER, read_run_file
 
 EVAL_EVERY = 500
 SIGNALS = ("slope", "noise_std", "shrinkage", "posterior_trace", "residual_rms", "mu_norm")
-DIGITS = 6  # of a run id: all ids have the same length, so that a copy keeps its blocks
 
 
 def rows(steps: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Rows such as a BSZO run logs (docs/design.md)."""
+    """Rows such as a BSZO run logs (docs/reference/run-directory.md)."""
     noise = np.random.default_rng(0)
     for step in range(steps + 1):
         row: dict[str, float] = {}
@@ -72,9 +69,8 @@ def write_one(directory: Path, steps: int) -> Path:
 
 
 def copy_with_id(original: bytes, run_id: str) -> bytes:
-    """The run file with another id in its run record, which stands in the first block."""
-    copy = bytearray(original)
-    position = len(FILE_HEADER)
+    """Returns the run file with another id in its run record, which stands in the first block."""
+    copy, position = bytearray(original), len(FILE_HEADER)
     while True:
         _, length, kind = CHUNK_HEADER.unpack_from(copy, position)
         start = position + CHUNK_HEADER.size
@@ -92,18 +88,17 @@ def copy_with_id(original: bytes, run_id: str) -> bytes:
 
 
 def generate(directory: Path, runs: int, steps: int) -> int:
-    """Writes the run files; their size in bytes."""
+    """Writes the run files; returns their size in bytes."""
     original = write_one(directory, steps).read_bytes()
     for i in track(range(1, runs), "writing"):
-        run_id = _run_id(i)
-        place = directory / run_id / "wandb" / f"offline-run-20260131_120000-{run_id}"
+        place = directory / _run_id(i) / "wandb" / f"offline-run-20260131_120000-{_run_id(i)}"
         place.mkdir(parents=True)
-        (place / f"run-{run_id}.wandb").write_bytes(copy_with_id(original, run_id))
+        (place / f"run-{_run_id(i)}.wandb").write_bytes(copy_with_id(original, _run_id(i)))
     return runs * len(original)
 
 
 def measure(directory: Path, cache_dir: Path, jobs: int | None) -> str:
-    """Reads all; says how many rows in what time, processor time and memory of the largest process."""
+    """Reads all; returns how many rows in what time, processor time and memory of the largest process."""
     start, busy = time.perf_counter(), sum(os.times()[:4])
     frames = sources.load([directory], cache_dir=cache_dir, jobs=jobs)
     seconds, busy = time.perf_counter() - start, sum(os.times()[:4]) - busy
@@ -116,33 +111,29 @@ def measure(directory: Path, cache_dir: Path, jobs: int | None) -> str:
 
 
 def _run_id(i: int) -> str:
-    return f"bszo-{i:0{DIGITS}d}"
+    return f"bszo-{i:06d}"  # all of one length, so that a copy keeps its blocks
 
 
-def main() -> int:
-    """Run the command; see the module."""
-    raw = argparse.RawDescriptionHelpFormatter
+def main() -> None:
+    """Runs the command; see the module."""
+    layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "python -m benchmarks.reading", None, __doc__, formatter_class=raw
+        "python -m benchmarks.reading", None, __doc__, formatter_class=layout
     )
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--jobs", type=int, help="processes (default: one per processor)")
     parser.add_argument("--directory", type=Path, help="where the files go for a while")
     arguments = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="reading-", dir=arguments.directory))
-    try:
-        size = generate(directory / "out", arguments.runs, arguments.steps)
+    with tempfile.TemporaryDirectory(prefix="reading-", dir=arguments.directory) as name:
+        size = generate(Path(name, "out"), arguments.runs, arguments.steps)
         print(f"{arguments.runs} runs of {arguments.steps:,} steps: {size / 1e9:.1f} GB")
-        for name in ("first", "again"):
-            said = measure(directory / "out", directory / "cache", arguments.jobs)
-            print(f"{name}: {said}", flush=True)
-        kept = sum(path.stat().st_size for path in (directory / "cache").rglob("*.parquet"))
+        for which in ("first", "again"):
+            said = measure(Path(name, "out"), Path(name, "cache"), arguments.jobs)
+            print(f"{which}: {said}", flush=True)
+        kept = sum(path.stat().st_size for path in Path(name, "cache").rglob("*.parquet"))
         print(f"cache: {kept / 1e9:.2f} GB; processors: {os.cpu_count()}")
-    finally:
-        shutil.rmtree(directory)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -25,11 +25,7 @@ class StartError(RuntimeError):
 def prepare(folder: Path, directories: Sequence[Path], processes: int, threads: int | None) -> None:
     """Writes the list of runs for `work` to read."""
     folder.mkdir(parents=True)
-    plan = {
-        "directories": [str(path) for path in directories],
-        "processes": processes,
-        "threads": threads,
-    }
+    plan = {"directories": [*map(str, directories)], "processes": processes, "threads": threads}
     (folder / "runs.json").write_text(json.dumps(plan, indent=1) + "\n")
 
 

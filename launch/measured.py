@@ -50,22 +50,19 @@ class Stage:
     alone: bool = False  # Whether one run at a time has the machine, since it is timed
 
 
-def _stage(sweep: str, seeds: str = "", name: str = "", **more: bool) -> Stage:
-    return Stage(name or sweep, (f"sweep={sweep}", *([f"seed={seeds}"] if seeds else [])), **more)
-
-
+PARTS = ("5a", "5b", "5c", "eps")
+ROUNDINGS = "sweep=study_smollm2_roundings"
 STAGES = (
-    _stage("table4", alone=True),
-    _stage("table4_fast", alone=True),
-    _stage("table4_factors", alone=True),
-    _stage("study_smollm2", "0"),
-    _stage("study_smollm2_roundings", "0", "roundings"),
-    _stage("study_smollm2", "1,2", "study_smollm2_seeds"),
-    *(_stage(f"study_smollm2_{part}", "0,1,2") for part in ("5a", "5b", "5c", "eps")),
-    _stage("study_smollm2_roundings", "1,2", "roundings_seeds"),
+    *(Stage(n, (f"sweep={n}",), alone=True) for n in ("table4", "table4_fast", "table4_factors")),
+    Stage("study_smollm2", ("sweep=study_smollm2", "seed=0")),
+    Stage("roundings", (ROUNDINGS, "seed=0")),
+    Stage("study_smollm2_seeds", ("sweep=study_smollm2", "seed=1,2")),
+    *(Stage(n, (f"sweep={n}", "seed=0,1,2")) for n in (f"study_smollm2_{p}" for p in PARTS)),
+    Stage("roundings_seeds", (ROUNDINGS, "seed=1,2")),
+    Stage("study_tiny", ("sweep=study_tiny",), gpu=False),
     *(
-        _stage(f"study_tiny{part}", gpu=False)
-        for part in ("", "_roundings", "_5a", "_5b", "_5c", "_eps")
+        Stage(f"study_tiny_{p}", (f"sweep=study_tiny_{p}",), gpu=False)
+        for p in ("roundings", *PARTS)
     ),
 )
 

@@ -167,15 +167,9 @@ def log_of(path: Path) -> Path:
 
 
 def slots(gpus: Sequence[str], count: int, threads: int | None = None) -> list[dict[str, str]]:
-    """Returns slots that go round the GPUs, if any.
-
-    They share the cores of this process out evenly, unless OMP_NUM_THREADS says how many to take.
-    """
+    """Returns slots that go round the GPUs, if any, and share the cores out evenly unless OMP_NUM_THREADS is set."""
     share = threads or max(1, len(os.sched_getaffinity(0)) // count)
-    own = (
-        {}
-        if threads is None and "OMP_NUM_THREADS" in os.environ
-        else {"OMP_NUM_THREADS": str(share)}
-    )
+    given = threads is None and "OMP_NUM_THREADS" in os.environ
+    own = {} if given else {"OMP_NUM_THREADS": str(share)}
     devices = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
     return [{**own, **devices[i % len(devices)]} for i in range(count)]

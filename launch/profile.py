@@ -55,10 +55,7 @@ class SlurmProfile:
         if self.mem_gb <= 0:
             yield "mem_gb", "must be greater than 0"
         if self.signal_delay_s >= 60 * self.timeout_min:
-            yield (
-                "signal_delay_s",
-                f"must be less than the time limit, {self.timeout_min} minutes",
-            )
+            yield "signal_delay_s", f"must be less than the time limit, {self.timeout_min} minutes"
         if self.runs_per_job > 1 and self.nodes * self.tasks_per_node > 1:
             yield "runs_per_job", "must be 1 where several processes divide a run"
         if self.gres is not None and self.gpus_per_node is not None:
@@ -117,9 +114,10 @@ def read(overrides: Sequence[str]) -> Profile:
         if chosen == "basic":
             right = "runs in its own process; take slurm or local"
         raise ConfigError([Problem("hydra/launcher", chosen, right)])
-    wrong = list(found.problems())
-    if wrong:
-        values = ((f"hydra.launcher.{key}", getattr(found, key), right) for key, right in wrong)
-        raise ConfigError([Problem(*value) for value in values])
+    if wrong := list(found.problems()):
+        prefix = "hydra.launcher."
+        raise ConfigError(
+            [Problem(prefix + key, getattr(found, key), right) for key, right in wrong]
+        )
     found.folder = str(Path(found.folder).absolute())
     return found

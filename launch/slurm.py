@@ -13,6 +13,10 @@ from launch import python_path
 from launch.job import Job
 from launch.profile import SlurmProfile
 
+SAME = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "nodes")
+SAME += ("cpus_per_task", "signal_delay_s", "array_parallelism")
+"""Keys of a profile that Submitit's SlurmExecutor calls the same."""
+
 
 class SubmitError(RuntimeError):
     """SLURM cannot take the jobs; the text says why."""
@@ -78,19 +82,12 @@ def _parameters(profile: SlurmProfile) -> dict[str, Any]:
     """Returns the profile in the words of Submitit's SlurmExecutor."""
     variables = {"PYTHONPATH": python_path(), **profile.environment}
     exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
-    asked = {
-        key: getattr(profile, key)
-        for key in ("partition", "account", "qos", "constraint", "gres", "gpus_per_node")
-    }
+    same = {key: value for key in SAME if (value := getattr(profile, key)) is not None}
     return {
-        **{key: value for key, value in asked.items() if value is not None},
-        "nodes": profile.nodes,
+        **same,
         "ntasks_per_node": profile.tasks_per_node,
-        "cpus_per_task": profile.cpus_per_task,
         "mem": f"{round(1024 * profile.mem_gb)}M",
         "time": profile.timeout_min,
-        "signal_delay_s": profile.signal_delay_s,
-        "array_parallelism": profile.array_parallelism,
         "setup": [*profile.setup, *exports],
         "additional_parameters": {"requeue": True, **profile.sbatch},
     }

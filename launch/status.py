@@ -44,17 +44,15 @@ def step_times(
         if (taken := found[run.run_id].status.get("time/step_ms_median")) is not None:
             measured[run.kind].append(float(taken))  # type: ignore[arg-type]
     paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text())
+    for printed in paper.values():
+        printed["bszo_b"] = printed["bszo"] * 4 / 3  # 4 forward passes for 3
     times = {}
     for kind in {run.kind for run in sweep.runs}:
         model, _, method = kind
-        printed = dict(paper.get(model, {}))
-        if printed:
-            printed["bszo_b"] = printed["bszo"] * 4 / 3  # 4 forward passes for 3
-        if measured[kind]:
-            times[kind] = statistics.median(measured[kind]), ""
-        elif given is not None:
-            times[kind] = given, ""
-        elif method in printed:
+        own = statistics.median(measured[kind]) if measured[kind] else given
+        if own is not None:
+            times[kind] = own, ""
+        elif method in (printed := paper.get(model, {})):
             times[kind] = printed[method], "*"
     return times
 
@@ -65,10 +63,9 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
     there = {standing.state for standing in found.values()}
     states = [state for state in STATES if state in there]
     table = Table(box=None, header_style="bold")
-    for name in ("model", "precision", "method", "tasks"):
-        table.add_column(name)
-    for name in ("runs", *states, "ms/step", "hours left"):
-        table.add_column(name, justify="right")
+    for name in ("model", "precision", "method", "tasks", "runs", *states, "ms/step", "hours left"):
+        words = name in ("model", "precision", "method", "tasks")
+        table.add_column(name, justify="left" if words else "right")
     groups: dict[Kind, list[Run]] = defaultdict(list)
     for run in sweep.runs:
         groups[run.kind].append(run)
@@ -118,13 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except QueueError as error:
         print(f"{error}: jobs that have not ended are shown as queued", file=sys.stderr)
         found = standings(sweep.runs, ask_queue=False)
-    if args.list or args.failed:
-        states = STATES if args.list else ("failed",)
-        for run in sweep.runs:
-            standing = found[run.run_id]
-            if standing.state in states:
-                note = f"  {standing.note}" if standing.note else ""
-                print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
+    for run in sweep.runs:
+        standing = found[run.run_id]
+        if args.list or (args.failed and standing.state == "failed"):
+            note = f"  {standing.note}" if standing.note else ""
+            print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
     show(sweep, found, args.step_ms)
     return 0
 

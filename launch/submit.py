@@ -53,6 +53,7 @@ class Submission:
         if self.on_slurm:
             slurm.check()
         self.name = f"zo-{self.sweep.name}-{uuid.uuid4().hex[:8]}"
+        self.folder = Path(self.profile.folder) / self.name  # of a local profile's list and log
         self._held = ExitStack()  # what this process holds until it ends
 
     def give(
@@ -86,11 +87,6 @@ class Submission:
         """Whether the jobs go to SLURM."""
         return isinstance(self.profile, SlurmProfile)
 
-    @property
-    def folder(self) -> Path:
-        """Where a local profile's process keeps its list and log."""
-        return Path(self.profile.folder) / self.name
-
     def _give(self, runs: list[Run], detach: bool) -> None:
         shown = track(runs, "freezing", transient=True, disable=not Console().is_terminal)
         directories = [freeze(run.cfg).absolute() for run in shown]
@@ -98,9 +94,8 @@ class Submission:
         if isinstance(self.profile, SlurmProfile):
             size = self.profile.runs_per_job
             groups = [directories[i : i + size] for i in range(0, len(directories), size)]
-            for index, group in enumerate(groups):
-                for directory in group:
-                    Record("slurm", self.name, index, now).write(directory)
+            for i, directory in enumerate(directories):
+                Record("slurm", self.name, i // size, now).write(directory)
             job = slurm.submit(groups, self.profile, self.name)
             print(f"SLURM job {job}" + f", {len(groups)} in its array" * (len(groups) > 1))
             return
@@ -183,8 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         submission = Submission(with_launcher(args.overrides))
         if args.dry_run:
             chosen, before = submission.choose(args.retry_failed, args.limit)
-            for run in chosen:
-                print(f"{run.run_id}  {config.describe(run.cfg)}")
+            print(
+                *(f"{run.run_id}  {config.describe(run.cfg)}\n" for run in chosen), sep="", end=""
+            )
             print(f"{_told(submission.sweep, [], before)}, {len(chosen)} would be")
             return 0
         chosen, before = submission.give(args.retry_failed, args.limit)

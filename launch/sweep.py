@@ -81,12 +81,11 @@ class Standing:
 def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing]:
     """Returns where every run stands, by run id; `ask_queue=False` takes SLURM's jobs to be all alive.
 
+    A run is running if a live process holds its lock. The queue is asked first, then the lock, then the status:
+    whatever changes meanwhile, a run that goes on is not taken for one that was left.
+
     Raises:
         QueueError: If SLURM has to be asked and cannot be.
-
-    A run is running if a live process holds its lock, whatever its status says.
-    The queue is asked first, then the lock,
-    then the status: whatever changes meanwhile, a run that goes on is not taken for one that was left.
     """
     runs = list(runs)
     records = {run.run_id: Record.read(run.directory) for run in runs}
@@ -124,5 +123,4 @@ def _status(directory: Path) -> dict[str, object]:
 def counted(found: Mapping[str, Standing]) -> str:
     """Returns how many runs are in each state, in words."""
     counts = Counter(standing.state for standing in found.values())
-    parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
-    return ", ".join(parts) or "no runs"
+    return ", ".join(f"{counts[s]} {s}" for s in STATES if counts[s]) or "no runs"

@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from collections import Counter
 from contextlib import suppress
 
 from rich.console import Console
@@ -40,12 +39,8 @@ class Board:
 
     def refresh(self) -> None:
         """Looks again; runs that ended need no second look."""
-        left = [
-            run
-            for run in self._sweep.runs
-            if run.run_id not in self._found or self._found[run.run_id].state not in ENDED
-        ]
-        note = ""
+        ended = {name for name, standing in self._found.items() if standing.state in ENDED}
+        left, note = [run for run in self._sweep.runs if run.run_id not in ended], ""
         try:
             self._found |= standings(left)
         except QueueError as error:  # a controller is restarted; the next look may do better
@@ -94,8 +89,7 @@ class Board:
             note = f": {standing.note}" if standing.note else ""
             where = f", see {run.directory}" if standing.state == "failed" else ""
             self._console.print(f"{describe(run.cfg)}  {standing.state}{note}{where}")
-        if len(failed) > SHOWN_FAILURES:
-            more = Counter(standing.state for _, standing in failed[SHOWN_FAILURES:])
-            self._console.print(f"and {', '.join(f'{n} {state}' for state, n in more.items())}")
+        if more := {run.run_id: standing for run, standing in failed[SHOWN_FAILURES:]}:
+            self._console.print(f"and {counted(more)}")
         self._console.print(f"{len(self._sweep.runs)} runs: {counted(self._found)}")
         return 1 if failed else 0

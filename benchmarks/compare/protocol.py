@@ -51,17 +51,11 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the table.
-
-    Attributes:
-        name: Of the line.
-        overrides: Which make it, beside its part's.
-        role: `method`, `question` (BSZO with another setting) or `reference`.
-    """
+    """One line of the table."""
 
     name: str
-    overrides: tuple[str, ...]
-    role: str = "method"
+    overrides: tuple[str, ...]  # beside its part's
+    role: str = "method"  # or `question` (another setting of a method) or `reference`
 
     @property
     def method(self) -> str:
@@ -100,19 +94,12 @@ PARTS = {
 
 
 class Cell(NamedTuple):
-    """One run.
+    """One run."""
 
-    Attributes:
-        part: Of PARTS.
-        entry: Name of an entry.
-        exponent: Learning rate in half decades: 10 ** (exponent / 2), rounded to 1 or 3.
-        seed: Of directions and mini-batches.
-    """
-
-    part: str
-    entry: str
-    exponent: int
-    seed: int
+    part: str  # of PARTS
+    entry: str  # its name
+    exponent: int  # of the learning rate, in half decades
+    seed: int  # of directions and mini-batches
 
     @property
     def lr(self) -> float:
@@ -132,12 +119,7 @@ def score(losses: Mapping[int, float], seeds: Sequence[int]) -> float:
 
 
 def wanted(start: Sequence[int], losses: Losses) -> list[tuple[int, int]]:
-    """Returns the (exponent, seed) of one entry that are still missing, the next ones first; empty if it is complete.
-
-    Args:
-        start: Exponents that are tried first.
-        losses: Exponent -> seed -> validation loss at the end of the budget.
-    """
+    """Returns the (exponent, seed) of one entry still missing, the next first; none if it is complete."""
     first = SEEDS[0]
     if missing := [e for e in start if first not in losses.get(e, {})]:
         return [(e, first) for e in missing]

@@ -66,14 +66,9 @@ def parser() -> argparse.ArgumentParser:
     for name, options in CHOICES.items():
         words = ", ".join(options)
         made.add_argument(f"--{name}", nargs="+", choices=options, metavar="NAME", help=words)
-    made.add_argument(
-        "--plain",
-        nargs="*",
-        choices=RELEASED,
-        default=RELEASED,
-        metavar="NAME",
-        help="methods also timed in the released code's way (all); no name: none",
-    )
+    plain = {"nargs": "*", "choices": RELEASED, "default": RELEASED, "metavar": "NAME"}
+    words = "methods also timed in the released code's way (all); no name: none"
+    made.add_argument("--plain", help=words, **plain)
     made.add_argument("--batch-size", type=int, default=16, help="examples per mini-batch (16)")
     made.add_argument("--batches", type=int, default=1, help="mini-batches per measurement (1)")
     made.add_argument("--rounds", type=int, help="measurements of a case (3 on a CPU, 10 on a GPU)")
@@ -89,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     args = parser().parse_args(argv)
     register()
-    device = torch.device(_resolved(args.device))
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(automatic if args.device == "auto" else args.device)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     rounds = args.rounds or ROUNDS[device.type]
@@ -116,11 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(console, refused)
         return 0
     failed = _measured(pending, Session(device, rounds, args.plain, records, print), console)
-    keys = {(machine, *vars(case).values()) for case in accepted}
-    for table in tables([row for row in records.rows if row.key in keys]):
+    for table in tables(records.of(machine, list(accepted))):
         show(table, console)
     _say(console, refused | failed)
-    if records.rows:
+    if len(records.rows):
         atomic.replace(args.out / "steps.md", "\n".join(map(markdown, tables(records.rows))))
         figure.draw(records.rows, args.out)
     return 1 if failed else 0
@@ -128,13 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measured(pending: dict, session: Session, console: Console) -> dict[Case, str]:
     """Measures under a progress bar; returns what could not be measured."""
-    columns = (
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    columns = MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()
+    words = TextColumn("{task.description}")
+    with Progress(*columns, words, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(pending))
         seen: set[Case] = set()
 
@@ -150,12 +141,6 @@ def _measured(pending: dict, session: Session, console: Console) -> dict[Case, s
 def _say(console: Console, reasons: dict[Case, str]) -> None:
     for case, reason in reasons.items():
         console.print(f"not measured: {case}: {reason}", highlight=False)
-
-
-def _resolved(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
 
 
 if __name__ == "__main__":

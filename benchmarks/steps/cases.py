@@ -26,31 +26,18 @@ LR = 1e-7  # nothing depends on it
 
 @dataclass(frozen=True)
 class Case:
-    """One step to be timed.
+    """One step to be timed."""
 
-    Attributes:
-        shape: Of SHAPES.
-        dtype: Of the weights.
-        examples: Of EXAMPLES.
-        method: A registered one, or FORWARD.
-        restore: How θ comes back.
-        noise: What draws.
-        batch_size: Examples of a mini-batch.
-        batches: Mini-batches of a measurement.
-        device: cpu, cuda or cuda:N.
-        threads: Of the CPU.
-    """
-
-    shape: str
-    dtype: str
-    examples: str
-    method: str
+    shape: str  # of SHAPES
+    dtype: str  # of the weights
+    examples: str  # of EXAMPLES
+    method: str  # a registered one, or FORWARD
     restore: str
     noise: str
     batch_size: int
-    batches: int
-    device: str
-    threads: int
+    batches: int  # mini-batches of a measurement
+    device: str  # cpu, cuda or cuda:N
+    threads: int  # of the CPU
 
     @property
     def group(self) -> tuple[str, str, str, str]:
@@ -65,17 +52,10 @@ class Case:
         """
         method = "mezo" if self.method == FORWARD else self.method
         overrides = [
-            *SHAPES[self.shape].overrides,
-            "model.weights=random",
-            "task=sst2",
-            f"optimizer={method}",
-            f"precision={PRECISIONS[self.dtype]}",
-            f"precision.restore={self.restore}",
-            f"precision.noise={self.noise}",
-            f"device={self.device}",
-            f"threads={self.threads}",
-            f"batch_size={self.batch_size}",
-            f"lr={LR}",
+            *(*SHAPES[self.shape].overrides, "model.weights=random", "task=sst2"),
+            *(f"optimizer={method}", f"lr={LR}", f"precision={PRECISIONS[self.dtype]}"),
+            *(f"precision.restore={self.restore}", f"precision.noise={self.noise}"),
+            *(f"device={self.device}", f"threads={self.threads}", f"batch_size={self.batch_size}"),
         ]
         return command_line.runs(overrides)[0]
 

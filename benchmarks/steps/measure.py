@@ -38,21 +38,13 @@ MAPPED = 2**16
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step, the mean over the mini-batches.
+    """Seconds of a step, the mean over the mini-batches."""
 
-    Attributes:
-        step: From the mini-batch's tokens to θ moved.
-        forward: Of it, of forward passes.
-        weights: Of it, of passes over the weights.
-        processor: Time of all of the process's threads.
-        passes: Passes over the weights; a count.
-    """
-
-    step: float
-    forward: float = 0.0
-    weights: float = 0.0
-    processor: float = 0.0
-    passes: float = 0.0
+    step: float  # from the mini-batch's tokens to θ moved
+    forward: float = 0.0  # of it, of forward passes
+    weights: float = 0.0  # of it, of passes over the weights
+    processor: float = 0.0  # of all of the process's threads
+    passes: float = 0.0  # over the weights; a count
 
     @classmethod
     def median(cls, several: Sequence[Times]) -> Times:
@@ -163,39 +155,23 @@ def can_be_released(case: Case) -> bool:
     return not masked and case.dtype == "float32" and case.method != FORWARD
 
 
-def in_turns(
-    steppers: Sequence[Stepper | ReleasedStepper],
-    rounds: int,
-    done: Callable[[], None] = lambda: None,
-) -> list[Times]:
-    """Returns the median times of each, all measured once per round; a first round does not count.
-
-    Args:
-        steppers: What is timed.
-        rounds: Measurements of each, ≥ 1.
-        done: Called after every measurement.
-    """
+def in_turns(steppers: Sequence[Stepper | ReleasedStepper], rounds: int) -> list[Times]:
+    """Returns the median times of each, all measured once per round; a first round does not count."""
     found: list[list[Times]] = [[] for _ in steppers]
     for r in range(rounds + 1):
         for times, stepper in zip(found, steppers, strict=True):
             measured = stepper.step()
             if r:
                 times.append(measured)
-            done()
     return [Times.median(times) for times in found]
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Memory, GiB.
+    """Memory, GiB."""
 
-    Attributes:
-        peak: The most that steps needed.
-        before: What was there before the model: on a CPU the libraries, on a GPU nothing.
-    """
-
-    peak: float
-    before: float
+    peak: float  # the most that steps needed
+    before: float  # what was there before the model: on a CPU the libraries, on a GPU nothing
 
 
 def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:

@@ -1,126 +1,53 @@
-"""What was measured, one csv row per case, with all that is needed to know what it means."""
+"""What was measured: a csv file with one row per case. Times in ms, memory in GiB; an empty field was not measured.
+
+machine to batches tell cases apart (see `Case`). Medians of `rounds` measurements: `step_ms`, and of it `forward_ms` in
+forward passes and `weights_ms` in passes over the weights; `processor_ms` of all threads. Timed in turns with a case:
+`plain_ms` and `plain_processor_ms`, the released code's step; `mezo_processor_ms`, MeZO's. `passes` over the weights
+were made, `passes_estimated` are those that the roofline counts; `roofline_*_ms` are estimated times. `peak_gib` is the
+most memory that steps need, `before_gib` what the process needs without a model. `gb_per_s`, `gflop_per_s` and
+`normals_per_ns` are what the device does at best. `code` is a hash of what was measured; `revision` is git's, with +
+if files had changed since.
+"""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
 
 from benchmarks.steps.cases import Case
 from zo.run import atomic
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "tests/support/*.py", "benchmarks/steps/*.py")
-DRAWN = ("figure.py", "forecast.py", "records.py", "tables.py", "__main__.py")
+MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "benchmarks/steps/*.py")
+DRAWN = ("figure.py", "records.py", "tables.py", "__main__.py")
 """Of benchmarks/steps: what changes no time."""
 
+Row: TypeAlias = dict[str, Any]
+KEY = ["machine", *(field.name for field in fields(Case))]
+SETTING = ["machine", "device", "threads", "shape", "dtype", "examples"]
+"""What rows that are compared have in common."""
 
-@dataclass(frozen=True)
-class Row:
-    """A measured case. Times in ms, memory in GiB; None is not measured.
+COLUMNS = [
+    *("machine", "device", "threads", "shape", "dtype", "examples", "method", "restore", "noise"),
+    *("batch_size", "batches", "rounds", "forwards", "values"),
+    *("step_ms", "forward_ms", "weights_ms", "processor_ms", "plain_ms", "plain_processor_ms"),
+    *("mezo_processor_ms", "passes", "passes_estimated", "state_bytes"),
+    *("roofline_forward_ms", "roofline_weights_ms", "peak_gib", "before_gib"),
+    *("gb_per_s", "gflop_per_s", "normals_per_ns", "code", "revision", "versions", "date"),
+]
 
-    Attributes:
-        machine: The device's name.
-        device: cpu or cuda.
-        threads: Of the CPU.
-        shape: See `Case`; likewise dtype to batches.
-        rounds: Measurements, of which the times are medians.
-        forwards: Forward passes of a step.
-        values: Trainable values.
-        step_ms: A whole step.
-        forward_ms: Of it, forward passes.
-        weights_ms: Of it, passes over the weights.
-        processor_ms: Time of all of the process's threads.
-        plain_ms: A step of the released code's way, timed in turns with this one.
-        plain_processor_ms: Its processor time.
-        mezo_processor_ms: Processor time of a step of MeZO, timed in turns with this one.
-        passes: Passes over the weights that a step made.
-        passes_estimated: Those that the roofline counts.
-        state_bytes: Of the state that the method keeps between steps.
-        roofline_forward_ms: Estimated time of the forward passes.
-        roofline_weights_ms: Estimated time of the passes over the weights.
-        peak_gib: The most memory that steps need.
-        before_gib: What the process needs without a model.
-        gb_per_s: Ceiling: a copy's bytes, read and written, 1e9 per second.
-        gflop_per_s: Ceiling: matrix products, 1e9 operations per second.
-        normals_per_ns: Ceiling: standard normals, 1e9 per second.
-        code: Hash of the code that was measured.
-        revision: Git's, with + if files had changed since.
-        versions: Of Python and PyTorch and transformers.
-        date: When it was measured, UTC.
-    """
 
-    machine: str
-    device: str
-    threads: int
-    shape: str
-    dtype: str
-    examples: str
-    method: str
-    restore: str
-    noise: str
-    batch_size: int
-    batches: int
-    rounds: int
-    forwards: int
-    values: int
-    step_ms: float
-    forward_ms: float
-    weights_ms: float
-    processor_ms: float
-    plain_ms: float | None
-    plain_processor_ms: float | None
-    mezo_processor_ms: float | None
-    passes: float | None
-    passes_estimated: float | None
-    state_bytes: int | None
-    roofline_forward_ms: float
-    roofline_weights_ms: float
-    peak_gib: float
-    before_gib: float
-    gb_per_s: float
-    gflop_per_s: float
-    normals_per_ns: float
-    code: str
-    revision: str
-    versions: str
-    date: str
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells cases apart: a newer row with the same key takes the older one's place."""
-        return (self.machine, *(getattr(self, field.name) for field in fields(Case)))
-
-    @property
-    def setting(self) -> tuple[Any, ...]:
-        """What rows that are compared have in common."""
-        return (self.machine, self.device, self.threads, self.shape, self.dtype, self.examples)
-
-    @property
-    def roofline_ms(self) -> float:
-        """The estimated time of a step."""
-        return self.roofline_forward_ms + self.roofline_weights_ms
-
-    @property
-    def rest_ms(self) -> float:
-        """Of a step, what is neither forward passes nor passes over the weights."""
-        return max(0.0, self.step_ms - self.forward_ms - self.weights_ms)
-
-    @property
-    def over_mezo(self) -> float | None:
-        """Processor time over that of MeZO's step."""
-        return (
-            None if self.mezo_processor_ms is None else self.processor_ms / self.mezo_processor_ms
-        )
-
-    @property
-    def faster(self) -> float | None:
-        """How many times faster than the released code's way."""
-        return None if self.plain_ms is None else self.plain_ms / self.step_ms
+def with_sums(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns rows with `roofline_ms` and `rest_ms`, what is neither forward passes nor passes over the weights."""
+    rest = (rows["step_ms"] - rows["forward_ms"] - rows["weights_ms"]).clip(lower=0)
+    roofline = rows["roofline_forward_ms"] + rows["roofline_weights_ms"]
+    return rows.assign(rest_ms=rest, roofline_ms=roofline)
 
 
 class Records:
@@ -132,30 +59,32 @@ class Records:
 
     def __init__(self, path: Path):
         self.path = path
-        self._rows: dict[tuple[Any, ...], Row] = {}
+        self.rows = pd.DataFrame(columns=COLUMNS)
         if path.exists():
-            with path.open(encoding="utf-8", newline="") as file:
-                self._rows = {row.key: row for row in map(_parsed, csv.DictReader(file))}
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows, cases of one setting together."""
-        return list(self._rows.values())
+            self.rows = pd.read_csv(path).reindex(columns=COLUMNS)  # an older file lacks some
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Adds rows, with the digits that the file holds, each in the place of an older one, and writes the file."""
-        self._rows |= {row.key: _parsed(_written(row)) for row in rows}
-        text = io.StringIO()
-        table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(map(_written, self.rows))
+        """Adds rows, each in the place of an older one, and writes the file."""
+        frame = pd.DataFrame(rows, columns=COLUMNS)
+        if len(self.rows):
+            frame = pd.concat([self.rows.astype(object), frame])
+        frame = frame.drop_duplicates(KEY, keep="last").astype({"state_bytes": "Int64"})
+        frame = frame.infer_objects()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.replace(self.path, text.getvalue())
+        text = frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+        atomic.replace(self.path, text)
+        self.__init__(self.path)  # type: ignore[misc]  # with the digits that the file holds
+
+    def of(self, machine: str, cases: Sequence[Case]) -> pd.DataFrame:
+        """Returns the rows of cases."""
+        wanted = {(machine, *vars(case).values()) for case in cases}
+        keys = zip(*(self.rows[name] for name in KEY), strict=True)
+        return self.rows.loc[np.array([key in wanted for key in keys], dtype=bool)]
 
     def has(self, machine: str, case: Case, rounds: int, code: str) -> bool:
         """Whether a case was measured on this machine with this code, at least as often."""
-        row = self._rows.get((machine, *(getattr(case, field.name) for field in fields(Case))))
-        return row is not None and row.code == code and row.rounds >= rounds
+        row = self.of(machine, [case])
+        return bool(((row["code"] == code) & (row["rounds"] >= rounds)).any())
 
 
 def code_hash() -> str:
@@ -165,27 +94,3 @@ def code_hash() -> str:
         if path.parent.name != "steps" or path.name not in DRAWN:
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _written(row: Row) -> dict[str, str]:
-    return {field.name: _shown(getattr(row, field.name)) for field in fields(Row)}
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _parsed(texts: dict[str, str]) -> Row:
-    values: dict[str, Any] = {}
-    for field in fields(Row):
-        text = texts.get(field.name, "")  # a column that an older file lacks
-        kind = str(field.type)
-        if "None" in kind and not text:
-            values[field.name] = None
-        elif "float" in kind:
-            values[field.name] = float(text)
-        else:
-            values[field.name] = int(text) if "int" in kind else text
-    return Row(**values)

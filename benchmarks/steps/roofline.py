@@ -27,34 +27,21 @@ Probe = frozenset[int]
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device does at best.
+    """What a device does at best, per second."""
 
-    Attributes:
-        bandwidth: Bytes per second, read or written, in a copy of large tensors.
-        matrix: Operations per second in a product of large matrices of the weights' dtype; one multiply-add is two.
-        normals: Standard normals per second.
-    """
-
-    bandwidth: float
-    matrix: float
-    normals: float
+    bandwidth: float  # bytes, read or written, in a copy of large tensors
+    matrix: float  # operations in a product of large matrices; one multiply-add is two
+    normals: float  # standard normals
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one forward pass of a mini-batch, and one pass over the weights, have to do.
+    """What one forward pass of a mini-batch, and one pass over the weights, have to do."""
 
-    Attributes:
-        values: Trainable values, n.
-        read: Of them, those that a forward pass reads whole: all but tables of which it looks up a few rows.
-        operations: Of one forward pass.
-        low_rank: Normals of a direction of rank 1: a row's and a column's length for a matrix, all of the others.
-    """
-
-    values: int
-    read: int
-    operations: int
-    low_rank: int
+    values: int  # trainable, n
+    read: int  # of them, whole by a forward pass: all but tables of which it looks up a few rows
+    operations: int  # of one forward pass
+    low_rank: int  # normals of a direction of rank 1: a matrix's row and column, all of the others
 
     @classmethod
     def of(cls, model: Any, kind: str, examples: Sequence[Encoded]) -> Workload:
@@ -92,19 +79,12 @@ class Workload:
 
 @dataclass(frozen=True, order=True)
 class Pass:
-    """One pass over the weights, per trainable value.
+    """One pass over the weights, per trainable value."""
 
-    Attributes:
-        weights: Values of θ's dtype read and written.
-        state: Values of the method's state read and written.
-        directions: How many normals are drawn.
-        of_read: Only of the values that a forward pass reads whole.
-    """
-
-    weights: float
-    state: float = 0.0
-    directions: float = 0.0
-    of_read: bool = False
+    weights: float  # values of θ's dtype read and written
+    state: float = 0.0  # values of the method's state read and written
+    directions: float = 0.0  # normals drawn
+    of_read: bool = False  # only of the values that a forward pass reads whole
 
 
 def excursions(optimizer: Any) -> list[list[Probe]]:
@@ -137,10 +117,6 @@ def excursions(optimizer: Any) -> list[list[Probe]]:
 
 def passes(optimizer: Any, restore: str) -> list[Pass]:
     """Returns a step's passes over the weights, fused where the policy's sequence of positions allows.
-
-    Args:
-        optimizer: The method's configuration.
-        restore: The policy by which θ comes back.
 
     Raises:
         KeyError: If method or policy has no rule here.
@@ -182,20 +158,10 @@ def passes_over_weights(cfg: Any) -> float:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds.
-
-    Attributes:
-        forward: Of a step's forward passes.
-        weights: Of its passes over the weights.
-    """
+    """Seconds of a step's forward passes and of its passes over the weights."""
 
     forward: float
     weights: float
-
-    @property
-    def step(self) -> float:
-        """Both."""
-        return self.forward + self.weights
 
 
 def forward_roofline(
@@ -209,16 +175,7 @@ def forward_roofline(
 def roofline(
     cfg: Any, work: Workload, ceilings: Ceilings, forwards: int, value_bytes: int, state_bytes: int
 ) -> Roofline:
-    """Returns the estimated time of a step.
-
-    Args:
-        cfg: The run's configuration.
-        work: Of its model and mini-batch.
-        ceilings: Of the device.
-        forwards: Forward passes of a step.
-        value_bytes: Of a value of θ.
-        state_bytes: Of a value of the method's state.
-    """
+    """Returns the estimated time of a step; bytes are those of a value of θ and of a value of the method's state."""
     method, restore = cfg.optimizer, cfg.precision.restore
     drawn = method.rank * work.low_rank if hasattr(method, "rank") else work.values
     together = forwards if restore == "factors" else 1  # branches that share one reading of θ

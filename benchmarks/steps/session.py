@@ -32,22 +32,18 @@ from benchmarks.steps.roofline import (
 from zo.config import RunConfig
 from zo.run.provenance import provenance
 
+TIMED = ("step", "forward", "weights", "processor")
+VERSIONS = ("python", "torch", "transformers")
 TOGETHER = 6 * 2**30
 """Bytes of weights and state that cases timed in turns may have together."""
 
 
 class Loaded(NamedTuple):
-    """A case that is ready to be timed.
-
-    Attributes:
-        stepper: Makes its steps.
-        peak: The memory that it needed.
-        mezo: Makes MeZO's steps in turns with it; None for MeZO itself, a forward pass and on a GPU.
-    """
+    """A case that is ready to be timed."""
 
     stepper: Stepper
     peak: Peak
-    mezo: Stepper | None
+    mezo: Stepper | None  # timed in turns; None for MeZO itself, a forward pass and on a GPU
 
     @property
     def bytes(self) -> int:
@@ -57,32 +53,18 @@ class Loaded(NamedTuple):
 
 @dataclass
 class Session:
-    """What the cases of one invocation share.
-
-    Attributes:
-        device: Where steps are made.
-        rounds: Measurements of each.
-        plain: Methods whose steps are made in the released code's way, too.
-        records: Where rows go.
-        say: Takes what is being done, for people.
-        failed: Cases that could not be measured, with the reason.
-    """
+    """What the cases of one invocation share."""
 
     device: torch.device
-    rounds: int
-    plain: Sequence[str]
+    rounds: int  # measurements of each case
+    plain: Sequence[str]  # methods whose steps are made in the released code's way, too
     records: Records
-    say: Callable[[str], None]
-    failed: dict[Case, str] = field(default_factory=dict)
+    say: Callable[[str], None]  # takes what is being done, for people
+    failed: dict[Case, str] = field(default_factory=dict)  # and the reasons
     _known: dict[str, float] = field(default_factory=dict)
 
     def measure(self, accepted: Mapping[Case, RunConfig], done: Callable[[Case], None]) -> None:
-        """Measures cases; those of one shape, dtype, examples and method in turns where memory allows.
-
-        Args:
-            accepted: Cases and their configurations.
-            done: Called for every case that is finished, one way or the other.
-        """
+        """Measures cases, those of one group in turns where memory allows; calls `done` for each that is finished."""
         for _, group in groupby(accepted, key=lambda case: case.group):
             for chunk in self._chunks(list(group), accepted):
                 self.records.add(self._timed(chunk))
@@ -139,66 +121,53 @@ class Session:
         self, case: Case, loaded: Loaded, times: Times, mezo: Times | None, released: Times | None
     ) -> Row:
         stepper, peak = loaded.stepper, loaded.peak
-        optimizer = stepper.assembly.optimizer
-        made = provenance(self.device)
-        limits, least = self._least(case, stepper)
-        one = case.method == FORWARD
-        return Row(
-            machine=made["device"],
+        made, limits = provenance(self.device), self._limits(case.dtype, case.noise)
+        row = {
+            "machine": made["device"],
             **asdict(case),
-            rounds=self.rounds,
-            forwards=1 if one else optimizer.forwards_per_step,
-            values=stepper.workload().values,
-            step_ms=1e3 * times.step,
-            forward_ms=1e3 * times.forward,
-            weights_ms=1e3 * times.weights,
-            processor_ms=1e3 * times.processor,
-            plain_ms=1e3 * released.step if released else None,
-            plain_processor_ms=1e3 * released.processor if released else None,
-            mezo_processor_ms=1e3 * mezo.processor if mezo else None,
-            passes=None if one else times.passes,
-            passes_estimated=None if one else passes_over_weights(stepper.cfg),
-            state_bytes=None if one else optimizer.state_bytes(),
-            roofline_forward_ms=1e3 * least.forward,
-            roofline_weights_ms=1e3 * least.weights,
-            peak_gib=peak.peak,
-            before_gib=peak.before,
-            gb_per_s=limits.bandwidth / 1e9,
-            gflop_per_s=limits.matrix / 1e9,
-            normals_per_ns=limits.normals / 1e9,
-            code=code_hash(),
-            revision=made["git_revision"] + "+" * made["git_dirty"],
-            versions=", ".join(
-                f"{name} {made['versions'][name]}" for name in ("python", "torch", "transformers")
-            ),
-            date=made["started"],
-        )
-
-    def _least(self, case: Case, stepper: Stepper) -> tuple[Ceilings, Roofline]:
-        """The device's ceilings, and the estimate of a case."""
-        limits, work = self._limits(case.dtype, case.noise), stepper.workload()
-        size = getattr(torch, case.dtype).itemsize
+            "rounds": self.rounds,
+            "forwards": 1,
+            "values": stepper.workload().values,
+            **{f"{name}_ms": 1e3 * getattr(times, name) for name in TIMED},
+            "plain_ms": 1e3 * released.step if released else None,
+            "plain_processor_ms": 1e3 * released.processor if released else None,
+            "mezo_processor_ms": 1e3 * mezo.processor if mezo else None,
+            "peak_gib": peak.peak,
+            "before_gib": peak.before,
+            "gb_per_s": limits.bandwidth / 1e9,
+            "gflop_per_s": limits.matrix / 1e9,
+            "normals_per_ns": limits.normals / 1e9,
+            "code": code_hash(),
+            "revision": made["git_revision"] + "+" * made["git_dirty"],
+            "versions": ", ".join(f"{name} {made['versions'][name]}" for name in VERSIONS),
+            "date": made["started"],
+        }
+        size, work = getattr(torch, case.dtype).itemsize, stepper.workload()
         if case.method == FORWARD:
-            return limits, Roofline(forward_roofline(work, limits, size), 0.0)
-        optimizer = stepper.assembly.optimizer
-        kept = [t.element_size() for tensors in optimizer.state.values() for t in tensors]
-        state_size = max(kept, default=size)
-        forwards = optimizer.forwards_per_step
-        return limits, roofline(stepper.cfg, work, limits, forwards, size, state_size)
+            least = Roofline(forward_roofline(work, limits, size), 0.0)
+        else:
+            optimizer = stepper.assembly.optimizer
+            kept = [t.element_size() for tensors in optimizer.state.values() for t in tensors]
+            forwards, state_size = optimizer.forwards_per_step, max(kept, default=size)
+            least = roofline(stepper.cfg, work, limits, forwards, size, state_size)
+            row |= {"forwards": forwards, "passes": times.passes}
+            row |= {"passes_estimated": passes_over_weights(stepper.cfg)}
+            row |= {"state_bytes": optimizer.state_bytes()}
+        row["roofline_forward_ms"] = 1e3 * least.forward
+        row["roofline_weights_ms"] = 1e3 * least.weights
+        return row
 
     def _limits(self, dtype: str, noise: str) -> Ceilings:
-        """The device's ceilings, each measured when it is first asked for."""
-        known, device = self._known, self.device
-        if "bandwidth" not in known:
-            self.say("what the device does at best: copies")
-            known["bandwidth"] = ceilings.bandwidth(device)
-        if dtype not in known:
-            self.say(f"what the device does at best: {dtype} products")
-            known[dtype] = ceilings.matrix_rate(device, getattr(torch, dtype))
-        if noise not in known:
-            self.say(f"what the device does at best: {noise} normals")
-            known[noise] = ceilings.normal_rate(device, noise)
-        return Ceilings(known["bandwidth"], known[dtype], known[noise])
+        """Returns the device's ceilings, each measured when it is first asked for."""
+        for key, what, rate in (
+            ("copies", "copies", ceilings.bandwidth),
+            (dtype, f"{dtype} products", lambda d: ceilings.matrix_rate(d, getattr(torch, dtype))),
+            (noise, f"{noise} normals", lambda d: ceilings.normal_rate(d, noise)),
+        ):
+            if key not in self._known:
+                self.say(f"what the device does at best: {what}")
+                self._known[key] = rate(self.device)
+        return Ceilings(self._known["copies"], self._known[dtype], self._known[noise])
 
 
 def _bytes(stepper: Stepper) -> int:

@@ -18,19 +18,12 @@ FIRST_WORD = 4  # ids below are special tokens of the usual vocabularies
 
 @dataclass(frozen=True)
 class Shape:
-    """A model architecture.
+    """A model architecture."""
 
-    Attributes:
-        overrides: What chooses it on a run's command line; the weights are random.
-        dtype: The paper's, float32 where the paper has no such model.
-        vocabulary: Token ids below it are used.
-        masked: Whether it fills masks.
-    """
-
-    overrides: tuple[str, ...]
-    dtype: str
-    vocabulary: int
-    masked: bool = False
+    overrides: tuple[str, ...]  # what chooses it on a run's command line; the weights are random
+    dtype: str  # the paper's, float32 where the paper has no such model
+    vocabulary: int  # token ids below it are used
+    masked: bool = False  # whether it fills masks
 
 
 def _small_opt(name: str, layers: int, width: int, vocabulary: int) -> Shape:

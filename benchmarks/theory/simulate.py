@@ -18,17 +18,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A quadratic and its noise.
+    """A quadratic and its noise."""
 
-    Attributes:
-        curvature: h, shape (n,), at least 0.
-        batch_noise: τ ≥ 0, with τ² = tr Σ.
-        slope_noise: σ_ε ≥ 0.
-    """
-
-    curvature: Array
-    batch_noise: float = 0.0
-    slope_noise: float = 0.0
+    curvature: Array  # h, shape (n,), at least 0
+    batch_noise: float = 0.0  # τ ≥ 0, with τ² = tr Σ
+    slope_noise: float = 0.0  # σ_ε ≥ 0
 
     def loss(self, theta: Array) -> Array:
         """Returns L of (S, n) as (S,)."""
@@ -41,23 +35,14 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Method:
-    """BSZO's settings, in the paper's symbols.
+    """BSZO's settings, in the paper's symbols."""
 
-    Attributes:
-        k: Directions per step.
-        m: Observations, at least k; those beyond the k-th repeat the slope of the widest axis.
-        eps: ε.
-        prior_std: σ_p.
-        noise_std: σ_e, at the start.
-        noise_ema: α with which σ_e² follows the squared residuals; 0 keeps σ_e.
-    """
-
-    k: int
-    m: int
-    eps: float = 1e-3
-    prior_std: float = 1.0
-    noise_std: float = 1.0
-    noise_ema: float = 0.0
+    k: int  # directions per step
+    m: int  # observations, at least k; those beyond the k-th repeat the slope of the widest axis
+    eps: float = 1e-3  # ε
+    prior_std: float = 1.0  # σ_p
+    noise_std: float = 1.0  # σ_e, at the start
+    noise_ema: float = 0.0  # α with which σ_e² follows the squared residuals; 0 keeps σ_e
 
     @property
     def gamma(self) -> float:
@@ -66,23 +51,14 @@ class Method:
 
 
 class Step(NamedTuple):
-    """What S steps found.
+    """What S steps found."""
 
-    Attributes:
-        update: B μ, shape (S, n): θ moves by −η times this.
-        slopes: ŷ of the k axes, shape (S, k).
-        errors: ŷ minus z_iᵀ∇L, shape (S, k).
-        mean: μ, shape (S, k).
-        shrinkage: γ̄ = 1 − tr Σ / (k σ_p²), shape (S,).
-        noise_var: σ_e² for the next step, shape (S,).
-    """
-
-    update: Array
-    slopes: Array
-    errors: Array
-    mean: Array
-    shrinkage: Array
-    noise_var: Array
+    update: Array  # B μ, (S, n): θ moves by −η times this
+    slopes: Array  # ŷ of the k axes, (S, k)
+    errors: Array  # ŷ minus z_iᵀ∇L, (S, k)
+    mean: Array  # μ, (S, k)
+    shrinkage: Array  # γ̄ = 1 − tr Σ / (k σ_p²), (S,)
+    noise_var: Array  # σ_e² for the next step, (S,)
 
 
 def step(

@@ -32,27 +32,16 @@ Z99 = 2.576
 
 @dataclass(frozen=True)
 class Row:
-    """A statement under one condition.
+    """A statement under one condition."""
 
-    Attributes:
-        statement: In the paper's symbols.
-        where: In the paper; `ours` if it is our correction or addition.
-        condition: What was simulated.
-        predicted: By the statement.
-        measured: By the simulation.
-        half_width: Of the 99 % interval of `measured`.
-        kind: `equal`; or `at most` or `at least`, where `predicted` is a bound.
-        tolerance: Relative difference that still counts as equal, for statements of leading order.
-    """
-
-    statement: str
-    where: str
-    condition: str
+    statement: str  # in the paper's symbols
+    where: str  # in the paper; `ours` if it is our correction or addition
+    condition: str  # what was simulated
     predicted: float
     measured: float
-    half_width: float
-    kind: str = "equal"
-    tolerance: float = 0.0
+    half_width: float  # of the 99 % interval of `measured`
+    kind: str = "equal"  # or `at most` or `at least`, where `predicted` is a bound
+    tolerance: float = 0.0  # relative difference that counts as equal, where of leading order
 
     @property
     def verdict(self) -> str:

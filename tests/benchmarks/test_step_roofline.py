@@ -86,4 +86,3 @@ def test_what_is_slowest_decides():
         found = least("mezo", "subtract", limits)
         assert found.forward == pytest.approx(forward, abs=1e-3)
         assert found.weights == pytest.approx(weights, abs=1e-3)
-    assert least("mezo", "subtract", memory).step == pytest.approx(196)

@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from benchmarks.steps import __main__ as command
 from benchmarks.steps import ceilings, session, tables
 from benchmarks.steps.cases import FORWARD, cases, split
 from benchmarks.steps.measure import Peak, Times, in_turns
-from benchmarks.steps.records import Records, Row
+from benchmarks.steps.records import COLUMNS, Records
 from zo.config import register
 
 pytestmark = pytest.mark.process
@@ -94,10 +95,10 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(in_process, monk
     made.measure(split(wanted)[0], done.append)
     assert set(done) == set(wanted)
     assert list(made.failed.values()) == ["no room for a copy"]
-    assert [r.method for r in made.records.rows] == [FORWARD, "mezo"]
+    assert list(made.records.rows["method"]) == [FORWARD, "mezo"]
 
 
-def row(**changes) -> Row:
+def row(**changes):
     texts = {"machine": "m", "device": "cpu", "shape": "opt-125m", "dtype": "float32"}
     texts |= {"examples": "sst2", "method": "bszo", "restore": "subtract", "noise": "torch"}
     texts |= {"code": "c", "revision": "r", "versions": "v", "date": "2026-01-01"}
@@ -105,16 +106,25 @@ def row(**changes) -> Row:
     counts |= {"batch_size": 16, "forwards": 3, "values": 1000}
     times = {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "processor_ms": 50.0}
     times |= {"roofline_forward_ms": 8.0, "roofline_weights_ms": 12.0}
-    times |= {"plain_ms": None, "plain_processor_ms": None, "peak_gib": 1.5, "before_gib": 0.5}
-    times |= {"mezo_processor_ms": None, "passes": 5.0, "passes_estimated": 5.0, "state_bytes": 0}
+    times |= {"peak_gib": 1.5, "before_gib": 0.5}
+    times |= {"passes": 5.0, "passes_estimated": 5.0, "state_bytes": 0}
     rates = dict.fromkeys(("gb_per_s", "gflop_per_s", "normals_per_ns"), 1.0)
-    return Row(**texts | counts | times | rates | changes)
+    return texts | counts | times | rates | changes
 
 
 def cells(rows, i):
-    (table,) = tables.tables(rows)
+    (table,) = tables.tables(pd.DataFrame(rows, columns=COLUMNS))
     shown = dict(zip(table.columns, table.rows[i], strict=True))
-    return dict.fromkeys(tables.COLUMNS, "") | shown
+    return dict.fromkeys(tables.HEADS, "") | shown
+
+
+def test_a_newer_row_takes_the_place_of_the_same_case_s_older_one(tmp_path):
+    records = Records(tmp_path / "steps.csv")
+    records.add([row(state_bytes=None), row(restore="snapshot")])
+    records.add([row(step_ms=123.4567891, state_bytes=2**40)])
+    again = Records(tmp_path / "steps.csv").rows
+    assert again["step_ms"].tolist() == records.rows["step_ms"].tolist() == [50.0, 123.457]
+    assert again["state_bytes"].tolist() == [0, 2**40]
 
 
 def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
