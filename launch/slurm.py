@@ -13,8 +13,10 @@ from launch import python_path
 from launch.job import Job
 from launch.profile import SlurmProfile
 
-SAME = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "nodes")
-SAME += ("cpus_per_task", "signal_delay_s", "array_parallelism")
+SAME = (
+    *("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "nodes"),
+    *("cpus_per_task", "signal_delay_s", "array_parallelism"),
+)
 """Keys of a profile that Submitit's SlurmExecutor calls the same."""
 
 
