@@ -20,8 +20,8 @@ from launch.sweep import Run, Sweep
 from zo import config
 from zo.config import ConfigError, RunConfig, command_line
 
-COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr", "lr_index")
-"""Keys of a sweep that have a column of their own; every other one that varies is a variant."""
+COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
+"""Keys that have a column of their own; every other one that varies, but for `lr_index`, is a variant."""
 
 
 def expected(sweep: str) -> list[dict[str, Any]]:
@@ -51,14 +51,9 @@ def _cell(sweep: str, run: Run, swept: Sequence[str]) -> dict[str, Any]:
     return {
         "sweep": sweep,
         "run_id": run.run_id,
-        "model": cfg.model.name,
-        "task": cfg.task.name,
-        "optimizer": cfg.optimizer.name,
-        "precision": cfg.precision.name,
-        "seed": cfg.seed,
-        "lr": cfg.lr,
+        **{key: _value(cfg, key) for key in COORDINATES},
         "steps": cfg.steps,
-        "variant": {key: value for key, value in values.items() if key not in COORDINATES},
+        "variant": {k: v for k, v in values.items() if k not in (*COORDINATES, "lr_index")},
         "command": shlex.join(["python", "train.py", f"sweep={sweep}", *choices]),
     }
 
