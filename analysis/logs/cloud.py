@@ -45,9 +45,6 @@ def read(projects: Sequence[str], cache_dir: Path | None, refresh: str = "auto")
         cache_dir: where lists and histories are kept; None keeps nothing.
         refresh: `auto` as the module says; `always` reads everything anew; `never` asks W&B nothing, and takes
             what is kept however old it is.
-
-    Raises:
-        LogError: there is no key, W&B does not answer or knows no such project; or `never`, and nothing is kept.
     """
     if refresh not in REFRESH:
         raise LogError(f"refresh={refresh}: must be one of {', '.join(REFRESH)}")
@@ -63,15 +60,12 @@ def read(projects: Sequence[str], cache_dir: Path | None, refresh: str = "auto")
 def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fragment]:
     listed = _runs(project, directory, refresh)
     known: dict[str, Fragment] = {}
-    wanted: list[Listed] = []
-    for run in listed:
-        kept = None if directory is None else fragments.read(_kept(directory, run["id"]))
-        if kept is not None and (
-            refresh == "never" or (refresh == "auto" and kept.stamp == _stamp(run))
-        ):
+    for run in listed if directory else ():
+        kept = fragments.read(_kept(directory, run["id"]))
+        same = kept is not None and kept.stamp == _stamp(run)
+        if kept is not None and (refresh == "never" or (refresh == "auto" and same)):
             known[run["id"]] = kept
-        else:
-            wanted.append(run)
+    wanted = [run for run in listed if run["id"] not in known]
     if wanted and refresh == "never":
         raise LogError(
             f"the history of {len(wanted)} of {len(listed)} runs of {project} is not in the cache: "
@@ -150,7 +144,6 @@ def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragm
         config=flatten(_public(run["config"])),
         summary=flatten(_public(run["summary"])),
         exit_code=EXIT_CODES.get(run["state"]),
-        torn=False,
         stamp=_stamp(run),
         is_copy=True,
     )
@@ -193,11 +186,7 @@ def _seconds(text: str) -> float:
 
 
 def _api() -> Any:
-    """W&B's interface.
-
-    Raises:
-        LogError: there is no key.
-    """
+    """W&B's interface."""
     import wandb  # here, since only this needs the whole of it
 
     try:

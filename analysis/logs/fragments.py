@@ -6,18 +6,18 @@ written under another name first, so that there is a whole one or none.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.logs.history import Rows
-from analysis.logs.run_file import STEP, RunFile
+from analysis.logs.history import STEP, Rows
 
-VERSION = 1
+VERSION = 2
 """Raised when a kept fragment means something else than before; others are then read anew."""
 
 METADATA = b"fragment"
@@ -25,78 +25,63 @@ FORWARDS = "train/forwards"
 EVALUATION = "eval/val_accuracy"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fragment:
     """One fragment of a run."""
 
     place: str  # path of the run file, or the run's place at W&B
-    source: str  # as the user gave it: a directory, or entity/project
-    run_id: str  # W&B's id
-    identified: bool  # whether the fragment has the run's configuration and group
-    group: str  # W&B group; empty without one
-    started: float  # seconds since 1970
-    config: dict[str, Any]  # flat, nested keys joined by dots
-    summary: dict[str, Any]  # flat, as `config`
-    exit_code: int | None  # 0 or another number; None if the process was killed or is still running
-    torn: bool  # whether the end of it is lost or unreadable
+    run_id: str  # W&B's id; of the file name if the file was torn before its run record
+    source: str = ""  # as the user gave it: a directory, or entity/project
+    # whether the fragment has the run's configuration and group, W&B's first record
+    identified: bool = False
+    group: str = ""  # W&B group; empty without one
+    started: float = 0.0  # seconds since 1970, by the clock of the machine that ran it
+    # flat, nested keys joined by dots (`optimizer.name`); lists stay lists
+    config: dict[str, Any] = field(default_factory=dict)
+    # flat, as `config`; the last value of every history key is among it
+    summary: dict[str, Any] = field(default_factory=dict)
+    # 0 or another number; None if the process was killed or is still running
+    exit_code: int | None = None
+    torn_at: int | None = None  # byte at which reading stopped early; None if the file is whole
     rows: int = 0  # number of history rows
     last_step: int | None = None  # the largest step; None without rows
     # forward passes so far at every evaluated step, None where they were not logged
     forwards: dict[int, float | None] = field(default_factory=dict)
     stamp: str = ""  # what tells whether the origin has changed since it was read
     is_copy: bool = False  # whether it is W&B's copy of a run rather than a run file
-    # the rows themselves, see `analysis.logs.history`
+    # one row per history record, in the order of the file: `step` (int64), then the logged keys in alphabetical
+    # order, float64, NaN where a row lacks one. A key that has other values than numbers is a column of JSON texts
     history: Rows = field(default_factory=lambda: pa.table({STEP: pa.array([], pa.int64())}))
 
     @property
     def status(self) -> str:
-        """`finished` and `collapsed` as the run says itself, else `unfinished`."""
-        status = self.summary.get("run/status")
-        return status if status in ("finished", "collapsed") else "unfinished"
+        """See `status_of`."""
+        return status_of(self.summary)
 
 
-def of_run_file(run: RunFile, source: str, stamp: str = "") -> Fragment:
-    """The fragment that a run file is."""
-    return with_history(
-        Fragment(
-            place=str(run.path),
-            source=source,
-            run_id=run.run_id,
-            identified=run.identified,
-            group=run.group,
-            started=run.started,
-            config=run.config,
-            summary=run.summary,
-            exit_code=run.exit_code,
-            torn=run.torn_at is not None,
-            stamp=stamp,
-        ),
-        run.history,
-    )
+def status_of(summary: Mapping[str, Any]) -> str:
+    """`finished` and `collapsed` as the run says itself, else `unfinished`."""
+    status = summary.get("run/status")
+    return status if status in ("finished", "collapsed") else "unfinished"
 
 
 def with_history(fragment: Fragment, table: pa.Table) -> Fragment:
     """The fragment with its rows, and what is said of a run without looking at them again."""
     steps = table[STEP].to_numpy()
-    return replace(
-        fragment,
-        rows=len(steps),
-        last_step=int(steps.max()) if len(steps) else None,
-        forwards=_forwards(table),
-        history=table,
-    )
+    last = int(steps.max()) if len(steps) else None
+    said = {"rows": len(steps), "last_step": last, "forwards": _forwards(table)}
+    return replace(fragment, **said, history=table)
 
 
 def _forwards(table: pa.Table) -> dict[int, float | None]:
-    if EVALUATION not in table.column_names:
-        return {}
-    evaluated = np.flatnonzero(table[EVALUATION].is_valid().to_numpy())
-    if table.schema.field(EVALUATION).type == pa.float64():
-        evaluated = np.flatnonzero(~np.isnan(table[EVALUATION].to_numpy()))
-    steps = table[STEP].to_numpy()[evaluated].tolist()
-    numeric = FORWARDS in table.column_names and table.schema.field(FORWARDS).type == pa.float64()
-    values = table[FORWARDS].to_numpy()[evaluated].tolist() if numeric else [None] * len(steps)
-    return {s: None if v is None or v != v else v for s, v in zip(steps, values, strict=True)}
+    names = [key for key in (EVALUATION, FORWARDS) if key in table.column_names]
+    rows = table.select([STEP, *names]).to_pandas().reindex(columns=[STEP, EVALUATION, FORWARDS])
+    rows = rows[rows[EVALUATION].notna()]
+    values = pd.to_numeric(rows[FORWARDS], errors="coerce").tolist()
+    return {
+        step: None if value != value else value
+        for step, value in zip(rows[STEP].tolist(), values, strict=True)
+    }
 
 
 def write(fragment: Fragment, path: Path) -> Fragment:

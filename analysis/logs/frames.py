@@ -42,7 +42,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs import local
-from analysis.logs.fragments import Fragment
+from analysis.logs.fragments import Fragment, status_of
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError
 
@@ -68,21 +68,12 @@ class Frames:
 
 
 def read_frames(directories: Iterable[Path]) -> Frames:
-    """All run files below the directories, with their history in memory.
-
-    Raises:
-        LogError: a directory does not exist, a file is not a run file, or a run logged a
-            configuration or summary key that is a column name of the frame.
-    """
+    """All run files below the directories, with their history in memory."""
     return merge(local.read(directories, cache_dir=None))
 
 
 def merge(fragments: Iterable[Fragment]) -> Frames:
-    """The runs that some fragments are of.
-
-    Raises:
-        LogError: a run logged a key that is a column name of the frame.
-    """
+    """The runs that some fragments are of."""
     by_id: dict[str, list[Fragment]] = defaultdict(list)
     for fragment in fragments:
         by_id[fragment.run_id].append(fragment)
@@ -121,10 +112,10 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
     for fragment in fragments:
         logged |= fragment.summary
         forwards |= fragment.forwards
+    forwards[0], best = 0, logged.get("best/step")
     clash = sorted(logged.keys() & set(FILE_COLUMNS))
     if clash:
         raise LogError(f"run {run_id} logs {clash[0]}, which the runs frame keeps for itself")
-    status = logged.get("run/status")
     revisions = [f.config.get("provenance.git_revision") for f in fragments]
     identified = [fragment for fragment in fragments if fragment.identified]
     started = min(fragment.started for fragment in identified)
@@ -132,10 +123,10 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "group": "" if identified[-1].group == NO_SWEEP else identified[-1].group,
-        "status": status if status in ("finished", "collapsed") else "unfinished",
+        "status": status_of(logged),
         "exit_code": fragments[-1].exit_code,
         "fragments": len(fragments),
-        "torn": any(fragment.torn for fragment in fragments),
+        "torn": any(fragment.torn_at is not None for fragment in fragments),
         "duplicates": _duplicates(fragments),
         "started": datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
         "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
@@ -143,8 +134,11 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
         "config_hash": _config_hash(fragments),
         "rows": _rows(fragments),
         "last_step": max(steps, default=None),
-        "forwards_to_best": _forwards_to_best(logged.get("best/step"), forwards),
-        **{key: _plain(value) for key, value in sorted(logged.items())},
+        "forwards_to_best": None if best is None or best != best else forwards.get(int(best)),
+        **{  # lists and empty mappings as JSON text, so that a cell of the frame can be compared
+            key: json.dumps(value) if isinstance(value, list | dict) else value
+            for key, value in sorted(logged.items())
+        },
     }
 
 
@@ -158,15 +152,13 @@ def _duplicates(fragments: Sequence[Fragment]) -> int:
 def _config_hash(fragments: Sequence[Fragment]) -> str:
     """What `zo.config.identity.run_id` makes of a configuration, if it was logged as it was."""
     nested: dict[str, Any] = {}
-    config = {key: value for fragment in fragments for key, value in fragment.config.items()}
-    for key, value in config.items():
+    for key, value in (item for fragment in fragments for item in fragment.config.items()):
         *above, name = key.split(".")
-        if (above or [name])[0] == "provenance":
-            continue
         place = nested
         for part in above:
             place = place.setdefault(part, {})
         place[name] = value
+    nested.pop("provenance", None)
     canonical = json.dumps(nested, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -177,17 +169,6 @@ def _rows(fragments: Sequence[Fragment]) -> int:
         return fragments[0].rows
     merged = History({"": [fragment.history for fragment in fragments]})
     return len(merged.one("", []))
-
-
-def _forwards_to_best(step: Any, forwards: dict[int, float | None]) -> float | None:
-    if step is None or step != step:
-        return None
-    return 0 if step == 0 else forwards.get(int(step))
-
-
-def _plain(value: Any) -> Any:
-    """Lists and empty mappings as JSON text, so that a cell of the frame can be compared."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+STEP = "step"
 Rows: TypeAlias = Path | pa.Table
 """The rows of one fragment of a run: the path of a parquet file, or the table itself; `step` and one column per key."""
 

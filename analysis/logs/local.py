@@ -20,11 +20,7 @@ FILES_PER_TASK = 4
 
 
 def _found(directories: Iterable[Path]) -> dict[Path, str]:
-    """Each W&B run file, of runs logged online, too, and the first of the directories below which it lies.
-
-    Raises:
-        LogError: a directory does not exist.
-    """
+    """Each W&B run file, of runs logged online, too, and the first of the directories below which it lies."""
     found: dict[Path, str] = {}
     for top in directories:
         if not top.is_dir():
@@ -46,9 +42,6 @@ def read(
         directories: where to look.
         cache_dir: where fragments are kept; None keeps them, with all their rows, in memory.
         jobs: processes; None for as many as there are processors.
-
-    Raises:
-        LogError: a directory does not exist, or a file is not a run file.
     """
     found = _found(directories)
     fresh: dict[Path, Fragment] = {}
@@ -100,5 +93,5 @@ def _fragments(tasks: list[tuple[Path, str, str, Path | None]], jobs: int) -> It
 
 def _read_one(task: tuple[Path, str, str, Path | None]) -> Fragment:
     path, source, stamp, kept = task
-    fragment = fragments.of_run_file(read_run_file(path), source, stamp)
+    fragment = replace(read_run_file(path), source=source, stamp=stamp)
     return fragment if kept is None else fragments.write(fragment, kept)

@@ -34,9 +34,6 @@ def load(
             None keeps everything in memory, for small sources.
         refresh: what to ask W&B again: `auto`, what may have changed; `always`, everything; `never`, nothing.
         jobs: processes that read run files; None for as many as there are processors.
-
-    Raises:
-        LogError: a source does not exist or cannot be read; the message is one sentence for the user.
     """
     directories, projects, files = split(sources)
     found = local.read(directories, cache_dir, jobs)
@@ -47,11 +44,7 @@ def load(
 
 
 def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str], list[Path]]:
-    """Which sources are directories, which projects, and which files of committed runs.
-
-    Raises:
-        LogError: one is none of them.
-    """
+    """Which sources are directories, which projects, and which files of committed runs."""
     directories: list[Path] = []
     projects: list[str] = []
     files: list[Path] = []

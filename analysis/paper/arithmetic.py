@@ -1,9 +1,8 @@
 """Checks of the paper that are arithmetic: every printed number against those that it is made of."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.paper.bold import BEST_TWO, better, groups
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
@@ -12,11 +11,9 @@ from analysis.paper.printed_numbers import AVERAGE, TEST_SIZES, Paper, PaperErro
 ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One comparison."""
 
-    group: str  # what it belongs to, for the counts
     location: str  # table and cell, or section
     what: str  # what was compared
     ok: bool  # whether it holds
@@ -28,14 +25,14 @@ class Outcome:
 
 
 def number(
-    group: str, location: str, what: str, printed: str, exact: float, ok: bool, remark: str = ""
+    location: str, what: str, printed: str, exact: float, ok: bool, remark: str = ""
 ) -> Outcome:
     """The outcome for a printed number and what it should be, one digit more precise than it is printed."""
     places = digits(printed)
     difference = float(printed) - exact
     small = "e" not in printed and abs(difference) <= 10.0**-places + 1e-9
     said = (printed, signed(exact, places + 2, plus=False), signed(difference, places + 2))
-    return Outcome(group, location, what, ok, *said, "last digit" if small else "number", remark)
+    return Outcome(location, what, ok, *said, "last digit" if small else "number", remark)
 
 
 def signed(value: float, places: int, plus: bool = True) -> str:
@@ -75,22 +72,13 @@ def means_and_stds(paper: Paper) -> Iterator[Outcome]:
         exact = [nearest_multiple(value, TEST_SIZES[row["task"]]) for value in rounded]
         of = fmean if row["quantity"] == "mean" else stdev
         ok = agrees(row["printed"], of(exact)) or agrees(row["printed"], of(rounded))
-        remark = ""
-        if not ok and row["quantity"] == "std":
-            population = pstdev(exact)
-            if agrees(row["printed"], population):
-                remark = "it is the population standard deviation, with n"
-            else:
-                remark = f"with n: {population:.4f}"
-        yield number(
-            "Table 1 from the runs of Table 11",
-            name(row),
-            "mean of 5 runs" if row["quantity"] == "mean" else "sample standard deviation (n − 1)",
-            row["printed"],
-            of(exact),
-            ok,
-            remark,
-        )
+        what, remark = "mean of 5 runs", ""
+        if row["quantity"] == "std":
+            what, population = "sample standard deviation (n − 1)", pstdev(exact)
+            fits = agrees(row["printed"], population)
+            said = "it is the population standard deviation, with n"
+            remark = "" if ok else said if fits else f"with n: {population:.4f}"
+        yield number(name(row), what, row["printed"], of(exact), ok, remark)
 
 
 def averages(paper: Paper) -> Iterator[Outcome]:
@@ -104,25 +92,13 @@ def averages(paper: Paper) -> Iterator[Outcome]:
             same = (of_table["model"] == row["model"]) & (of_table["method"] == row["method"])
             parts = of_table[same & (of_table["task"] != AVERAGE)]
             counted = parts[parts["status"] == "printed"]
-            exact = fmean(counted["value"])
-            yield number(
-                "average columns",
-                name(row),
-                f"mean over {len(counted)} tasks",
-                row["printed"],
-                exact,
-                agrees(row["printed"], exact),
-            )
-            yield Outcome(
-                group="average columns",
-                location=name(row),
-                what=f"number of tasks in the average, of {len(parts)}",
-                ok=len(counted) == len(parts),
-                printed=row["printed"],
-                recomputed=f"{len(counted)} tasks",
-                kind="basis",
-                remark=_left_out(of_table, row, parts),
-            )
+            exact, ok = fmean(counted["value"]), agrees(row["printed"], fmean(counted["value"]))
+            what = f"mean over {len(counted)} tasks"
+            yield number(name(row), what, row["printed"], exact, ok)
+            what = f"number of tasks in the average, of {len(parts)}"
+            ok, there = len(counted) == len(parts), f"{len(counted)} tasks"
+            remark = _left_out(of_table, row, parts)
+            yield Outcome(name(row), what, ok, row["printed"], there, kind="basis", remark=remark)
 
 
 def _left_out(of_table: Any, row: Any, parts: Any) -> str:
@@ -154,15 +130,8 @@ def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
             remark = f"{right} of {n} right"
             if not ok and agrees(row["printed"], twice):
                 remark += f"; rounded twice, over {exact:.3f}"
-            yield number(
-                "accuracies as multiples of one test example",
-                name(row),
-                f"nearest multiple of 1/{n}",
-                row["printed"],
-                exact,
-                ok,
-                remark,
-            )
+            what = f"nearest multiple of 1/{n}"
+            yield number(name(row), what, row["printed"], exact, ok, remark)
 
 
 def bold_cells(paper: Paper) -> Iterator[Outcome]:
@@ -170,22 +139,21 @@ def bold_cells(paper: Paper) -> Iterator[Outcome]:
     for group in groups(paper.cells[paper.cells["status"] == "printed"]):
         tied = group.cells["value"].duplicated(keep=False)
         above = better(group.cells["value"], group.lowest)
+        count, end = (
+            "two" if group.best == BEST_TWO else "one",
+            "lowest" if group.lowest else "highest",
+        )
+        what = f"bold for the best {count}, {end} first"
         for index, row in group.cells.iterrows():
             remark = "tied with another cell" if tied[index] else ""
             if row["table"] == 5 and row["part"] in "ab":
                 remark = "compared per row over (a) and (b), as Table 12 says; Table 5 does not say"
                 remark += ", and has the bold of Table 12 without its column (c)"
-            yield Outcome(
-                group="bold cells",
-                location=name(row) + (" (std)" if row["quantity"] == "std" else ""),
-                what=f"bold for the best {'two' if group.best == BEST_TWO else 'one'}, "
-                f"{'lowest' if group.lowest else 'highest'} first",
-                ok=row["bold"] == (above[index] < group.best),
-                printed=f"{row['printed']} {'bold' if row['bold'] else 'not bold'}",
-                recomputed=f"{above[index]} better",
-                kind="bold",
-                remark=remark,
-            )
+            location = name(row) + (" (std)" if row["quantity"] == "std" else "")
+            ok = row["bold"] == (above[index] < group.best)
+            said = f"{row['printed']} {'bold' if row['bold'] else 'not bold'}"
+            other = f"{above[index]} better"
+            yield Outcome(location, what, ok, said, other, kind="bold", remark=remark)
 
 
 def printed_twice(paper: Paper) -> Iterator[Outcome]:
@@ -201,14 +169,13 @@ def printed_twice(paper: Paper) -> Iterator[Outcome]:
     for row, other in pairs:
         if other is None:
             raise PaperError(f"{name(row)} has no twin in Tables 3 and 12")
-        yield Outcome(
-            group="numbers printed twice",
-            location=f"{name(row)} and {name(other)}",
-            what="the same run in two tables",
-            ok=bool(row["value"] == other["value"]),
-            printed=f"{row['printed']} and {other['printed']}",
-            difference=signed(row["value"] - other["value"], 2),
+        where, printed = (
+            f"{name(row)} and {name(other)}",
+            f"{row['printed']} and {other['printed']}",
         )
+        same, difference = row["value"] == other["value"], row["value"] - other["value"]
+        what = "the same run in two tables"
+        yield Outcome(where, what, bool(same), printed, difference=signed(difference, 2))
 
 
 def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
@@ -218,15 +185,11 @@ def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
         if claim["check"] == "none":
             continue
         where = (claim["location"], claim["description"], claim["printed"])
-        yield number("numbers quoted in the text", *where, *_quoted(claim, paper))
+        yield number(*where, *_quoted(claim, paper))
 
 
 def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
-    """What a quoted number should be, and whether it is.
-
-    Raises:
-        PaperError: the rule is unknown, or names cells that do not exist.
-    """
+    """What a quoted number should be, and whether it is."""
     rule, printed = claim["check"], claim["printed"]
     of: Any = paper.rows(claim["of"])
     values = of["value"]
@@ -266,20 +229,9 @@ def grids(paper: Paper) -> Iterator[Outcome]:
     rates: Any = paper.rows("table7-10 quantity=lr")
     for _, grid in rates.groupby(["table", "method"], sort=False):
         values, first = list(grid["value"]), grid.iloc[0]
-        printed = ", ".join(grid["printed"])
-        yield Outcome(
-            group="learning-rate grids",
-            location=name(first),
-            what="values of the grid, each once",
-            ok=len(set(values)) == len(values),
-            printed=printed,
-            recomputed=f"{len(set(values))} different of {len(values)}",
-        )
-        yield Outcome(
-            group="learning-rate grids",
-            location=name(first),
-            what="values of the grid, falling",
-            ok=values == sorted(values, reverse=True),
-            printed=printed,
-            remark="the series suggests 1e-7 for the second 1e-6" if values.count(1e-6) > 1 else "",
-        )
+        printed, different = ", ".join(grid["printed"]), len(set(values))
+        once, counts = different == len(values), f"{different} different of {len(values)}"
+        yield Outcome(name(first), "values of the grid, each once", once, printed, counts)
+        falling = values == sorted(values, reverse=True)
+        said = "the series suggests 1e-7 for the second 1e-6" if values.count(1e-6) > 1 else ""
+        yield Outcome(name(first), "values of the grid, falling", falling, printed, remark=said)

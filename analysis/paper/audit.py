@@ -7,7 +7,6 @@ what a reader should know. notes.csv has what was only read, not computed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -16,15 +15,15 @@ from analysis.paper import arithmetic
 from analysis.paper.arithmetic import Outcome
 from analysis.paper.printed_numbers import Paper, load, text_table
 
-CHECKS: tuple[Callable[[Paper], Iterator[Outcome]], ...] = (
-    arithmetic.means_and_stds,
-    arithmetic.averages,
-    arithmetic.test_set_multiples,
-    arithmetic.bold_cells,
-    arithmetic.printed_twice,
-    arithmetic.quoted_numbers,
-    arithmetic.grids,
-)
+CHECKS: dict[str, Callable[[Paper], Iterator[Outcome]]] = {
+    "Table 1 from the runs of Table 11": arithmetic.means_and_stds,
+    "average columns": arithmetic.averages,
+    "accuracies as multiples of one test example": arithmetic.test_set_multiples,
+    "bold cells": arithmetic.bold_cells,
+    "numbers printed twice": arithmetic.printed_twice,
+    "numbers quoted in the text": arithmetic.quoted_numbers,
+    "learning-rate grids": arithmetic.grids,
+}
 COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
 STATEMENTS = "statements of the text"
 OBSERVATION = "observation"
@@ -39,16 +38,14 @@ KINDS = {
 
 
 def audit(paper: Paper) -> pd.DataFrame:
-    """Every check's outcome, in the order of the checks: a row with the attributes of `Outcome`."""
-    return pd.DataFrame([asdict(outcome) for check in CHECKS for outcome in check(paper)])
+    """Every check's outcome, in the order of the checks: a row with `group` and the attributes of `Outcome`."""
+    return pd.DataFrame(
+        [{"group": g} | one._asdict() for g, check in CHECKS.items() for one in check(paper)]
+    )
 
 
 def write(directory: Path) -> list[Path]:
-    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths.
-
-    Raises:
-        PaperError: see `analysis.paper.printed_numbers.load`.
-    """
+    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths."""
     paper = load(directory)
     outcomes = audit(paper)
     statements = text_table(directory / "statements.csv", tuple(COLUMNS[2:]))

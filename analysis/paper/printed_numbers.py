@@ -13,7 +13,6 @@
 """
 
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -42,7 +41,7 @@ TEST_SIZES = {
 
 
 class PaperError(ValueError):
-    """A file of printed numbers cannot be used; the message is one sentence for the user."""
+    """A file of printed numbers, or of conf/ beside them, cannot be used; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,6 @@ class Paper:
         Args:
             selector: `table3 model=opt-13b task=avg`; `table7-10` is several tables, `method=mezo,lozo` several
                 methods.
-
-        Raises:
-            PaperError: the selector is not of this form, or names no cell.
         """
         head, *conditions = selector.split()
         first, _, last = head.removeprefix("table").partition("-")
@@ -81,11 +77,7 @@ class Paper:
         return found
 
     def value(self, selector: str) -> float:
-        """The one number that a selector names.
-
-        Raises:
-            PaperError: it names none, or several.
-        """
+        """The one number that a selector names."""
         found = self.rows(selector)
         if len(found) != 1:
             raise PaperError(f"{selector!r} names {len(found)} cells, not one")
@@ -100,19 +92,11 @@ class Paper:
 
 
 def load(directory: Path = DIRECTORY) -> Paper:
-    """Read all files.
-
-    Raises:
-        PaperError: a file is missing, a number in it cannot be read, or a cell is there twice.
-    """
+    """Read all files."""
     cells = pd.concat([_table(number, directory) for number in TABLES], ignore_index=True)
-    return Paper(
-        cells,
-        text_table(
-            directory / "prose.csv", ("id", "location", "printed", "check", "of", "against")
-        ),
-        text_table(directory / "notes.csv", ("location", "note")),
-    )
+    wanted = ("id", "location", "printed", "check", "of", "against")
+    prose = text_table(directory / "prose.csv", wanted)
+    return Paper(cells, prose, text_table(directory / "notes.csv", ("location", "note")))
 
 
 def digits(printed: str) -> int:
@@ -137,24 +121,17 @@ def _table(number: int, directory: Path) -> pd.DataFrame:
     if len(twice):
         raise PaperError(f"{path}, line {twice.index[0] + 2}: this cell is there twice")
     frame.insert(0, "table", number)
-    frame["value"] = list(_values(frame["printed"], path, number in FORMULAS))
+    marks = frame["printed"].isin(list(STATUS))
+    if number in FORMULAS:
+        marks |= frame["printed"].str.startswith("O(")
+    frame["value"] = pd.to_numeric(frame["printed"].where(~marks), errors="coerce")
+    wrong = frame[frame["value"].isna() & ~marks]
+    if len(wrong):
+        line, text = wrong.index[0] + 2, wrong["printed"].iloc[0]
+        raise PaperError(f"{path}, line {line}: {text!r} is neither a number nor * nor –")
     frame["status"] = frame["printed"].map(STATUS).fillna("printed")
     frame["bold"] = frame["bold"] == "bold"
     return frame
-
-
-def _values(printed: pd.Series, path: Path, formulas: bool) -> Iterator[float]:
-    """Each printed cell as a number; NaN for marks and formulas."""
-    for line, text in enumerate(printed, start=2):
-        if text in STATUS or (formulas and text.startswith("O(")):
-            yield float("nan")
-            continue
-        try:
-            yield float(text)
-        except ValueError as error:
-            raise PaperError(
-                f"{path}, line {line}: {text!r} is neither a number nor * nor –"
-            ) from error
 
 
 def text_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:

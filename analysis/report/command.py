@@ -17,7 +17,7 @@ from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper, PaperError
-from analysis.select import study_runs, study_sweeps, sweep_cells, trials
+from analysis.select import study_runs, sweep_cells, trials
 from analysis.select.cell_runs import fill
 from analysis.select.comparable import NoRuns, one_grid
 
@@ -42,11 +42,7 @@ class Call:
 
     @cached_property
     def frames(self) -> Frames:
-        """The runs that --runs names; none without an output directory where none was named.
-
-        Raises:
-            LogError: see `analysis.logs.sources.load`.
-        """
+        """The runs that --runs names; none without an output directory where none was named."""
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
         places = [] if nothing else asked.runs
@@ -65,6 +61,11 @@ class Call:
     def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, with what their runs say."""
         return fill(sweep_cells.cells(sweeps, self.asked.cache), self.frames.runs)
+
+    def lack(self, what: str, sweep: str) -> LogError:
+        """That there are no such runs, and how to make them."""
+        makes = f"make them with `python train.py -m sweep={sweep}`"
+        return LogError(f"no run of {what} among the {len(self.frames.runs)} W&B runs: {makes}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,33 +102,24 @@ def tables(call: Call) -> Paths:
     """The tables of some sweeps, or everything that the runs fill."""
     for sweep in call.asked.sweeps:
         yield from _sweep_tables(call, sweep)
-    if not call.asked.sweeps:
-        yield from _every_table(call)
-
-
-def _every_table(call: Call) -> Paths:
-    from analysis.report import efficiency as costs
+    if call.asked.sweeps:
+        return
     from analysis.report import manifest as listed
 
     yield from _paper(call, TABLES, full=False)
     yield from listed.write(call.frames, call.results)
-    yield from costs.write(call.filled(list(costs.SWEEPS)), call.printed, call.results)
+    yield from efficiency(call)
     for sweep in call.groups:
-        if not sweep.startswith(study_sweeps.PREFIX):
+        if not sweep.startswith(study_runs.PREFIX):
             try:
                 yield from _sweep_tables(call, sweep)
             except LogError:
                 continue  # its runs cannot stand in one table
-    yield from _studies(call, study_sweeps.names(), required=False)
+    yield from _studies(call, ())
     yield from _figures(call, ())
 
 
 def _sweep_tables(call: Call, sweep: str) -> Paths:
-    """The tables of one sweep.
-
-    Raises:
-        LogError: a source does not exist, its runs cannot be read, or see `one_grid`.
-    """
     from analysis.report.sweep import write_tables
 
     asked = call.asked
@@ -152,7 +144,7 @@ def _paper(call: Call, numbers: Sequence[int], full: bool) -> Paths:
 
     runs, cache = call.frames.runs, call.asked.cache
     cells, filled = paper_tables.cells_beside(numbers, call.printed, runs, cache)
-    results = paper_tables.build(numbers, call.printed, runs, cells, filled)
+    results = list(paper_tables.build(numbers, call.printed, runs, cells, filled))
     paths = paper_tables.write(results, filled, call.results / "tables")
     paper_tables.show_results(results, full)
     yield from paths
@@ -170,7 +162,7 @@ def _figures(call: Call, sweeps: Sequence[str]) -> Paths:
     known = sweep_cells.sweep_names()
     filled = call.filled([name for name in sweeps if name in known])
     every = dict.fromkeys([*known, *call.groups])
-    names = sweeps or [name for name in every if not study_sweeps.part_of(name)]
+    names = sweeps or [name for name in every if not study_runs.part_of(name)]
     for name in progress(names, "figures"):
         there = trials.of_name(name, filled, call.frames)
         if there is None and not sweeps:
@@ -178,34 +170,27 @@ def _figures(call: Call, sweeps: Sequence[str]) -> Paths:
         made = curves.sweep_figures(there) if there else []
         made += beside_paper.paper_figures(name, call.printed, there)
         if not made and sweeps:
-            makes = f"make them with `python train.py -m sweep={name}`"
-            raise LogError(
-                f"no run of sweep {name} among the {len(call.frames.runs)} W&B runs: {makes}"
-            )
+            raise call.lack(f"sweep {name}", name)
         for figure in made:
             yield from write(figure, call.results / name)
-    if not sweeps:
-        for figure in curves.single_run_figure(call.frames):
-            yield from write(figure, call.results / "single_runs")
+    for figure in () if sweeps else curves.single_run_figure(call.frames):
+        yield from write(figure, call.results / "single_runs")
 
 
 def study(call: Call) -> Paths:
     """A study's accuracies, ablations, claims, roundings and curves."""
-    yield from _studies(call, call.asked.studies or study_sweeps.names(), bool(call.asked.studies))
+    yield from _studies(call, call.asked.studies)
 
 
-def _studies(call: Call, names: Sequence[str], required: bool) -> Paths:
+def _studies(call: Call, required: Sequence[str]) -> Paths:
     from analysis.report.study.write import write_study
 
-    for name in names:
+    for name in required or study_runs.names():
         found = study_runs.load(name, call.frames, call.asked.cache)
         if found.any:
             yield from write_study(found, call.results / name)
         elif required:
-            raise LogError(
-                f"no run of study {name} has ended among the {len(call.frames.runs)} W&B runs: "
-                f"make them with `python train.py -m sweep={name}`"
-            )
+            raise call.lack(f"study {name} has ended", name)
 
 
 def efficiency(call: Call) -> Paths:
@@ -219,8 +204,7 @@ def manifest(call: Call) -> Paths:
     """What runs there are and how far each sweep is filled: DIR/runs.parquet, manifest.csv."""
     from analysis.report import manifest as listed
 
-    asked = call.asked
-    listed.show_coverage(call.filled(asked.sweeps), call.frames)
+    listed.show_coverage(call.filled(call.asked.sweeps), call.frames)
     yield from listed.write(call.frames, call.results)
 
 

@@ -60,17 +60,21 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
         entity: W&B's user or team.
         project: its project.
         directory: where a dry run writes; None sends.
-
-    Raises:
-        LogError: they cannot be made.
     """
     if ws is None:
         raise LogError("wandb-workspaces is missing: pip install -e '.[dashboards]'")
     try:
-        return _save(entity, project) if directory is None else _write(entity, project, directory)
+        if directory is None:
+            made = [workspace(entity, project).save(), report(entity, project, True).save()]
+            return [one.url for one in made]
+        texts = specification(entity, project)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise LogError(f"W&B did not take the dashboards: {reason[0]}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
+    return [directory / f"{name}.json" for name in texts]
 
 
 def workspace(entity: str, project: str) -> Any:
@@ -140,21 +144,6 @@ def specification(entity: str, project: str) -> dict[str, str]:
     }
 
 
-def _save(entity: str, project: str) -> list[str]:
-    """Make both at W&B; their addresses."""
-    made = [workspace(entity, project).save(), report(entity, project, with_runs=True).save()]
-    return [made_one.url for made_one in made]
-
-
-def _write(entity: str, project: str, directory: Path) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in specification(entity, project).items():
-        paths.append(directory / f"{name}.json")
-        paths[-1].write_text(text, encoding="utf-8", newline="\n")
-    return paths
-
-
 def _line(title: str, x: str, y: str, **settings: Any) -> Any:
     return wr.LinePlot(
         title=title, x=x, y=[y], groupby_aggfunc="mean", groupby_rangefunc="minmax", **settings
@@ -200,8 +189,7 @@ def _normalised(content: Any) -> str:
             return {name: walk(inner, name) for name, inner in value.items()}
         if isinstance(value, list):
             return [walk(inner, key) for inner in value]
-        if key in ("__id__", "id") and isinstance(value, str):
-            return ids.setdefault(value, f"id-{len(ids)}")
-        return value
+        named = key in ("__id__", "id") and isinstance(value, str)
+        return ids.setdefault(value, f"id-{len(ids)}") if named else value
 
     return json.dumps(walk(content), indent=2, ensure_ascii=False) + "\n"

@@ -25,7 +25,7 @@ SWEEPS = {
 }
 """Sweep -> how it makes a step: restore policy and noise."""
 REFERENCE = "mezo"
-QUANTITIES = ("step_ms", "memory_gb")
+TITLE = "# Time and memory of a step, over MeZO's\n"
 COLUMNS = [
     *("model", "device", "sweep", "method", "status", "step_ms", "memory_gb"),
     *("time_ratio", "memory_ratio", "paper_time_ratio", "paper_memory_ratio", "speedup", "run_id"),
@@ -45,14 +45,13 @@ def ratios(filled: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     frame["step_ms"] = frame["step_ms"].where(finished)
     frame["memory_gb"] = GIB_IN_GB * frame["memory_gb"].where(finished)
     frame = frame.reindex(columns=COLUMNS)
-    here = frame.groupby(["model", "device", "sweep", "method"])[list(QUANTITIES)].first()
+    here = frame.groupby(["model", "device", "sweep", "method"])[["step_ms", "memory_gb"]].first()
     printed = paper.rows("table4").pivot(
         index=["model", "method"], columns="quantity", values="value"
     )
     reference = frame["sweep"].replace("table4_factors", "table4_fast")
     place = [frame["model"], frame["device"]]
-    for quantity in QUANTITIES:
-        name = {"step_ms": "time", "memory_gb": "memory"}[quantity]
+    for quantity, name in {"step_ms": "time", "memory_gb": "memory"}.items():
         base = _at(here[quantity], *place, reference, REFERENCE)
         frame[f"{name}_ratio"] = frame[quantity] / base
         given = _at(printed[quantity], frame["model"], frame["method"])
@@ -73,19 +72,19 @@ def page(frame: pd.DataFrame) -> str:
     """Markdown: a table per model and device, and how to read it."""
     if frame.empty:
         return (
-            "# Time and memory of a step, over MeZO's\n\nNothing has been timed yet: `make measured` does it, and "
-            "`python -m launch.submit sweep=table4` times the paper's part alone.\n"
+            f"{TITLE}\nNothing has been timed yet: `make measured` does it, and `python -m launch.submit sweep=table4` "
+            "times the paper's part alone.\n"
         )
-    parts = ["# Time and memory of a step, over MeZO's\n"]
-    for keys, rows in frame.groupby(["model", "device"], sort=False):
-        model, device = map(str, keys)  # type: ignore[misc]
-        parts.append(markdown(_table(model, device, rows)))
-    parts.append(
+    tables = [
+        markdown(_table(str(model), str(device), rows))
+        for (model, device), rows in frame.groupby(["model", "device"], sort=False)
+    ]
+    said = (
         "Times are medians of a run's steps; memory is what PyTorch allocated at most, without reserve and CUDA "
         "context. Ratios are over MeZO of the same sweep, model and machine (factors: over MeZO of `table4_fast`). "
         "The paper's are of its printed Table 4, on an H200. `*`: the run collapsed, and its few steps give no time.\n"
     )
-    return "\n".join(parts)
+    return "\n".join([TITLE, *tables, said])
 
 
 def _table(model: str, device: str, rows: pd.DataFrame) -> Table:

@@ -8,7 +8,6 @@ per run that says where its numbers come from. It prints how far each sweep is f
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,7 +16,8 @@ import pyarrow.parquet as pq
 from analysis.logs.frames import Frames
 from analysis.report.table import Column, Table, console, show
 from analysis.select.cell_runs import STATUSES, command, shortfall
-from analysis.select.study_sweeps import PREFIX
+from analysis.select.provenance import plain
+from analysis.select.study_runs import PREFIX
 
 VERSIONS = "provenance.versions."
 STANDS_FOR = {
@@ -34,23 +34,12 @@ STANDS_FOR = {
     "figure1": "Figure 1",
 }
 """Sweep -> what of the paper it makes; every other sweep is ours."""
-COLUMNS = {
-    "run_id": "run_id",
-    "config_hash": "config_hash",
-    "group": "group",
-    "status": "status",
-    "git_revisions": "git_revisions",
-    "git_dirty": "provenance.git_dirty",
-    "device": "provenance.device",
-    "started": "started",
-    "source": "source",
-    "fragments": "fragments",
-    "torn": "torn",
-    "duplicates": "duplicates",
-    "rows": "rows",
-    "last_step": "last_step",
-}
-"""Column of the manifest -> column of the runs frame."""
+COLUMNS = (
+    *("run_id", "config_hash", "group", "status", "git_revisions", "provenance.git_dirty"),
+    *("provenance.device", "started", "source", "fragments", "torn", "duplicates", "rows"),
+    "last_step",
+)
+"""Columns of the manifest, without `provenance.`, and of the runs frame."""
 
 
 def write(frames: Frames, results: Path) -> list[Path]:
@@ -63,18 +52,14 @@ def write(frames: Frames, results: Path) -> list[Path]:
 
 
 def manifest(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per run: who it is and where its numbers come from.
-
-    Returns:
-        The columns of `COLUMNS`, as in the runs frame, and `versions` as "python 3.11.7 torch 2.9.0".
-    """
-    table = runs.reindex(columns=list(COLUMNS.values())).set_axis(list(COLUMNS), axis=1)
+    """One row per run: `COLUMNS`, as in the runs frame, and `versions` as "python 3.11.7 torch 2.9.0"."""
+    table = runs.reindex(columns=list(COLUMNS)).rename(columns=lambda c: c.rpartition(".")[2])
     names = [key for key in runs.columns if key.startswith(VERSIONS)]
     texts = [
         " ".join(f"{key.removeprefix(VERSIONS)} {row[key]}" for key in names if pd.notna(row[key]))
         for row in runs[names].to_dict("records")
     ]
-    table.insert(list(COLUMNS).index("device"), "versions", texts)
+    table.insert(list(table).index("device"), "versions", texts)
     return table.convert_dtypes()
 
 
@@ -84,21 +69,13 @@ def runs_table(runs: pd.DataFrame) -> pa.Table:
 
 
 def _array(column: pd.Series) -> pa.Array:
-    values = [None if _absent(value) else _plain(value) for value in column]
+    values = [plain(value, whole=False) for value in column]
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and kinds != {int}:
         return pa.array([None if v is None else float(v) for v in values], pa.float64())
     if len(kinds) > 1:
         values = [None if value is None else json.dumps(value) for value in values]
     return pa.array(values) if kinds else pa.nulls(len(values), pa.string())
-
-
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def show_coverage(filled: pd.DataFrame, frames: Frames) -> None:
@@ -119,18 +96,13 @@ def coverage_table(filled: pd.DataFrame) -> Table:
         ours = "ours: a study" if str(sweep).startswith(PREFIX) else "ours"
         rest = command(str(sweep)) if len(cells) > ended else "complete"
         row = {"sweep": sweep, "of": STANDS_FOR.get(str(sweep), ours), "rest": rest}
-        counts = {status: int((cells["status"] == status).sum()) for status in STATUSES}
-        rows.append(row | counts | {"cells": len(cells), "lacking": len(cells) - ended})
-    columns: dict[str, Column] = {
-        "sweep": "sweep",
-        "stands for": "of",
-        "cells": ("cells", ".0f"),
-        "finished": ("finished", ".0f"),
-        "collapsed": ("collapsed", ".0f"),
-        "interrupted": ("unfinished", ".0f"),
-        "lacking": ("lacking", ".0f"),
-        "to run the rest": "rest",
-    }
+        ends = {status: int((cells["status"] == status).sum()) for status in STATUSES}
+        rows.append(row | ends | {"cells": len(cells), "lacking": len(cells) - ended})
+    counts = {"cells": "cells", "finished": "finished", "collapsed": "collapsed"}
+    counts |= {"interrupted": "unfinished", "lacking": "lacking"}
+    columns: dict[str, Column] = {"sweep": "sweep", "stands for": "of"}
+    columns |= {heading: (key, ".0f") for heading, key in counts.items()}
+    columns |= {"to run the rest": "rest"}
     said = "Every sweep is a file in conf/sweep. A run that several sweeps share is made once and counted in each."
     title = "Cells of every sweep"
     return Table.of(title, rows, columns, names=2, name="coverage-table", caption=[said])

@@ -1,30 +1,21 @@
 """The layouts of Tables 1, 3, 4, 5, 11 and 12: each printed number, the measured one below it, and their difference."""
 
-from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
 from analysis.paper.printed_numbers import KEYS, METHODS, digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
 from analysis.select.cell_runs import EDGE
 
-TITLES = {
-    1: "Test accuracy (%) on RoBERTa-large",
-    2: "Memory complexity, and the optimizer's state as measured",
-    3: "Test accuracy (%) on OPT-1.3B (fp32), Mistral-7B (fp16) and OPT-13B (bf16)",
-    4: "Memory (GB) and time per step (ms)",
-    5: "Ablations of BSZO, test accuracy (%)",
-    6: "Training and validation examples",
-    7: "Hyperparameters, RoBERTa-large",
-    8: "Hyperparameters, OPT-1.3B",
-    9: "Hyperparameters, Mistral-7B",
-    10: "Hyperparameters, OPT-13B",
-    11: "Test accuracy (%) of 5 runs on RoBERTa-large",
-    12: "Ablations of BSZO on OPT-1.3B in fp32, test accuracy (%)",
-}
+DESCRIBED: dict[int, dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parents[1] / "paper" / "tables.yaml").read_text(encoding="utf-8")
+)
+TITLES = {number_: str(table["title"]) for number_, table in DESCRIBED.items()}
 COMMON = (
     "paper: as printed, bold as printed. here: from the runs, bold by the same rule once all cells that it compares "
     "are measured. difference: here − paper. * every run collapsed. – not measured, see the notes."
@@ -33,13 +24,13 @@ PROTOCOL = (
     "Learning rate: the one of best validation accuracy, of equal ones the smaller; test accuracy: at the step of best "
     "validation accuracy."
 )
-CAPTIONS = {
-    1: "± sample standard deviation (n − 1) over seeds 0 to 4; behind the semicolon n, the finished runs.",
-    4: "1 GB is 10⁹ bytes, as the paper's must be: its MeZO-Adam then needs two numbers per parameter more than MeZO. "
-    "Random weights; peak of the GPU, of the process on a CPU; median time per step.",
-    5: "(a) m = k, (b) m = k + 1; (c) with and without adaptive noise, OPT-1.3B in bf16; (d) the same on OPT-13B.",
-    12: "(a) m = k, (b) m = k + 1, (c) noise-free adaptive sampling.",
-    11: "Run i is seed i − 1, at the learning rate that all seeds share; the paper does not name its seeds.",
+QUANTITIES = {"memory_gb": "GB", "step_ms": "ms"}
+LABELS: dict[str, Any] = {
+    "method": method_label,
+    "model": lambda model: PAPER_MODELS.get(model, model),
+    "task": PAPER_TASKS.get,
+    "quantity": QUANTITIES.get,
+    "run": "Run {}".format,
 }
 Selector = dict[str, str]
 
@@ -52,89 +43,40 @@ def layouts(number_: int, frame: pd.DataFrame, shortfalls: dict[str, str]) -> li
         frame: see `analysis.select.paper_cells`.
         shortfalls: sweep -> the sentence that says which of its runs lack.
     """
-    rows = frame[frame["table"] == number_]
-    return _Layout(number_, rows, shortfalls).tables()
+    layout = _Layout(frame[frame["table"] == number_], shortfalls)
+    about = DESCRIBED[number_]
+    caption = [COMMON, *([PROTOCOL] if number_ != 4 else []), *filter(None, [about.get("caption")])]
+    title = f"Table {number_}. {about['title']}"
+    return [layout.grid(title, list(caption), **grid) for grid in about["grids"]]
 
 
 class _Layout:
     """Finds the cells of one table by what they belong to."""
 
-    def __init__(self, number_: int, rows: pd.DataFrame, shortfalls: dict[str, str]) -> None:
-        self.number, self.shortfalls = number_, shortfalls
+    def __init__(self, rows: pd.DataFrame, shortfalls: dict[str, str]) -> None:
+        self.rows, self.shortfalls = rows, shortfalls
         records = rows.to_dict("records")
         self.cells: dict[Any, Any] = {tuple(row[key] for key in KEYS): row for row in records}
 
-    def tables(self) -> list[Table]:
-        tasks = [(PAPER_TASKS[task], {"task": task}) for task in self._values("task") if task]
-        there = self._values("method")
-        methods = [(method_label(m), {"method": m}) for m in METHODS if m in there]
-        models = [(PAPER_MODELS.get(m, m), {"model": m}) for m in self._values("model")]
-        accuracy = {"quantity": "test_accuracy"}
-        if self.number == 1:
-            base = {"model": "roberta-large", "quantity": "mean"}
-            return [self._grid(("method",), _product(methods), tasks, **base)]
-        if self.number == 3:
-            rows = _product(models, methods)
-            return [self._grid(("model", "method"), rows, tasks, **accuracy)]
-        if self.number == 4:
-            both = [("GB", {"quantity": "memory_gb"}), ("ms", {"quantity": "step_ms"})]
-            columns = [(" ".join(words), keys) for words, keys in _product(models, both)]
-            return [self._grid(("method",), _product(methods), columns)]
-        if self.number == 11:
-            runs = [(f"Run {run}", {"run": run}) for run in self._values("run")]
-            base = {"model": "roberta-large", **accuracy}
-            return [self._grid(("task", "method"), _product(tasks, methods), runs, **base)]
-        return self._ablations()
-
-    def _ablations(self) -> list[Table]:
-        """Tables 5 and 12: a row per k, the parts side by side; Table 5 (d) by itself."""
-        columns = [
-            (
-                f"({part}) {PAPER_TASKS[task]}",
-                {
-                    "part": part,
-                    "task": task,
-                    "adaptive_noise": "without" if part == "c" else "with",
-                },
-            )
-            for part in ("ab" if self.number == 5 else "abc")
-            for task in ("sst2", "rte")
-        ]
-        noises = [(noise, {"adaptive_noise": noise}) for noise in ("with", "without")]
-        if self.number == 5:
-            columns += [
-                (f"(c) RTE, {n}", {"part": "c", "task": "rte", **keys}) for n, keys in noises
-            ]
-        rows = _product([(k, {"k": k}) for k in self._values("k")])
-        tables = [self._grid(("k",), rows, columns, model="opt-1.3b", quantity="test_accuracy")]
-        if self.number == 5:
-            base = {"model": "opt-13b", "quantity": "test_accuracy", "part": "d", "k": "2"}
-            tasks = dict.fromkeys(key[KEYS.index("task")] for key in self.cells if key[0] == "d")
-            by_task = [(PAPER_TASKS[task], {"task": task}) for task in tasks]
-            tables.append(self._grid(("(d) adaptive noise",), _product(noises), by_task, **base))
-        return tables
-
-    def _values(self, key: str) -> list[str]:
-        """The different values of a key, in the paper's order."""
-        place = KEYS.index(key)
-        return list(dict.fromkeys(cell[place] for cell in self.cells))
-
-    def _grid(
+    def grid(
         self,
-        names: Sequence[str],
-        rows: Sequence[tuple[Sequence[str], Selector]],
-        columns: Sequence[tuple[str, Selector]],
-        **base: str,
+        title: str,
+        caption: list[str],
+        rows: list[str],
+        columns: list[str] | dict[str, Selector],
+        base: Selector | None = None,
+        name: str = "",
     ) -> Table:
         """A table of two or three lines per row: paper, here, and the difference where there is one."""
-        caption = [COMMON, *([PROTOCOL] if self.number != 4 else []), CAPTIONS.get(self.number, "")]
-        title = f"Table {self.number}. {TITLES[self.number]}"
-        heads = [*names, "", *(label for label, _ in columns)]
-        content = Table(
-            title, heads, names=len(names) + 1, caption=[line for line in caption if line]
+        across = (
+            [([head], keys) for head, keys in columns.items()]
+            if isinstance(columns, dict)
+            else self._axis(columns)
         )
-        for labels, selector in rows:
-            cells = [self._find(base | selector | more) for _, more in columns]
+        heads = [*([name] if name else rows), "", *(" ".join(words) for words, _ in across)]
+        content = Table(title, heads, names=len(rows) + 1, caption=caption)
+        for labels, selector in self._axis(rows):
+            cells = [self._find((base or {}) | selector | more) for _, more in across]
             if not any(cells):
                 continue
             content.breaks.append(len(content.rows))
@@ -142,13 +84,24 @@ class _Layout:
             lines["here"] = [self._here(cell) for cell in cells]
             if any(cell and pd.notna(cell["difference"]) for cell in cells):
                 lines["difference"] = [_difference(cell) for cell in cells]
-            blank = [""] * len(labels)
+            facet = {key: selector[key] for key in ("model", "task", "method") if key in selector}
             for line, shown in lines.items():
-                content.rows.append([*(labels if line == "paper" else blank), line, *shown])
-                content.facets.append(
-                    {key: selector[key] for key in ("model", "task", "method") if key in selector}
-                )
+                names = labels if line == "paper" else [""] * len(labels)
+                content.rows.append([*names, line, *shown])
+                content.facets.append(facet)
         return content
+
+    def _axis(self, keys: list[str]) -> list[tuple[list[str], Selector]]:
+        """Every combination of the keys' values, methods in the order of the tables: its words and its keys."""
+        values = []
+        for key in keys:
+            there = [value for value in self.rows[key].unique() if value]
+            ordered = [m for m in METHODS if m in there] if key == "method" else there
+            values.append([(LABELS.get(key, str)(value), value) for value in ordered])
+        return [
+            ([words for words, _ in one], dict(zip(keys, (value for _, value in one), strict=True)))
+            for one in product(*values)
+        ]
 
     def _find(self, selector: Selector) -> dict[str, Any] | None:
         return self.cells.get(tuple(selector.get(key, "") for key in KEYS))
@@ -165,13 +118,8 @@ class _Layout:
         spread = self._spread(cell)
         value = None if pd.isna(cell["value"]) else float(cell["value"])
         tail = f" (±{spread['printed']})" if spread else ""
-        return Cell(
-            cell["printed"],
-            value,
-            tail,
-            bold=bool(cell["bold"]),
-            tail_bold=bool(spread and spread["bold"]),
-        )
+        bold, tail_bold = bool(cell["bold"]), bool(spread and spread["bold"])
+        return Cell(cell["printed"], value, tail, bold=bold, tail_bold=tail_bold)
 
     def _here(self, cell: dict[str, Any] | None) -> Cell:
         """A measured number, or the mark of why there is none, with its notes."""
@@ -184,32 +132,19 @@ class _Layout:
             if cell["here"] == "collapsed":
                 return Cell(COLLAPSED, notes=(lack,) if cell["lacking"] else (), kind="collapsed")
             return Cell(ABSENT, notes=(lack,), kind="missing")
-        spread, tail = self._spread(cell), ""
+        spread, n = self._spread(cell), int(cell["n"])
+        tail = f" ({n})" if cell["quantity"] == "mean" else ""
         if spread is not None:
-            std = (
-                ABSENT
-                if pd.isna(spread["measured"])
-                else f"{spread['measured']:.{_places(spread)}f}"
-            )
-            tail = f" (±{std}; {int(cell['n'])})"
-        elif cell["quantity"] == "mean":
-            tail = f" ({int(cell['n'])})"
+            known = pd.notna(spread["measured"])
+            std = f"{spread['measured']:.{_places(spread)}f}" if known else ABSENT
+            tail = f" (±{std}; {n})"
         notes = [cell["remark"]] if cell["remark"] else []
         notes += [f"chosen among the runs that there are: {lack}"] if cell["lacking"] else []
         notes += [EDGE] if cell.get("at_edge") is True else []
-        bold, tail_bold = bool(cell["here_bold"]), bool(spread and spread["here_bold"])
-        known = {"tail": tail, "notes": tuple(notes), "runs": cell["run_ids"], "kind": "measured"}
-        return number(
-            cell["measured"], f".{_places(cell)}f", bold=bold, tail_bold=tail_bold, **known
-        )
-
-
-def _product(*parts: Sequence[tuple[str, Selector]]) -> list[tuple[Sequence[str], Selector]]:
-    """Every combination: the words of all parts, and all their keys."""
-    return [
-        ([words for words, _ in chosen], {k: v for _, keys in chosen for k, v in keys.items()})
-        for chosen in product(*parts)
-    ]
+        more = {"tail": tail, "notes": tuple(notes), "runs": cell["run_ids"], "kind": "measured"}
+        more |= {"bold": bool(cell["here_bold"])}
+        more |= {"tail_bold": bool(spread and spread["here_bold"])}
+        return number(cell["measured"], f".{_places(cell)}f", **more)
 
 
 def _places(cell: dict[str, Any]) -> int:

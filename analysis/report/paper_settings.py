@@ -3,7 +3,6 @@
 YAML is read as text here, without the suite: `defaults` matter only where one optimizer's file builds on another's.
 """
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,45 +20,51 @@ LABELS = {
     "batch_size": "batch size",
     "lr": "learning rates",
     "eps": "ε",
-    "rank": "rank",
-    "interval": "interval",
-    "k": "k",
-    "m": "m",
     "patience_steps": "early stopping, steps",
 }
-SPLITS = {"train_size": "training", "validation_size": "validation", "test_size": "test"}
+SPLITS = {
+    "train_size": ("training", ""),
+    "validation_size": ("validation", "best/val_n"),
+    "test_size": ("test", "best/test_n"),
+}
+"""Size of a split in conf/task -> its name in Table 6, and the key under which runs log it; none for training."""
 BYTES_PER_MIB = 2**20
+NAN = float("nan")
 
 
-def settings(paper: Paper, conf: Path = CONF) -> pd.DataFrame:
+def settings(paper: Paper) -> pd.DataFrame:
     """Tables 7 to 10: each printed hyperparameter and that of conf/, a row per number.
 
     Returns:
         The columns of the printed numbers, and `measured`, the number in conf/ (NaN if it has none), `difference`.
-
-    Raises:
-        PaperError: a file of conf/ is missing.
     """
     rows: Any = paper.rows("table7-10").reset_index(drop=True)
-    read = cache(_yaml)  # each file once
-    everything = read(conf / "config.yaml")
-    patience = float(everything["patience"]) * float(everything["eval_every"])
-    found = []
-    for row in rows.to_dict("records"):
-        name = row["quantity"]
-        if name == "patience_steps":
-            found.append(patience)
-        elif name == "batch_size":
-            found.append(float(everything["batch_size"]))
-        elif name == "lr":
-            grid = read(conf / "model" / f"{row['model']}.yaml")["lr_grid"].get(row["method"], [])
-            place = int(row["position"])
-            found.append(float(grid[place]) if place < len(grid) else float("nan"))
-        else:
-            found.append(_of_optimizer(row["method"], name, conf / "optimizer", read))
-    rows["measured"] = found
+    rows["measured"] = [_in_conf(row) for row in rows.to_dict("records")]
     rows["difference"] = rows["measured"] - rows["value"]
     return rows
+
+
+def _in_conf(row: dict[Any, Any]) -> float:
+    """A hyperparameter in conf/; of an optimizer's file, or of the one that it builds on, m is k + 1 if not given."""
+    name, method = row["quantity"], row["method"]
+    everything = _yaml("config.yaml")
+    if name == "patience_steps":
+        return float(everything["patience"]) * float(everything["eval_every"])
+    if name == "batch_size":
+        return float(everything["batch_size"])
+    if name == "lr":
+        grid = _yaml(f"model/{row['model']}.yaml")["lr_grid"].get(method, [])
+        return float(dict(enumerate(grid)).get(int(row["position"]), NAN))
+    named = _yaml(f"optimizer/{method}.yaml").get("defaults", [])
+    content: dict[str, Any] = {}
+    for one in [*(n for n in named if isinstance(n, str) and n != "_self_"), method]:
+        content |= _yaml(f"optimizer/{one}.yaml")
+    value = content.get(name)
+    return (
+        float(content["k"]) + 1
+        if value is None and name == "m"
+        else float(NAN if value is None else value)
+    )
 
 
 def settings_table(number_: int, frame: pd.DataFrame) -> Table:
@@ -73,39 +78,31 @@ def settings_table(number_: int, frame: pd.DataFrame) -> Table:
         for name, rows in of_method.groupby("quantity", sort=False):
             same = "yes" if (rows["difference"].abs() <= 1e-12).all() else "no"
             ours = ", ".join(_short(value).text for value in rows["measured"])
-            printed = ", ".join(rows["printed"])
-            content.rows.append([label, LABELS[str(name)], printed, ours, same])
+            words = LABELS.get(str(name), str(name))
+            content.rows.append([label, words, ", ".join(rows["printed"]), ours, same])
     return content
 
 
-def splits(paper: Paper, runs: pd.DataFrame, conf: Path = CONF) -> pd.DataFrame:
+def splits(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
     """Table 6: each printed size, beside that of conf/ and of the runs; and the test sizes, which it does not print.
-
-    A run logs how many validation and test examples it scored, not how many it trained on: training sizes are those
-    of conf/.
 
     Returns:
         Columns `task`, `quantity`, `printed`, `value`, `conf`, `runs` (NaN without a run that says), `run_count`,
         `measured` (`runs`, else `conf`), `difference`.
-
-    Raises:
-        PaperError: a file of conf/ is missing.
     """
     printed: Any = paper.rows("table6")
-    logged = {"train_size": "", "validation_size": "best/val_n", "test_size": "best/test_n"}
     rows = []
     for task in printed["task"].unique():
-        content = _yaml(conf / "task" / f"{task}.yaml")
+        content = _yaml(f"task/{task}.yaml")
         seen = runs[runs.reindex(columns=["task.name"])["task.name"] == task]
-        for name, key in logged.items():
+        for name, (_, key) in SPLITS.items():
             cell = printed[(printed["task"] == task) & (printed["quantity"] == name)]
             sizes = seen.reindex(columns=[key])[key].dropna()
             row = {"task": task, "quantity": name}
             row["printed"] = cell["printed"].iloc[0] if len(cell) else ""
             row["value"] = cell["value"].iloc[0] if len(cell) else float(TEST_SIZES[task])
-            row["conf"] = float(content[name]) if name != "test_size" else float("nan")
-            row |= {"runs": float(sizes.max()), "run_count": len(sizes)}
-            rows.append(row)
+            row["conf"] = float(content[name]) if name != "test_size" else NAN
+            rows.append(row | {"runs": float(sizes.max()), "run_count": len(sizes)})
     frame = pd.DataFrame(rows)
     frame["measured"] = frame["runs"].fillna(frame["conf"])
     frame["difference"] = frame["measured"] - frame["value"]
@@ -121,7 +118,7 @@ def splits_table(frame: pd.DataFrame) -> Table:
         "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."
     ]
     content = Table(f"Table 6. {TITLES[6]}", heads, names=2, caption=caption)
-    for split, label in SPLITS.items():
+    for split, (label, _) in SPLITS.items():
         rows = frame[frame["quantity"] == split].set_index("task")
         content.breaks.append(len(content.rows))
         for line, column in {"paper": "value", "conf": "conf", "runs": "runs"}.items():
@@ -140,9 +137,8 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
         `bytes_per_parameter` (medians), `runs` (their number).
     """
     names = {
+        **{f"{key}.name": key for key in ("model", "precision")},
         "optimizer.name": "method",
-        "model.name": "model",
-        "precision.name": "precision",
         "mem/state_mib": "state_mib",
         "provenance.parameters": "parameters",
         "precision.rounding": "rounding",
@@ -195,26 +191,15 @@ def state_table(frame: pd.DataFrame, command: str) -> Table:
     return Table.of(f"Table 2. {TITLES[2]}", shown.to_dict("records"), columns, **more)
 
 
-def _of_optimizer(
-    method: str, name: str, folder: Path, read: Callable[[Path], dict[str, Any]]
-) -> float:
-    """A number of an optimizer's file, or of the file that it builds on; m is k + 1 unless it says otherwise."""
-    named = read(folder / f"{method}.yaml").get("defaults", [])
-    bases = [entry for entry in named if isinstance(entry, str) and entry != "_self_"]
-    content: dict[str, Any] = {}
-    for one in [*bases, method]:
-        content |= read(folder / f"{one}.yaml")
-    value = content.get(name)
-    if value is None and name == "m":
-        return float(content["k"]) + 1
-    return float("nan") if value is None else float(value)
-
-
-def _yaml(path: Path) -> dict[str, Any]:
+@cache
+def _yaml(name: str) -> dict[str, Any]:
+    """A file of conf/, read once."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load((CONF / name).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise PaperError(f"there is no file {path}: Tables 6 to 10 are read from conf/") from error
+        raise PaperError(
+            f"there is no file conf/{name}: Tables 6 to 10 are read from conf/"
+        ) from error
 
 
 def _short(value: Any, notes: tuple[str, ...] = ()) -> Cell:

@@ -6,9 +6,8 @@ md and tex have the page; all.tex is a document of all tables.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.text import Text
@@ -18,8 +17,8 @@ from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import paper_settings
 from analysis.report.paper_layout import TITLES, layouts
 from analysis.report.table import Table, console, latex, latex_text, markdown, show
-from analysis.select import cell_runs, sweep_cells
-from analysis.select.cell_runs import fill, shortfall
+from analysis.select import sweep_cells
+from analysis.select.cell_runs import command, fill, shortfall
 from analysis.select.paper_cells import FAILED, SWEEPS, beside
 from analysis.select.provenance import foot
 
@@ -38,8 +37,7 @@ RUN_COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One of the paper's tables: its parts, its numbers, how much of it there is, and sentences that say what lacks."""
 
     number: int
@@ -52,11 +50,7 @@ class Result:
 def cells_beside(
     numbers: Iterable[int], paper: Paper, runs: pd.DataFrame, cache: Path | None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The printed cells with what was measured, and the cells of the sweeps behind them.
-
-    Raises:
-        LogError: see `analysis.select.sweep_cells.cells` and `analysis.select.cell_runs.fill`.
-    """
+    """The printed cells with what was measured, and the cells of the sweeps behind them."""
     names = list(dict.fromkeys(name for number in numbers for name in SWEEPS.get(number, ())))
     empty = pd.DataFrame(columns=list(sweep_cells.COLUMNS))
     filled = fill(sweep_cells.cells(names, cache) if names else empty, runs)
@@ -69,64 +63,60 @@ def build(
     runs: pd.DataFrame,
     frame: pd.DataFrame,
     filled: pd.DataFrame,
-) -> list[Result]:
-    """The tables, out of both frames of `cells_beside`.
-
-    Raises:
-        PaperError: a file of conf/ is missing.
-    """
+) -> Iterable[Result]:
+    """The tables, out of both frames of `cells_beside`."""
     conf = paper_settings.settings(paper)
-    made = {2: lambda: _memory(paper, runs), 6: lambda: _splits(paper, runs)}
-    results = []
     for number in numbers:
         if number in SWEEPS:
-            results.append(_from_runs(number, frame, filled, runs))
+            yield _from_runs(number, frame, filled, runs)
+        elif number == 2:
+            yield _memory(paper, runs)
+        elif number == 6:
+            yield _splits(paper, runs)
         else:
-            results.append(made[number]() if number in made else _hyperparameters(number, conf))
-    return results
+            rows = conf[conf["table"] == number]
+            same = int((rows["difference"].abs() <= 1e-12).sum())
+            page = paper_settings.settings_table(number, rows)
+            words = f"{same} of {len(rows)} numbers of conf/ as printed"
+            yield Result(number, [page], rows, words, [])
 
 
 def write(results: Sequence[Result], filled: pd.DataFrame, directory: Path) -> list[Path]:
     """Write csv, md and tex of each table, and all.tex; two paths that stand for them."""
     directory.mkdir(parents=True, exist_ok=True)
+    texts: dict[str, str] = {}
     for result in results:
-        stem = directory / f"table{result.number}"
-        result.frame.to_csv(stem.with_suffix(".csv"), index=False, lineterminator="\n")
-        for ending, render in ((".md", markdown), (".tex", latex)):
-            text = "\n".join(render(page) for page in result.pages)
-            stem.with_suffix(ending).write_text(text, encoding="utf-8", newline="\n")
+        stem = f"table{result.number}"
+        texts[f"{stem}.csv"] = result.frame.to_csv(index=False, lineterminator="\n")
+        texts[f"{stem}.md"] = "\n".join(map(markdown, result.pages))
+        texts[f"{stem}.tex"] = "\n".join(map(latex, result.pages))
         if result.number in SWEEPS:
             grid: Any = filled[filled["sweep"].isin(SWEEPS[result.number])]
-            grid[RUN_COLUMNS].to_csv(
-                stem.with_suffix(".runs.csv"), index=False, lineterminator="\n"
-            )
+            runs = grid[RUN_COLUMNS].to_csv(index=False, lineterminator="\n")
+            texts[f"{stem}.runs.csv"] = runs
     inputs = [
         f"\\section*{{Table {number}. {latex_text(TITLES[number])}}}\n\\noindent\\input{{table{number}.tex}}\\clearpage"
         for number in TABLES
-        if (directory / f"table{number}.tex").exists()
+        if f"table{number}.tex" in texts or (directory / f"table{number}.tex").exists()
     ]
-    (directory / "all.tex").write_text(DOCUMENT % "\n".join(inputs), encoding="utf-8", newline="\n")
+    texts["all.tex"] = DOCUMENT % "\n".join(inputs)
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8", newline="\n")
     return [directory / "table*.{csv,md,tex}", directory / "all.tex"]
 
 
 def show_results(results: Sequence[Result], full: bool) -> None:
-    """Print a line per table; the tables themselves if they were asked for."""
+    """Print a line per table and what is missing; the tables themselves if they were asked for."""
     terminal = console(150)
     for result in results:
         for page in result.pages if full else []:
             show(page, terminal)
     terminal.print()
     for result in results:
-        terminal.print(
-            Text(f"Table {result.number:2d}  {result.summary}  ({TITLES[result.number]})")
-        )
-    for line in lacking(results):
+        words = f"Table {result.number:2d}  {result.summary}  ({TITLES[result.number]})"
+        terminal.print(Text(words))
+    for line in dict.fromkeys(line for result in results for line in result.lacks):
         terminal.print(Text(f"  {line}", style="dim"))
-
-
-def lacking(results: Sequence[Result]) -> list[str]:
-    """What is missing, a sentence per sweep."""
-    return list(dict.fromkeys(line for result in results for line in result.lacks))
 
 
 def _from_runs(
@@ -147,15 +137,13 @@ def _from_runs(
 
 
 def _memory(paper: Paper, runs: pd.DataFrame) -> Result:
-    frame = paper_settings.state(paper, runs)
-    command = cell_runs.command("table4")
+    frame, makes = paper_settings.state(paper, runs), command("table4")
     without = [method_label(method) for method in frame[frame["runs"] == 0]["method"]]
     count = frame["method"].nunique()
     summary = f"{count - len(without)} of {count} methods measured, from {frame['runs'].sum()} runs"
-    said = f"no finished run has logged the state of {', '.join(without)}: `{command}` makes them"
-    return Result(
-        2, [paper_settings.state_table(frame, command)], frame, summary, [said] if without else []
-    )
+    said = f"no finished run has logged the state of {', '.join(without)}: `{makes}` makes them"
+    page = paper_settings.state_table(frame, makes)
+    return Result(2, [page], frame, summary, [said] if without else [])
 
 
 def _splits(paper: Paper, runs: pd.DataFrame) -> Result:
@@ -165,10 +153,3 @@ def _splits(paper: Paper, runs: pd.DataFrame) -> Result:
     seen = int(frame[frame["run_count"] > 0]["task"].nunique())
     summary = f"{same} of {len(printed)} sizes as printed; {seen} of {frame['task'].nunique()} tasks have runs"
     return Result(6, [paper_settings.splits_table(frame)], frame, summary, [])
-
-
-def _hyperparameters(number: int, conf: Any) -> Result:
-    frame = conf[conf["table"] == number]
-    same = int((frame["difference"].abs() <= 1e-12).sum())
-    page = paper_settings.settings_table(number, frame)
-    return Result(number, [page], frame, f"{same} of {len(frame)} numbers of conf/ as printed", [])

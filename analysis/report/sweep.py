@@ -49,11 +49,7 @@ GRID = (
 
 
 def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> list[Path]:
-    """Write all tables, their provenance and the figure into a directory; print the tables; the paths.
-
-    Raises:
-        LogError: a run contradicts itself; then nothing has been written.
-    """
+    """Write all tables, their provenance and the figure into a directory; print the tables; the paths."""
     frame, grid = method_frame(trials), grid_frame(trials)
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
     about = {"sweep": trials.sweep, "where": list(where)}
@@ -82,9 +78,6 @@ def method_frame(trials: Trials) -> pd.DataFrame:
     """The main table in numbers: one row per method, empty where there is no finished run.
 
     Accuracies and the ends of the interval are fractions, the gain is in percentage points.
-
-    Raises:
-        LogError: a run contradicts itself.
     """
     table = trials.table
     chosen = {row["method"]: row for row in table[table["chosen"]].to_dict("records")}

@@ -10,11 +10,7 @@ from analysis.logs.run_file import LogError
 
 
 def right_answers(run: Mapping[Any, Any]) -> Any:
-    """100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %.
-
-    Raises:
-        LogError: its predictions are not those of its labels or of its accuracy.
-    """
+    """100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %."""
     predictions, labels = run["predictions"] or "", run["labels"] or ""
     if not labels or len(labels) != len(predictions) or len(labels) != run["test_n"]:
         raise LogError(
@@ -32,11 +28,7 @@ def right_answers(run: Mapping[Any, Any]) -> Any:
 
 
 def check_examples(filled: pd.DataFrame) -> None:
-    """Refuse runs that were tested on different examples: they cannot be paired.
-
-    Raises:
-        LogError: naming two of them.
-    """
+    """Refuse runs that were tested on different examples: they cannot be paired."""
     done = filled[filled["status"] == "finished"]
     first = done.drop_duplicates("labels")
     if len(first) > 1:

@@ -67,30 +67,15 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         runs: the runs frame, see `analysis.logs.frames`.
 
     Returns:
-        The rows and columns of `expected`, and:
-
-        | column | content |
-        |---|---|
-        | `status` | see below |
-        | `val_accuracy`, `test_accuracy` | fractions, at the step of the best validation accuracy |
-        | `val_loss` | validation loss at the last evaluation, nats |
-        | `best_step`, `val_n`, `test_n` | that step, and the numbers of examples |
-        | `collapse_step` | where it collapsed |
-        | `made_steps` | the last step that was logged |
-        | `forwards_per_step`, `forwards_to_best` | forward passes of training |
-        | `step_ms` | median milliseconds |
-        | `peak_gib`, `state_mib` | GiB, MiB |
-        | `device`, `duplicates` | see `analysis.logs.frames` |
-        | `predictions`, `labels` | one digit per test example |
+        The rows and columns of `expected`, `status`, and the columns of TAKEN: accuracies are fractions, at the step of
+        the best validation accuracy, `val_loss` is nats at the last evaluation, `predictions` and `labels` have one
+        digit per test example.
 
         Numbers are float64 with NaN, everything else objects with None, where the run did not log it.
 
         A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or
         still running; `missing`: there is no such run; `duplicated`: the run ended more than once, with different
         numbers, and somebody has to say which of them counts.
-
-    Raises:
-        LogError: a finished run did not log its accuracies.
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
     filled = expected.reset_index(drop=True)
@@ -136,15 +121,9 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of `filled`, of the cell at the chosen learning rate, in the order in which settings and seeds
-        appear there, with
-
-        | column | content |
-        |---|---|
-        | `at_edge` | whether the chosen learning rate is the smallest or the largest of its grid, or of the rates
-        that most seeds have ended |
-        | `rates` | number of learning rates in the grid |
-        | `n_expected` | number of the seed's runs, over the grid |
-        | `n_finished`, `n_collapsed`, `n_unfinished`, `n_missing`, `n_duplicated` | so many of them are |
+        appear there, with `at_edge` (whether that rate is the smallest or the largest of its grid, or of the rates
+        that most seeds have ended), `rates` (their number in the grid), `n_expected` (the seed's runs, over the grid)
+        and `n_finished`, `n_collapsed`, ... (so many of them are).
 
         Where no run of a setting has finished, nothing can be chosen: then `lr`, `run_id` and all numbers are
         missing, and `status` is `collapsed` if all of the seed's runs are, else what the first other one is.
@@ -224,20 +203,11 @@ def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
     """One row per setting.
 
     Returns:
-        `sweep`, `model`, `task`, `optimizer`, `precision`, `variant`, and
-
-        | column | content |
-        |---|---|
-        | `lr` | the chosen learning rate; NaN without one |
-        | `n`, `seeds` | seeds whose run at that learning rate has finished, and seeds expected; 1 without steps |
-        | `test_mean`, `val_mean` | mean accuracies over the n seeds, fractions |
-        | `test_std`, `val_std` | sample standard deviations (ddof 1); NaN for n < 2 |
-        | `at_edge` | whether the chosen learning rate is the smallest or the largest of the grid |
-        | `step_ms`, `peak_gib`, `state_mib` | medians over the n seeds |
-        | `collapsed` | seeds that are `collapsed` in `chosen` |
-        | `status` | `finished` if n > 0; `collapsed` if all seeds are; else the first other status |
-        | `n_expected`, ... | counts of runs as in `choose`, summed over the seeds |
-        | `run_ids` | of the n runs, joined by spaces |
+        The columns SETTING; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run at that rate has
+        finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`, `val_std` over the
+        n seeds, fractions; medians of `step_ms`, `peak_gib`, `state_mib`; `collapsed`, seeds that are so in `chosen`;
+        `status`, `finished` if n > 0, `collapsed` if all seeds are, else the first other one; sums of the counts of
+        `choose`; `run_ids` of the n runs.
     """
     counts = ["n_expected", *(f"n_{status}" for status in STATUSES)]
     rows = []
@@ -255,10 +225,11 @@ def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
                 "at_edge": bool(seeds["at_edge"].any()),
                 "n": len(finished),
                 "seeds": len(seeds),
-                "test_mean": finished["test_accuracy"].mean(),
-                "test_std": finished["test_accuracy"].std(ddof=1),
-                "val_mean": finished["val_accuracy"].mean(),
-                "val_std": finished["val_accuracy"].std(ddof=1),
+                **{
+                    f"{short}_{words}": getattr(finished[f"{short}_accuracy"], words)()
+                    for short in ("test", "val")
+                    for words in ("mean", "std")
+                },
                 **{key: finished[key].median() for key in ("step_ms", "peak_gib", "state_mib")},
                 "collapsed": int((seeds["status"] == "collapsed").sum()),
                 "status": "finished" if len(finished) else lost,
@@ -303,11 +274,7 @@ def variant(text: str) -> dict[str, Any]:
 
 
 def _check_complete(filled: pd.DataFrame) -> None:
-    """Refuse a finished run without its numbers, rather than show a gap that looks like a missing one.
-
-    Raises:
-        LogError: with the run and the key.
-    """
+    """Refuse a finished run without its numbers, rather than show a gap that looks like a missing one."""
     finished = filled[filled["status"] == "finished"]
     for name in ("best_step", "val_accuracy", "test_accuracy", "val_n", "test_n"):
         bad = finished[finished[name].isna()]

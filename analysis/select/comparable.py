@@ -22,11 +22,7 @@ class NoRuns(LogError):
 def one_grid(
     frames: Frames, sweep: str, where: Sequence[str] = (), sources: Sequence[Any] = ()
 ) -> Trials:
-    """The runs of a W&B group that meet the `key=value` conditions; `sources` are named in the message.
-
-    Raises:
-        LogError: no such runs, or runs that cannot stand in one table; the message says which.
-    """
+    """The runs of a W&B group that meet the `key=value` conditions; `sources` are named in the message."""
     runs = frames.runs[frames.runs["group"] == sweep]
     for condition in where:
         runs = runs if runs.empty else _meeting(condition, runs)
@@ -53,11 +49,7 @@ def _meeting(condition: str, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check(runs: pd.DataFrame) -> None:
-    """Refuse runs that differ in what a table does not show.
-
-    Raises:
-        LogError: the first difference found, with its key and values.
-    """
+    """Refuse runs that differ in what a table does not show."""
     nameless = runs[runs.reindex(columns=["optimizer.name"])["optimizer.name"].isna()]
     if len(nameless):
         raise LogError(f"run {nameless['run_id'].iloc[0]} does not log its optimizer.name")

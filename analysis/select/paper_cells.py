@@ -9,9 +9,8 @@ One frame, a row per printed number: the columns of `analysis.paper.printed_numb
 | `n`, `seeds` | finished runs behind it, and runs that there should be |
 | `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: no sweep asks for this cell |
 | `lacking` | runs of the cell's grid that are missing, unfinished or duplicated |
-| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured. Never where a
-seed |
-| | collapsed. Averages are compared over the tasks that all methods finished; `measured` keeps the paper's basis |
+| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured, and where a seed
+collapsed |
 | `lr` | the chosen learning rate |
 | `lost_seeds` | seeds that collapsed at that learning rate |
 | `sweep`, `run_ids` | where the runs come from |
@@ -20,7 +19,6 @@ seed |
 """
 
 import json
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -52,30 +50,37 @@ BY_MODEL = {"opt-1.3b": SWEEPS[3][0], "mistral-7b": SWEEPS[3][1], "opt-13b": SWE
 FAILED = ("collapsed", "finished")  # what counts as measured
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One measured number, or why there is none; the fields are columns of the frame."""
-
-    measured: float = float("nan")
-    n: int = 0
-    seeds: int = 0
-    here: str = "nowhere"
-    lacking: int = 0
-    lr: float = float("nan")
-    lost_seeds: int = 0
-    sweep: str = ""
-    run_ids: str = ""
-    at_edge: bool = False
-    remark: str = ""
+NOTHING = {
+    "measured": float("nan"),
+    "n": 0,
+    "seeds": 0,
+    "here": "nowhere",
+    "lacking": 0,
+    "lr": float("nan"),
+    "lost_seeds": 0,
+    "sweep": "",
+    "run_ids": "",
+    "at_edge": False,
+    "remark": "",
+}
+"""What stands beside a cell that no sweep asks for."""
 
 
 def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
     """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12."""
     printed = paper.cells[paper.cells["table"].isin(list(SWEEPS))].reset_index(drop=True)
     chosen = choose(filled)
-    by_setting, by_seed = _index(over_seeds(chosen)), _index(chosen, "seed")
-    found = [_measured(row, by_setting, by_seed) for row in printed.to_dict("records")]
-    frame = pd.concat([printed, pd.DataFrame([asdict(one) for one in found])], axis=1)
+    finished = chosen["status"] == "finished"
+    alone = chosen.assign(  # each seed as a setting of its own
+        test_mean=chosen["test_accuracy"].where(finished),
+        run_ids=chosen["run_id"].where(finished, ""),
+        n=finished.astype(int),
+        seeds=1,
+        collapsed=0,
+    )
+    settings = _index(over_seeds(chosen)) | _index(alone, "seed")
+    found = [NOTHING | _measured(row, settings) for row in printed.to_dict("records")]
+    frame = pd.concat([printed, pd.DataFrame(found)], axis=1)
     _fill_averages(frame)
     frame["difference"] = frame["measured"] - frame["value"]
     frame["here_bold"] = False
@@ -87,51 +92,28 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
-    """Which cells of a group that is there are bold: a collapse is never better than a number."""
+    """Which cells of a group that is there are bold: a collapse is never better than a number.
+
+    Averages are compared over the tasks that every method finished without a collapse, methods without any such task
+    left out.
+    """
     values = there["measured"].where(there["lost_seeds"] == 0)
-    averages = there["task"] == AVERAGE
-    if averages.any():
-        values = values.where(~averages, _over_common_tasks(frame, there[averages]))
-        for index in there.index[averages]:
-            frame.loc[index, "remark"] = _joined(frame.loc[index, "remark"], _basis(frame, there))
+    averages = there[there["task"] == AVERAGE]
+    if len(averages):
+        first = averages.iloc[0]
+        same = [frame[key] == first[key] for key in ("table", "model", "quantity")]
+        rows = frame[same[0] & same[1] & same[2] & (frame["task"] != AVERAGE)]
+        rows = rows[rows["method"].isin(averages["method"])]
+        rows = rows.assign(measured=rows["measured"].where(rows["lost_seeds"] == 0))
+        tasks = rows.pivot(index="method", columns="task", values="measured")
+        common = list(tasks.dropna(how="all").dropna(axis=1).columns)
+        values.loc[averages.index] = averages["method"].map(tasks[common].mean(axis=1))
+        if len(common) < tasks.shape[1]:
+            basis = f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
+            for index in averages.index:
+                said = str(frame.loc[index, "remark"])
+                frame.loc[index, "remark"] = "; ".join(filter(None, [said, basis]))
     return (better(values, group.lowest) < group.best) & values.notna()
-
-
-def _tasks(frame: pd.DataFrame, averages: Any) -> Any:
-    """The tasks behind averages of one table and model: a row per method, a column per task; NaN for a collapse."""
-    first = averages.iloc[0]
-    same = [frame[key] == first[key] for key in ("table", "model", "quantity")]
-    rows = frame[same[0] & same[1] & same[2] & (frame["task"] != AVERAGE)]
-    rows = rows[rows["method"].isin(averages["method"])]
-    return rows.assign(measured=rows["measured"].where(rows["lost_seeds"] == 0)).pivot(
-        index="method", columns="task", values="measured"
-    )
-
-
-def _common_tasks(tasks: Any) -> list[str]:
-    """The tasks that every method finished without a collapse, methods without any such task left out."""
-    return list(tasks.dropna(how="all").dropna(axis=1).columns)
-
-
-def _over_common_tasks(frame: pd.DataFrame, averages: Any) -> Any:
-    """The averages over common tasks alone, which bold compares."""
-    tasks = _tasks(frame, averages)
-    return averages["method"].map(tasks[_common_tasks(tasks)].mean(axis=1))
-
-
-def _basis(frame: pd.DataFrame, averages: Any) -> str:
-    """What bold compares, where that is not all tasks."""
-    tasks = _tasks(frame, averages[averages["task"] == AVERAGE])
-    common = _common_tasks(tasks)
-    if len(common) == tasks.shape[1]:
-        return ""
-    return (
-        f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
-    )
-
-
-def _joined(*remarks: str) -> str:
-    return "; ".join(remark for remark in dict.fromkeys(remarks) if remark)
 
 
 Key = tuple[Any, ...]
@@ -165,51 +147,29 @@ def _key(row: dict[Any, Any]) -> Key:
     return (sweep, model, task, "bszo", k, noise)
 
 
-def _measured(
-    row: dict[Any, Any], by_setting: dict[Key, dict[str, Any]], by_seed: dict[Key, dict[str, Any]]
-) -> Measured:
-    """What has been measured for one printed cell; averages come later."""
-    if row["task"] == AVERAGE:
-        return Measured()
+def _measured(row: dict[Any, Any], settings: dict[Key, dict[str, Any]]) -> dict[str, Any]:
+    """What has been measured for one printed cell; averages come later. A standard deviation needs two seeds."""
     key = _key(row)
-    if row["table"] == 11:
-        run = by_seed.get((*key, int(row["run"]) - 1))  # run 1 is seed 0
-        return Measured() if run is None else _of_run(run)
-    setting = by_setting.get(key)
-    return Measured() if setting is None else _of_setting(setting, row["quantity"])
-
-
-def _of_run(run: dict[str, Any]) -> Measured:
-    """One seed at the chosen learning rate."""
-    finished = run["status"] == "finished"
-    value = PERCENT * run["test_accuracy"] if finished else float("nan")
-    known: dict[str, Any] = {
-        "n": int(finished),
-        "seeds": 1,
-        "run_ids": run["run_id"] if finished else "",
-    }
-    return Measured(measured=value, **known, **_common(run))
-
-
-def _of_setting(setting: dict[str, Any], quantity: str) -> Measured:
-    """All seeds of a setting; a standard deviation needs two."""
-    value, factor = QUANTITIES[quantity]
-    known = {key: int(setting[key]) for key in ("n", "seeds")} | {"run_ids": setting["run_ids"]}
-    lost = int(setting["collapsed"])
-    return Measured(measured=factor * setting[value], lost_seeds=lost, **known, **_common(setting))
-
-
-def _common(row: dict[str, Any]) -> dict[str, Any]:
-    """What a seed and a setting have in common; the remark says how many seeds a mean leaves out."""
-    collapsed = row.get("collapsed", 0) if row["status"] != "collapsed" else 0
-    lost = f"{collapsed} of {row.get('seeds', 1)} seeds collapsed at the chosen learning rate"
+    if row["table"] == 11 and row["task"] != AVERAGE:
+        key = (*key, int(row["run"]) - 1)  # run 1 is seed 0
+    found = settings.get(key)
+    if found is None or row["task"] == AVERAGE:
+        return {}
+    column, factor = QUANTITIES[row["quantity"]]
+    lost = int(found["collapsed"]) if found["status"] != "collapsed" else 0
+    said = f"{lost} of {found['seeds']} seeds collapsed at the chosen learning rate"
     return {
-        "here": row["status"],
-        "lacking": int(row["n_missing"] + row["n_unfinished"] + row["n_duplicated"]),
-        "lr": row["lr"],
-        "sweep": row["sweep"],
-        "at_edge": bool(row["at_edge"]),
-        "remark": lost if collapsed else "",
+        "measured": factor * found[column],
+        "n": int(found["n"]),
+        "seeds": int(found["seeds"]),
+        "here": found["status"],
+        "lacking": int(found["n_missing"] + found["n_unfinished"] + found["n_duplicated"]),
+        "lr": found["lr"],
+        "lost_seeds": int(found["collapsed"]),
+        "sweep": found["sweep"],
+        "run_ids": found["run_ids"],
+        "at_edge": bool(found["at_edge"]),
+        "remark": said if lost else "",
     }
 
 

@@ -81,9 +81,9 @@ def days(runs: pd.DataFrame) -> str:
     return " to ".join(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
-def plain(value: Any) -> Any:
-    """A value of a frame as JSON knows it; a gap is null."""
+def plain(value: Any, whole: bool = True) -> Any:
+    """A value of a frame as JSON knows it; a gap is null, and with `whole` 2.0 is 2."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float):
-        return None if pd.isna(value) else int(value) if value.is_integer() else value
+        return None if pd.isna(value) else int(value) if whole and value.is_integer() else value
     return value

@@ -12,32 +12,21 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_label
+from analysis.select import contrast_rows as rows
 from analysis.select.answers import check_examples
-from analysis.select.contrast_rows import (
-    ACCURACY,
-    AREA,
-    AT_END,
-    AT_STEP,
-    CHANGE,
-    DOUBLING,
-    POINTS,
-    VAL_ACCURACY,
-    Term,
-    accuracy_at_end,
-    accuracy_row,
-    area,
-    at_end,
-    at_step,
-    common_steps,
-    curve_row,
-    loss_row,
-    negative,
+from analysis.select.contrast_rows import Term, accuracy_row, curve_row
+from analysis.select.study_runs import (
+    M_IS_K,
+    M_IS_K_PLUS_1,
+    MAIN,
+    NOISE,
+    REFERENCE,
+    Setting,
+    Study,
 )
-from analysis.select.study_runs import Setting, Study
-from analysis.select.study_sweeps import M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
 from analysis.stats.contrasts import verdicts
 
-OURS, RIVAL, VARIANT, REFERENCE = "bszo", "mezo", "bszo_b", "fp32"
+OURS, RIVAL, VARIANT = "bszo", "mezo", "bszo_b"
 CLAIMS = {
     "i": "BSZO is ahead of each other method in test accuracy, at equal steps",
     "ii": "BSZO is ahead per step in validation loss",
@@ -57,9 +46,6 @@ def claims_frame(study: Study) -> pd.DataFrame:
         `analysis.stats.contrasts.Estimate`, `p_holm` (over the claim's rows that are claims), `verdict` (see
         `analysis.stats.contrasts.verdicts`), `remark` (which runs lack or collapsed). No claim, in no family, are the
         changes from float32, and the rows about a method whose runs equal another's, but for those per forward pass.
-
-    Raises:
-        LogError: runs were tested on different examples, or one contradicts itself.
     """
     check_examples(study.filled)
     frame = pd.DataFrame(list(_rows(study)))
@@ -80,17 +66,33 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
             yield accuracy_row(study, "i", _lead(OURS, other, precision), **said)
         for other in trained:
             pair, said = _lead(OURS, other, precision), _equal(study, other, precision)
-            yield from _per_step(study, "ii", pair, each=other == RIVAL, **said)
-            yield from _per_forward(study, "iii", pair, **said | {"claimed": True})
+            yield from _losses(study, "ii", pair, "step", **said)
+            for step in rows.common_steps(study, pair) if other == RIVAL else ():
+                words, value = f"validation loss at step {step}", rows.at_step(step)
+                yield curve_row(study, "ii", pair, words, "step", value, **said)
+            said |= {"claimed": True}
+            yield from _losses(study, "iii", pair, "forwards", **said)
+            what = rows.VAL_ACCURACY, "forwards", rows.accuracy_at_end, rows.POINTS
+            yield curve_row(study, "iii", pair, *what, **said)
     halves = [precision for precision in study.precisions if precision != REFERENCE]
     for precision in halves if REFERENCE in study.precisions else ():
         yield from _robust(study, precision, [*trained, OURS, VARIANT])
     yield from _subspace(study)
-    yield from _noise(study)
+    for precision, ks in _ks(study, NOISE).items():
+        noise = {
+            k: _pair(
+                *(
+                    Setting(OURS, precision, NOISE, {"k": k, "adaptive_noise": on})
+                    for on in (True, False)
+                )
+            )
+            for k in ks
+        }
+        yield from _each_and_mean(study, "vi", noise, "adaptive noise on against off")
     for precision in study.precisions:
         pair = _lead(VARIANT, OURS, precision)
         yield accuracy_row(study, "vii", pair)
-        yield from _per_step(study, "vii", pair, each=False)
+        yield from _losses(study, "vii", pair, "step")
 
 
 def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
@@ -99,50 +101,38 @@ def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
     if len(same) > 1 or None in same:
         return {}
     other = method_label(str(same.pop()))
-    return {
-        "claimed": False,
-        "remark": f"{method_label(method)} has the same test predictions as {other} in every seed",
-    }
+    said = f"{method_label(method)} has the same test predictions as {other} in every seed"
+    return {"claimed": False, "remark": said}
+
+
+def _pair(ahead: Setting, behind: Setting) -> list[Term]:
+    return [(1.0, ahead), (-1.0, behind)]
 
 
 def _lead(ahead: str, behind: str, precision: str) -> list[Term]:
-    return [(1.0, Setting(ahead, precision)), (-1.0, Setting(behind, precision))]
+    return _pair(Setting(ahead, precision), Setting(behind, precision))
 
 
-def _per_step(
-    study: Study, claim: str, pair: list[Term], each: bool, **said: Any
+def _losses(
+    study: Study, claim: str, pair: list[Term], axis: str, **said: Any
 ) -> Iterator[dict[str, Any]]:
-    """Area and last value over steps; with `each` every evaluation, too."""
-    yield loss_row(study, claim, pair, AREA, "step", area, **said)
-    yield loss_row(study, claim, pair, AT_END, "step", at_end, **said)
-    for step in common_steps(study, pair) if each else ():
-        yield loss_row(study, claim, pair, AT_STEP.format(step), "step", at_step(step), **said)
-
-
-def _per_forward(
-    study: Study, claim: str, pair: list[Term], **said: Any
-) -> Iterator[dict[str, Any]]:
-    """Over the range of forward passes that all runs of the pair have."""
-    yield loss_row(study, claim, pair, AREA, "forwards", area, **said)
-    yield loss_row(study, claim, pair, AT_END, "forwards", at_end, **said)
-    yield curve_row(study, claim, pair, VAL_ACCURACY, "forwards", accuracy_at_end, POINTS, **said)
+    yield curve_row(study, claim, pair, rows.AREA, axis, rows.area, **said)
+    yield curve_row(study, claim, pair, rows.AT_END, axis, rows.at_end, **said)
 
 
 def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[str, Any]]:
     """Each method's change from fp32, which is no claim, and how much less BSZO loses than each."""
-    change = {
-        method: [(1.0, Setting(method, precision)), (-1.0, Setting(method, REFERENCE))]
-        for method in methods
-    }
+    change = {m: _pair(Setting(m, precision), Setting(m, REFERENCE)) for m in methods}
+    about = {"quantity": rows.CHANGE}
     for method in methods:
         what = f"{method_label(method)}, {precision} − {REFERENCE}"
-        yield accuracy_row(study, "iv", change[method], what, CHANGE, claimed=False)
+        yield accuracy_row(study, "iv", change[method], what=what, claimed=False, **about)
     for method in methods:
         if method not in (OURS, VARIANT):
-            terms = [*change[OURS], *negative(change[method])]
+            terms = [*change[OURS], *((-weight, setting) for weight, setting in change[method])]
             what = f"{method_label(OURS)} loses less than {method_label(method)}"
             said = _equal(study, method, precision, REFERENCE)
-            yield accuracy_row(study, "iv", terms, what, CHANGE, **said)
+            yield accuracy_row(study, "iv", terms, what=what, **about, **said)
 
 
 def _subspace(study: Study) -> Iterator[dict[str, Any]]:
@@ -153,42 +143,26 @@ def _subspace(study: Study) -> Iterator[dict[str, Any]]:
                 slope = zip(slope_weights(ks), ks, strict=True)
                 terms = [(w, Setting(OURS, precision, ending, {"k": k})) for w, k in slope]
                 what = f"slope over log2 k = {', '.join(map(str, ks))}, {words}"
-                yield accuracy_row(study, "v", terms, what, ACCURACY, unit=DOUBLING)
+                yield accuracy_row(study, "v", terms, what=what, unit=rows.DOUBLING)
     for precision, ks in _ks(study, M_IS_K).items():
         common = [k for k in ks if k in _ks(study, M_IS_K_PLUS_1).get(precision, ())]
         pairs = {
-            k: [
-                (1.0, Setting(OURS, precision, M_IS_K_PLUS_1, {"k": k})),
-                (-1.0, Setting(OURS, precision, M_IS_K, {"k": k})),
-            ]
+            k: _pair(
+                *(Setting(OURS, precision, ending, {"k": k}) for ending in (M_IS_K_PLUS_1, M_IS_K))
+            )
             for k in common
         }
         yield from _each_and_mean(study, "v", pairs, "m = k + 1 against m = k")
-
-
-def _noise(study: Study) -> Iterator[dict[str, Any]]:
-    for precision, ks in _ks(study, NOISE).items():
-        pairs = {
-            k: [
-                (
-                    1.0 if on else -1.0,
-                    Setting(OURS, precision, NOISE, {"k": k, "adaptive_noise": on}),
-                )
-                for on in (True, False)
-            ]
-            for k in ks
-        }
-        yield from _each_and_mean(study, "vi", pairs, "adaptive noise on against off")
 
 
 def _each_and_mean(
     study: Study, claim: str, pairs: Mapping[int, list[Term]], words: str
 ) -> Iterator[dict[str, Any]]:
     for k, pair in pairs.items():
-        yield accuracy_row(study, claim, pair, f"{words}, k = {k}")
+        yield accuracy_row(study, claim, pair, what=f"{words}, k = {k}")
     if len(pairs) > 1:
         terms = [(weight / len(pairs), s) for pair in pairs.values() for weight, s in pair]
-        yield accuracy_row(study, claim, terms, f"{words}, mean over k")
+        yield accuracy_row(study, claim, terms, what=f"{words}, mean over k")
 
 
 def slope_weights(ks: Sequence[int]) -> list[float]:
@@ -200,9 +174,8 @@ def slope_weights(ks: Sequence[int]) -> list[float]:
 
 def _ks(study: Study, ending: str) -> dict[str, list[int]]:
     """Precision -> values of k of one of the ablation's sweeps."""
-    cells = study.part(ending)
     ks: dict[str, list[int]] = {}
-    for precision, rows in cells.groupby("precision", sort=False):
-        variants = [json.loads(text) for text in rows["variant"].unique()]
+    for precision, cells in study.part(ending).groupby("precision", sort=False):
+        variants = [json.loads(text) for text in cells["variant"].unique()]
         ks[str(precision)] = sorted({v["optimizer.k"] for v in variants if "optimizer.k" in v})
     return ks

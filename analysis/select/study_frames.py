@@ -12,13 +12,19 @@ from analysis.paper.names import UNTRAINED, method_label
 from analysis.select.answers import right_answers
 from analysis.select.cell_runs import over_seeds
 from analysis.select.contrast_rows import accuracy_row
-from analysis.select.study_claims import REFERENCE
-from analysis.select.study_runs import Setting, Study
-from analysis.select.study_sweeps import EPS, M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
+from analysis.select.study_runs import (
+    EPS,
+    M_IS_K,
+    M_IS_K_PLUS_1,
+    MAIN,
+    NOISE,
+    REFERENCE,
+    Setting,
+    Study,
+)
 from analysis.stats.intervals import NAN, student_interval
 
 AVERAGE = "average"
-LACK = ("n_missing", "n_unfinished", "n_duplicated")
 ENDED = ["finished", "collapsed"]
 ACCURACY = [
     *("method", "precision", "lr", "test_mean", "test_std", "student_low", "student_high"),
@@ -46,11 +52,9 @@ def accuracy_frame(study: Study) -> pd.DataFrame:
     """A row per method and precision, and one per method for the average over the precisions.
 
     Returns:
-        Columns `method`, `precision`, `lr`, `test_mean`, `test_std` (sample), `student_low`, `student_high` (95 %, over
-        the seeds), `val_mean`, `val_std`, `n`, `seeds`, `collapsed` (seeds at the chosen lr), `status`, `at_edge`,
-        `remark` (a method whose runs have the same test predictions), `grid`,
-        `grid_collapsed`, `grid_lacking` (runs of the whole grid), `run_ids`, `bold`. An average has a mean where every
-        precision is measured or collapsed, over those that are measured; its `n` counts them.
+        The columns ACCURACY and `bold`. Standard deviations are of the sample, `student_low` and `student_high` 95 %
+        over the seeds, `collapsed` counts seeds at the chosen lr, `grid...` runs of the whole grid. An average has a
+        mean where every precision is measured or collapsed, over those that are measured; its `n` counts them.
     """
     means = over_seeds(study.chosen[study.chosen["sweep"] == study.name]).to_dict("records")
     found = {(row["optimizer"], row["precision"]): row for row in means}
@@ -60,35 +64,29 @@ def accuracy_frame(study: Study) -> pd.DataFrame:
         rows += [*mine, _average(method, mine)]
     frame = pd.DataFrame(rows, columns=ACCURACY).assign(bold=False)
     trained = frame[~frame["method"].isin(UNTRAINED)]
-    common = _over_common_precisions(trained[trained["precision"] != AVERAGE])
-    for precision, column in trained.groupby("precision", sort=False):
+    whole = trained.assign(test_mean=trained["test_mean"].where(trained["collapsed"] == 0))
+    table = whole.pivot(index="method", columns="precision", values="test_mean")
+    table = table.drop(columns=AVERAGE).dropna(how="all").dropna(axis=1)
+    for precision, column in whole.groupby("precision", sort=False):
         if (column["status"].isin(ENDED) & (column["grid_lacking"] == 0)).all():
-            values = column["test_mean"].where(column["collapsed"] == 0)
-            values = column["method"].map(common) if precision == AVERAGE else values
+            values = column["test_mean"]
+            if precision == AVERAGE:  # compared over the precisions that all methods finished
+                values = column["method"].map(table.mean(axis=1))
             frame.loc[column.index, "bold"] = (better(values, False) < BEST_TWO) & values.notna()
     return frame
 
 
-def _over_common_precisions(trained: pd.DataFrame) -> pd.Series:
-    """Each method's mean over the precisions that all methods finished, those without any left out."""
-    values = trained.assign(test_mean=trained["test_mean"].where(trained["collapsed"] == 0))
-    table = values.pivot(index="method", columns="precision", values="test_mean")
-    return table[table.dropna(how="all").dropna(axis=1).columns].mean(axis=1)
-
-
 def _percent(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row of `over_seeds`, accuracies in %; without one what is missing."""
+    means = ("test_mean", "test_std", "val_mean", "val_std")
     return {
-        **{
-            key: 100 * row.get(f"{key}", NAN)
-            for key in ("test_mean", "test_std", "val_mean", "val_std")
-        },
+        **{key: 100 * row.get(key, NAN) for key in means},
         **{key: row.get(key, 0) for key in ("n", "seeds", "collapsed")},
         **{key: row[key] for key in ("lr", "at_edge") if key in row},
         "status": row.get("status", "missing"),
         "grid": row.get("n_expected", 0),
         "grid_collapsed": row.get("n_collapsed", 0),
-        "grid_lacking": sum(row.get(key, 0) for key in LACK),
+        "grid_lacking": sum(row.get(f"n_{s}", 0) for s in ("missing", "unfinished", "duplicated")),
         "run_ids": row.get("run_ids", ""),
     }
 
@@ -104,12 +102,11 @@ def _accuracy(study: Study, method: str, precision: str, row: Mapping[Any, Any])
 
 
 def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Over the precisions; the accuracies of which are fractions of one set of examples."""
+    """Over the precisions, the accuracies of which are fractions of one set of examples."""
     done = [row["test_mean"] for row in rows if row["status"] == "finished"]
-    known = all(row["status"] in ENDED for row in rows)
     sums = {key: sum(r[key] for r in rows) for key in ("grid", "grid_collapsed", "grid_lacking")}
     row = {"method": method, "precision": AVERAGE, "remark": ""} | _percent({}) | sums
-    if known:
+    if all(row["status"] in ENDED for row in rows):
         row |= {"status": "finished" if done else "collapsed", "n": len(done)}
         row["test_mean"] = sum(done) / len(done) if done else NAN
     return row | {"seeds": len(rows)}
@@ -140,13 +137,7 @@ def grid_frame(study: Study) -> pd.DataFrame:
 
 
 def ablation_frame(study: Study) -> pd.DataFrame:
-    """BSZO's k, m and adaptive noise: a row per part of the paper's Table 5, setting and k.
-
-    Returns:
-        Columns `part`, `setting`, `precision`, `k`, `lr`, `test_mean`, `test_std`, `val_mean`, `n`, `seeds`,
-        `collapsed`, `status`, `at_edge`, `grid`, `lacking`, `bold`, `run_ids`; no rows where conf/sweep has none of
-        the sweeps.
-    """
+    """BSZO's k, m and adaptive noise: a row per part of the paper's Table 5, setting and k, with columns ABLATION."""
     rows = []
     for (ending, noise), (part, words) in SETTINGS.items():
         mine = study.chosen[study.chosen["sweep"] == study.name + ending]
@@ -169,10 +160,9 @@ def eps_frame(study: Study) -> pd.DataFrame:
     """What a larger ε is worth in half precision; no rows without a sweep over ε.
 
     Returns:
-        A row per method, precision and ε, the study's own ε and float32 first: `method`, `precision`, `eps` (NaN is
-        the study's own), `lr`, `at_edge`, `n`, `test_mean`, `test_std`, `last_loss` (validation, nats, mean over the
-        seeds), `gain`, `low`, `high` (points of test accuracy over the study's own ε in this precision, with the
-        95 % interval of `analysis.stats.contrasts`), `lacking`, `run_ids`.
+        A row per method, precision and ε, the study's own ε (NaN) and float32 first, with the columns LARGER_EPS.
+        `last_loss`: of validation, nats, mean over the seeds. `gain`, `low`, `high`: points of test accuracy over the
+        study's own ε in this precision, with the 95 % interval of `analysis.stats.contrasts`.
     """
     part = study.part(EPS)
     values = sorted({json.loads(text)["optimizer.eps"] for text in part["variant"]})
@@ -187,8 +177,7 @@ def eps_frame(study: Study) -> pd.DataFrame:
 def _eps_row(study: Study, method: str, precision: str, eps: float | None) -> dict[str, Any]:
     own = Setting(method, precision)
     setting = own if eps is None else Setting(method, precision, EPS, {"eps": eps})
-    grid, by_seed = study.cells(setting), study.runs(setting)
-    runs = list(by_seed.values())
+    runs = list(study.runs(setting).values())
     accuracies = [right_answers(run).mean() for run in runs]
     found: dict[str, Any] = {}
     if eps is not None and runs:
@@ -205,6 +194,6 @@ def _eps_row(study: Study, method: str, precision: str, eps: float | None) -> di
         "last_loss": fmean(run["val_loss"] for run in runs) if runs else NAN,
         "gain": found.get("estimate", NAN),
         **{end: found.get(end, NAN) for end in ("low", "high")},
-        "lacking": int((~grid["status"].isin(ENDED)).sum()),
+        "lacking": int((~study.cells(setting)["status"].isin(ENDED)).sum()),
         "run_ids": " ".join(run["run_id"] for run in runs),
     }

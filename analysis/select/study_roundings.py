@@ -14,9 +14,8 @@ interaction is half the difference of such gains with the other factor exact and
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations, product
 from math import prod
 from typing import Any
@@ -28,9 +27,8 @@ from analysis.paper.names import method_order
 from analysis.select.answers import check_examples, right_answers
 from analysis.select.cell_runs import chosen_lr
 from analysis.select.contrast_rows import NATS, POINTS
-from analysis.select.study_claims import OURS, REFERENCE, RIVAL
-from analysis.select.study_runs import Study, by_seed
-from analysis.select.study_sweeps import MAIN, ROUNDINGS
+from analysis.select.study_claims import OURS, RIVAL
+from analysis.select.study_runs import MAIN, REFERENCE, ROUNDINGS, Study, by_seed
 from analysis.stats.contrasts import Estimate, contrast, of_examples, of_values, verdicts
 
 EXACT = {
@@ -39,239 +37,165 @@ EXACT = {
     "precision.rounding": "compensated",
 }
 FACTORS = ("loss", "restore", "update")
-Combination = tuple[bool, bool, bool]
-COMBINATIONS: list[Combination] = [
-    (loss, restore, update)
-    for loss, restore, update in product((False, True), (False, True), (False, True))
-]
-NOTHING, EVERYTHING = (False, False, False), (True, True, True)
-FLOAT32 = "fp32"
+NOTHING, EVERYTHING, FLOAT32 = "all rounded", "all exact", "fp32"
 TEST, LOSS = "test accuracy", "final validation loss"
 QUANTITIES = {TEST: POINTS, LOSS: NATS}
-LEVEL, GAIN, MAIN_EFFECT, INTERACTION, GAP, EXPLAINED, LEAD = (
+LEVEL, GAIN, MAIN_EFFECT, INTERACTION = (
     *("level", "gain over all rounded", "main effect", "interaction"),
-    *("loss from fp32", "share of it", "lead over MeZO"),
 )
+GAP, EXPLAINED, LEAD = "loss from fp32", "share of it", "lead over MeZO"
 ALL = "mean over methods"
 OWN, COMMON = "own", "common"
-Values = dict[str, dict[int, Any]]  # name of a combination -> seed -> what one run says
+
+
+def name(exact: Sequence[bool]) -> str:
+    """Which factors are exact, in words: `loss and update exact`."""
+    if all(exact) or not any(exact):
+        return EVERYTHING if all(exact) else NOTHING
+    return (
+        " and ".join(f for f, is_exact in zip(FACTORS, exact, strict=True) if is_exact) + " exact"
+    )
+
+
+COMBINATIONS = {name(exact): exact for exact in product((False, True), repeat=3)}
+ALONE = {factor: f"{factor} exact" for factor in FACTORS} | {"everything": EVERYTHING}
+"""What is made exact by itself, or all of it -> the name of that combination."""
+Weights = Mapping[str, float]
+"""Name of a combination -> its weight in a contrast."""
+GAINS: dict[str, Weights] = {words: {said: 1, NOTHING: -1} for words, said in ALONE.items()}
+EFFECTS: dict[str, Weights] = {
+    " × ".join(FACTORS[f] for f in factors): {
+        said: prod(1 if exact[f] else -1 for f in factors) / 4
+        for said, exact in COMBINATIONS.items()
+    }
+    for size in (1, 2, 3)
+    for factors in combinations(range(3), size)
+}
 
 
 @dataclass(frozen=True)
 class Cells:
-    """One method in one precision: its learning rate, and what its runs there say."""
+    """One method in one precision: what its runs say; keys are names of combinations, and FLOAT32."""
 
     method: str
-    precision: str
-    rates: str  # OWN or COMMON, see the module
-    # name of a combination, or FLOAT32 -> its learning rate; None if no run has finished
-    lrs: Mapping[str, float | None]
-    # quantity -> name of a combination, or FLOAT32 -> seed -> gain: a number, or one per test example
-    values: Mapping[str, Values]
-    # name of a combination -> statuses of its runs at that learning rate
-    statuses: Mapping[str, list[str]]
+    lrs: dict[str, float | None]  # None if no run has finished
+    # quantity -> name -> seed -> gain: a number, or one per test example
+    values: dict[str, dict[str, dict[int, Any]]]
+    statuses: dict[str, list[str]]  # of the runs at that learning rate
 
 
-@dataclass(frozen=True)
-class Roundings:
-    """The factorial of a study."""
+def roundings_frame(study: Study) -> pd.DataFrame:
+    """All numbers; empty without a sweep over roundings.
 
-    study: Study
-    _cells: dict[tuple[str, str, str], Cells] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def precisions(self) -> list[str]:
-        """Those of the sweep."""
-        return list(dict.fromkeys(self.study.part(ROUNDINGS)["precision"]))
-
-    @cached_property
-    def methods(self) -> list[str]:
-        """Those of the sweep, in the order of the tables."""
-        return sorted(self.study.part(ROUNDINGS)["optimizer"].unique(), key=method_order)
-
-    def cells(self, method: str, precision: str, rates: str) -> Cells:
-        """What there is of a method in a precision."""
-        key = (method, precision, rates)
-        if key not in self._cells:
-            self._cells[key] = _cells(self.study, method, precision, rates)
-        return self._cells[key]
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """All numbers.
-
-        Returns:
-            Columns `kind`, `precision`, `method` (or `mean over methods`), `what`, `quantity`, `unit`, `rates`, `lr`
-            (of a level, or of what a lead or a share is about), the fields of `analysis.stats.contrasts.Estimate`,
-            `p_holm` (over the rows of a kind, a quantity and `rates`), `verdict`, and `status`, for levels:
-            `finished`, or why there is none.
-
-        Raises:
-            LogError: runs were tested on different examples, or one contradicts itself.
-        """
-        check_examples(self.study.filled)
-        frame = pd.DataFrame(list(_rows(self)))
-        if frame.empty:
-            return frame
-        claimed = ~frame["kind"].isin([LEVEL, EXPLAINED])
-        frame = verdicts(frame, claimed, ["kind", "quantity", "rates"])
-        frame["status"] = frame.pop("status")
-        return frame
-
-
-def name(exact: Combination) -> str:
-    """A combination in words: `loss and update exact`."""
-    if not any(exact):
-        return "all rounded"
-    if all(exact):
-        return "all exact"
-    chosen = [factor for factor, is_exact in zip(FACTORS, exact, strict=True) if is_exact]
-    return " and ".join(chosen) + " exact"
-
-
-def combination(variant: str) -> Combination:
-    """Which factors a cell's variant makes exact."""
-    varied = json.loads(variant)
-    loss, restore, update = (varied.get(key) == exact for key, exact in EXACT.items())
-    return loss, restore, update
+    Returns:
+        Columns `kind`, `precision`, `method` (or `mean over methods`), `what`, `quantity`, `unit`, `rates`, `lr`
+        (of a level, or of what a lead or a share is about), the fields of `analysis.stats.contrasts.Estimate`,
+        `p_holm` (over the rows of a kind, a quantity and `rates`), `verdict`, and `status`, for levels: `finished`, or
+        why there is none.
+    """
+    check_examples(study.filled)
+    part = study.part(ROUNDINGS)
+    methods = sorted(part["optimizer"].unique(), key=method_order)
+    rows = [
+        {"kind": kind, "precision": precision, "rates": rates, "quantity": quantity, **row}
+        for rates, precision in product((OWN, COMMON), part["precision"].unique())
+        for cells in [[_cells(study, method, precision, rates) for method in methods]]
+        for quantity in QUANTITIES
+        for kind, row in _rows(cells, quantity)
+    ]
+    if not rows:
+        return pd.DataFrame()
+    first = ["kind", "precision", "method", "what", "quantity", "unit", "rates", "lr"]
+    frame = pd.DataFrame(rows)
+    frame = frame[[*first, *(key for key in frame if key not in (*first, "status")), "status"]]
+    claimed = ~frame["kind"].isin([LEVEL, EXPLAINED])
+    frame = verdicts(frame, claimed, ["kind", "quantity", "rates"])
+    frame["status"] = frame.pop("status")
+    return frame
 
 
 def _cells(study: Study, method: str, precision: str, rates: str) -> Cells:
-    part = study.part(ROUNDINGS)
+    part, main = study.part(ROUNDINGS), study.part(MAIN)
     mine = part[(part["optimizer"] == method) & (part["precision"] == precision)]
-    common = chosen_lr(mine) if len(mine) else None
-    lrs: dict[str, float | None] = {}
-    main = study.part(MAIN)
     full = main[(main["optimizer"] == method) & (main["precision"] == REFERENCE)]
-    values: dict[str, Values] = {quantity: {} for quantity in QUANTITIES}
-    statuses: dict[str, list[str]] = {}
-    names = [name(combination(variant)) for variant in mine["variant"]]
-    for said, cells in (*mine.groupby(names, sort=False), (FLOAT32, full)):
-        lr = lrs[str(said)] = chosen_lr(cells) if rates == OWN and len(cells) else common
+    common = chosen_lr(mine) if len(mine) else None
+    found = Cells(method, {}, {quantity: {} for quantity in QUANTITIES}, {})
+    varied = map(json.loads, mine["variant"])
+    names = [name([v.get(key) == exact for key, exact in EXACT.items()]) for v in varied]
+    for words, cells in (*mine.groupby(names, sort=False), (FLOAT32, full)):
+        said = str(words)
+        lr = chosen_lr(cells) if rates == OWN and len(cells) else common
         at_rate = cells[cells["lr"] == lr]
-        statuses[str(said)] = list((cells if lr is None else at_rate)["status"])
         runs = by_seed(at_rate[at_rate["status"] == "finished"])
-        values[TEST][str(said)] = {seed: right_answers(run) for seed, run in runs.items()}
         losses = {seed: run["val_loss"] for seed, run in runs.items()}
-        values[LOSS][str(said)] = {s: -loss for s, loss in losses.items() if np.isfinite(loss)}
-    return Cells(method, precision, rates, lrs, values, statuses)
+        found.lrs[said] = lr
+        found.statuses[said] = list((cells if lr is None else at_rate)["status"])
+        found.values[TEST][said] = {seed: right_answers(run) for seed, run in runs.items()}
+        finite = {seed: -loss for seed, loss in losses.items() if np.isfinite(loss)}
+        found.values[LOSS][said] = finite
+    return found
 
 
-def _rows(roundings: Roundings) -> Iterator[dict[str, Any]]:
-    for rates, precision in product((OWN, COMMON), roundings.precisions):
-        all_cells = [roundings.cells(method, precision, rates) for method in roundings.methods]
-        for quantity in QUANTITIES:
-            for cells in all_cells:
-                yield from _levels(cells, quantity)
-                yield from _gains([cells], quantity, cells.method)
-                yield from _effects([cells], quantity, cells.method)
-                yield from _explained(cells, quantity)
-            yield from _gains(all_cells, quantity, ALL)
-            yield from _effects(all_cells, quantity, ALL)
-            yield from _leads(roundings, precision, quantity, rates)
+def _rows(all_cells: list[Cells], quantity: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Kind and row of everything about one quantity of some methods in one precision."""
+    for cells in all_cells:
+        yield from _levels(cells, quantity)
+        yield from _contrasts([cells], quantity, cells.method)
+        yield from _explained(cells, quantity)
+    yield from _contrasts(all_cells, quantity, ALL)
+    by_method = {cells.method: cells for cells in all_cells}
+    if {OURS, RIVAL} <= set(by_method):
+        ours, rival = by_method[OURS], by_method[RIVAL]
+        for said in (FLOAT32, *COMBINATIONS):
+            pair = [(w, c.values[quantity].get(said, {})) for w, c in ((1.0, ours), (-1.0, rival))]
+            yield LEAD, _row(ours, quantity, said, _estimate(pair))
 
 
-def _levels(cells: Cells, quantity: str) -> Iterator[dict[str, Any]]:
+def _levels(cells: Cells, quantity: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The means themselves: of the loss with its own sign."""
-    sign = -1 if quantity == LOSS else 1
-    for said in (FLOAT32, *map(name, COMBINATIONS)):
-        values = cells.values[quantity].get(said, {})
-        estimate = _estimate([(sign, values)])
-        statuses = cells.statuses.get(said, [])
-        others = [status for status in statuses if status != "finished"]
+    sign, unit = (-1, NATS) if quantity == LOSS else (1, "%")
+    for said in (FLOAT32, *COMBINATIONS):
+        estimate = _estimate([(sign, cells.values[quantity].get(said, {}))])
+        others = [status for status in cells.statuses.get(said, []) if status != "finished"]
         status = "finished" if estimate.n else (others or ["missing"])[0]
-        yield _row(LEVEL, cells, quantity, said, estimate) | {"status": status}
+        yield LEVEL, _row(cells, quantity, said, estimate) | {"status": status, "unit": unit}
 
 
-def weights(factors: tuple[int, ...]) -> dict[str, float]:
-    """Weights of the eight combinations in a main effect (one place of FACTORS) or an interaction (several)."""
-    return {name(c): prod(1 if c[f] else -1 for f in factors) / 4 for c in COMBINATIONS}
-
-
-def _effects(some: list[Cells], quantity: str, method: str) -> Iterator[dict[str, Any]]:
-    """Main effects and interactions, averaged over the given cells that have all eight combinations."""
-    names = list(map(name, COMBINATIONS))
-    whole = [cells for cells in some if all(cells.values[quantity].get(said) for said in names)]
-    for size in (1, 2, 3):
-        for factors in combinations(range(3), size):
-            terms = [
-                (weight / len(whole), cells.values[quantity][said])
-                for cells in whole
-                for said, weight in weights(factors).items()
-            ]
-            what = " × ".join(FACTORS[f] for f in factors)
-            kind = MAIN_EFFECT if size == 1 else INTERACTION
-            yield _row(kind, some[0], quantity, what, _estimate(terms)) | {"method": method}
-
-
-def alone() -> dict[str, str]:
-    """What is made exact by itself, or all of it -> the name of that combination."""
-    single = {FACTORS[c.index(True)]: name(c) for c in COMBINATIONS if sum(c) == 1}
-    return {factor: single[factor] for factor in FACTORS} | {"everything": name(EVERYTHING)}
-
-
-def _gains(some: list[Cells], quantity: str, method: str) -> Iterator[dict[str, Any]]:
-    """What one thing exact, or everything, gains over all rounded, averaged over the given cells that have both."""
-    rounded = name(NOTHING)
-    for words, said in alone().items():
+def _contrasts(
+    some: list[Cells], quantity: str, method: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Gains, main effects and interactions, averaged over the given cells that have all that they need."""
+    for what, weights in [*GAINS.items(), *EFFECTS.items()]:
+        kind = GAIN if weights is GAINS.get(what) else INTERACTION if "×" in what else MAIN_EFFECT
         values = [cells.values[quantity] for cells in some]
-        both = [v for v in values if v.get(said) and v.get(rounded)]
-        terms = [
-            (sign / len(both), v[which]) for v in both for sign, which in ((1, said), (-1, rounded))
-        ]
-        yield _row(GAIN, some[0], quantity, words, _estimate(terms)) | {"method": method}
+        whole = [v for v in values if all(v.get(said) for said in weights)]
+        terms = [(w / len(whole), v[said]) for v in whole for said, w in weights.items()]
+        yield kind, _row(some[0], quantity, what, _estimate(terms)) | {"method": method}
 
 
-def _explained(cells: Cells, quantity: str) -> Iterator[dict[str, Any]]:
+def _explained(cells: Cells, quantity: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The loss from fp32 to all rounded, and the share of it that exactness brings back.
 
     A share stands only where the loss's interval lies above 0: elsewhere there is nothing to explain.
     """
     values = cells.values[quantity]
-    full, rounded = values.get(FLOAT32, {}), values.get(name(NOTHING), {})
+    full, rounded = values.get(FLOAT32, {}), values.get(NOTHING, {})
     gap = _estimate([(1, full), (-1, rounded)])
-    yield _row(GAP, cells, quantity, "fp32 against all rounded", gap)
-    for words, said in alone().items():
+    yield GAP, _row(cells, quantity, "fp32 against all rounded", gap)
+    for words, said in ALONE.items():
         gain = _estimate([(1, values.get(said, {})), (-1, rounded)])
         share = gain.estimate / gap.estimate if gap.low > 0 else float("nan")
         estimate = Estimate(estimate=100 * share, n=min(gain.n, gap.n))
-        yield _row(EXPLAINED, cells, quantity, words, estimate) | {"unit": "%"}
+        yield EXPLAINED, _row(cells, quantity, words, estimate) | {"unit": "%"}
 
 
-def _leads(
-    roundings: Roundings, precision: str, quantity: str, rates: str
-) -> Iterator[dict[str, Any]]:
-    """BSZO against MeZO under each combination and in fp32."""
-    if not {OURS, RIVAL} <= set(roundings.methods):
-        return
-    ours, rival = (roundings.cells(method, precision, rates) for method in (OURS, RIVAL))
-    for said in (FLOAT32, *map(name, COMBINATIONS)):
-        pair = [
-            (1.0, ours.values[quantity].get(said, {})),
-            (-1.0, rival.values[quantity].get(said, {})),
-        ]
-        yield _row(LEAD, ours, quantity, said, _estimate(pair))
-
-
-def _estimate(terms: list[tuple[float, dict[int, Any]]]) -> Estimate:
-    if not terms or not all(values for _, values in terms):
-        return Estimate()
-    values = contrast(terms)
+def _estimate(terms: list[tuple[float, Mapping[int, Any]]]) -> Estimate:
+    values = contrast(terms) if terms and all(values for _, values in terms) else np.array([])
     if not len(values):
         return Estimate()
     return of_examples(values) if values.ndim == 2 else of_values(values)
 
 
-def _row(kind: str, cells: Cells, quantity: str, what: str, estimate: Estimate) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "precision": cells.precision,
-        "method": cells.method,
-        "what": what,
-        "quantity": quantity,
-        "unit": QUANTITIES[quantity] if kind != LEVEL or quantity == LOSS else "%",
-        "rates": cells.rates,
-        "lr": cells.lrs.get(what, float("nan")),
-        **asdict(estimate),
-        "status": "",
-    }
+def _row(cells: Cells, quantity: str, what: str, estimate: Estimate) -> dict[str, Any]:
+    known = {"method": cells.method, "what": what, "unit": QUANTITIES[quantity]}
+    return known | {"lr": cells.lrs.get(what, float("nan"))} | asdict(estimate) | {"status": ""}

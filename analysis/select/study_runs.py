@@ -1,4 +1,7 @@
-"""A study's cells, the runs that fill them, and what each run says per test example and per evaluation."""
+"""A study's cells, the runs that fill them, and what each run says per test example and per evaluation.
+
+A study is the sweep study_NAME and the sweeps beside it whose names end in one of PARTS.
+"""
 
 import json
 from collections.abc import Mapping
@@ -14,42 +17,64 @@ from analysis.logs.frames import Frames
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, method_order
 from analysis.select import sweep_cells
-from analysis.select.answers import right_answers
 from analysis.select.cell_runs import STATUSES, choose, fill, shortfall
 from analysis.select.evaluations import EVALUATED, evaluations
-from analysis.select.study_sweeps import EPS, MAIN, MORE, PARTS, names, sweeps_of
 
+PREFIX = "study_"
+MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE = "", "_roundings", "_5a", "_5b", "_5c"
+EPS = "_eps"
+PARTS = (MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
+MORE = "_more"
+"""Ending of a sweep with learning rates beyond the grid of another, whose name stands before it; read as part of it."""
 PRECISIONS = ("fp32", "bf16", "fp16")
+REFERENCE = "fp32"
 LOSS = "eval/val_loss"
 Run = dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learning rate is chosen for."""
+    """What a learning rate is chosen for: names of conf/optimizer and conf/precision, the sweep's ending, {"k": 2}."""
 
-    method: str  # name in conf/optimizer
-    precision: str  # name in conf/precision
-    ending: str = MAIN  # of the sweep
-    # what the sweep varies, the last part of each key, as {"k": 2}
+    method: str
+    precision: str
+    ending: str = MAIN
     variant: Mapping[str, Any] = field(default_factory=dict)
+
+    def within(self, rows: pd.DataFrame, study: str) -> pd.DataFrame:
+        """The rows of this setting."""
+        keep = rows["sweep"] == study + self.ending
+        keep &= (rows["optimizer"] == self.method) & (rows["precision"] == self.precision)
+        kept = rows[keep]
+        varied = (
+            {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
+            for text in kept["variant"]
+        )
+        wanted = self.variant.items()
+        fitting = [all(key in v and v[key] == value for key, value in wanted) for v in varied]
+        return kept[np.array(fitting, dtype=bool)]
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study and what has been run of it."""
+    """A study and what has been run of it.
 
-    name: str  # of its main sweep
-    # the cells of all its sweeps, see `analysis.select.cell_runs.fill`; those of a sweep beyond the grid's edge
-    # (`MORE`) are under the name of the sweep that they extend
+    Args:
+        name: of its main sweep.
+        filled: the cells of all its sweeps, see `cell_runs.fill`; those of a sweep beyond the grid's edge (`MORE`)
+            under the name of the sweep that they extend.
+        frames: all runs.
+    """
+
+    name: str
     filled: pd.DataFrame
-    frames: Frames  # all runs
+    frames: Frames
     _runs: dict[str, dict[int, Run]] = field(default_factory=dict, repr=False)
     _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
-        """A row per setting and seed at the chosen learning rate, see `analysis.select.cell_runs.choose`."""
+        """A row per setting and seed at the chosen learning rate, see `cell_runs.choose`."""
         return choose(self.filled)
 
     @cached_property
@@ -73,32 +98,32 @@ class Study:
         """The cells of one of its sweeps; no rows if conf/sweep has none of this name."""
         return self.filled[self.filled["sweep"] == self.name + ending]
 
-    def lacks(self, ending: str | None = None) -> list[str]:
-        """Sentences that say what is missing of one of its sweeps, or of all, and how to make it."""
-        parts = PARTS if ending is None else (ending,)
+    def lacks(self, *endings: str) -> list[str]:
+        """Sentences that say what is missing of some of its sweeps, or of all, and how to make it."""
         said = []
-        for part in parts:
-            if self.part(part).empty and part != EPS:
-                said.append(f"conf/sweep has no {self.name + part}.yaml")
-            said += shortfall(self.part(part))
+        for ending in endings or PARTS:
+            part = self.part(ending)
+            if part.empty and ending != EPS:
+                said.append(f"conf/sweep has no {self.name + ending}.yaml.")
+            said += [f"{sentence}." for sentence in shortfall(part)]
         return said
 
     def runs(self, setting: Setting) -> dict[int, Run]:
         """The finished runs of a setting at its chosen learning rate, by seed."""
         key = str(setting)
         if key not in self._runs:
-            rows = _of(self.chosen, self.name, setting)
+            rows = setting.within(self.chosen, self.name)
             self._runs[key] = by_seed(rows[rows["status"] == "finished"])
         return self._runs[key]
 
     def collapsed(self, setting: Setting) -> list[int]:
         """The seeds of a setting whose run at the chosen learning rate collapsed."""
-        rows = _of(self.chosen, self.name, setting)
+        rows = setting.within(self.chosen, self.name)
         return list(by_seed(rows[(rows["status"] == "collapsed") & rows["lr"].notna()]))
 
     def cells(self, setting: Setting) -> pd.DataFrame:
         """The whole grid of a setting: every learning rate and seed."""
-        return _of(self.filled, self.name, setting)
+        return setting.within(self.filled, self.name)
 
     def same_as(self, method: str, precision: str) -> str | None:
         """A method of the main sweep, earlier in the tables, whose chosen runs have the same test predictions."""
@@ -135,24 +160,30 @@ class Study:
         return self._curves[run_id]
 
 
-def load(name: str, frames: Frames, cache: Path | None) -> Study:
-    """A study of conf/sweep.
+def names() -> list[str]:
+    """The studies that conf/sweep has."""
+    sweeps = [name for name in sweep_cells.sweep_names() if name.startswith(PREFIX)]
+    return [name for name in sweeps if not part_of(name)]
 
-    Raises:
-        LogError: there is no such study, or it is none: it has several models or tasks.
-    """
+
+def part_of(sweep: str) -> str:
+    """The ending by which a sweep belongs to a study beside its main sweep; empty if it does not."""
+    endings = (*PARTS[1:], MORE) if sweep.startswith(PREFIX) else ()
+    return next((part for part in endings if sweep.endswith(part)), MAIN)
+
+
+def load(name: str, frames: Frames, cache: Path | None) -> Study:
+    """A study of conf/sweep."""
     if name not in names():
         there = ", ".join(names()) or "none"
         raise LogError(f"there is no study {name} in conf/sweep: there are {there}")
-    return of_filled(name, fill(sweep_cells.cells(sweeps_of(name), cache), frames.runs), frames)
+    wanted = [name + part + more for part in PARTS for more in ("", MORE)]
+    sweeps = [sweep for sweep in wanted if sweep in sweep_cells.sweep_names()]
+    return of_filled(name, fill(sweep_cells.cells(sweeps, cache), frames.runs), frames)
 
 
 def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
-    """A study out of the filled cells of these and maybe other sweeps.
-
-    Raises:
-        LogError: it has several models or tasks.
-    """
+    """A study out of the filled cells of these and maybe other sweeps."""
     within = filled.assign(sweep=filled["sweep"].str.removesuffix(MORE), made_by=filled["sweep"])
     mine = within[within["sweep"].isin([name + part for part in PARTS])].reset_index(drop=True)
     for key in ("model", "task"):
@@ -162,42 +193,6 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
     return Study(name, mine, frames)
 
 
-def _of(rows: pd.DataFrame, study: str, setting: Setting) -> pd.DataFrame:
-    keep = (
-        (rows["sweep"] == study + setting.ending)
-        & (rows["optimizer"] == setting.method)
-        & (rows["precision"] == setting.precision)
-    )
-    kept = rows[keep]
-    wanted = setting.variant.items()
-    varied = (
-        {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
-        for text in kept["variant"]
-    )
-    fitting = [all(key in v and v[key] == value for key, value in wanted) for v in varied]
-    return kept[np.array(fitting, dtype=bool)]
-
-
 def by_seed(rows: pd.DataFrame) -> dict[int, Run]:
     """Cells of one setting and learning rate as mappings, by their seed."""
     return {int(row["seed"]): row for row in rows.to_dict("records")}
-
-
-def right_of_grid(cells: pd.DataFrame) -> dict[float, dict[int, Any]]:
-    """Learning rate -> seed -> `right_answers` of a grid's runs that have ended; a collapsed one gets nothing right."""
-    done = cells[cells["status"] == "finished"]
-    examples = int(done["test_n"].max()) if len(done) else 0
-    values: dict[float, dict[int, Any]] = {}
-    for run in cells.to_dict("records"):
-        if run["status"] in ("finished", "collapsed"):
-            ended = right_answers(run) if run["status"] == "finished" else np.zeros(examples)
-            values.setdefault(run["lr"], {})[int(run["seed"])] = ended
-    return values
-
-
-def mean_height(x: Any, y: Any, start: float, end: float) -> float:
-    """Area below a curve from `start` to `end`, divided by that length; the curve is straight between its points."""
-    points = np.asarray(x, float)
-    at = np.concatenate([[start], points[(points > start) & (points < end)], [end]])
-    heights = np.interp(at, points, np.asarray(y, float))
-    return float(((heights[1:] + heights[:-1]) / 2 * np.diff(at)).sum() / (end - start))

@@ -56,9 +56,6 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
         | `lr` | float; 0 for a method that does not train |
         | `variant` | what else the sweep varies, as JSON text, sorted: `{"optimizer.k": 4}`, mostly `{}` |
         | `command` | what runs this cell alone |
-
-    Raises:
-        LogError: there is no such sweep, or the suite refuses it; the message is the suite's.
     """
     wanted = tuple(dict.fromkeys(sweeps)) or tuple(sweep_names())
     unknown = [name for name in wanted if name not in sweep_names()]

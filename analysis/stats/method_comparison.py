@@ -6,7 +6,6 @@ collapse), `n` (test examples). A method without a row for a cell was not run th
 """
 
 from itertools import combinations
-from math import sqrt
 from statistics import fmean
 from typing import Any
 
@@ -14,19 +13,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_label
-from analysis.stats.intervals import (
-    LEVEL,
-    Ranking,
-    bootstrap_interval,
-    holm,
-    ranking,
-    sign_test,
-    student_interval,
-    wilcoxon_exact,
-)
+from analysis.stats import intervals
 
 TWO_SIDED = 1.96  # standard errors of a 95 % interval
 AVERAGE = "avg"
+DIFFERENCE = (
+    *("model", "task", "first", "second", "n", "difference"),
+    *("low", "high", "student_low", "student_high"),
+)
 
 
 def paired_differences(runs: Any, methods: list[str]) -> pd.DataFrame:
@@ -52,27 +46,13 @@ def paired_differences(runs: Any, methods: list[str]) -> pd.DataFrame:
             for first, second in combinations([m for m in methods if m in table], 2):
                 values = [round(float(v), 9) for v in (table[first] - table[second]).dropna()]
                 if len(values) > 1:
-                    rows.append(_interval_row(str(model), str(task), first, second, values))
+                    ends = (
+                        *intervals.bootstrap_interval(values),
+                        *intervals.student_interval(values),
+                    )
+                    pair = (model, task, first, second, len(values), fmean(values))
+                    rows.append(dict(zip(DIFFERENCE, (*pair, *ends), strict=True)))
     return pd.DataFrame(rows)
-
-
-def _interval_row(
-    model: str, task: str, first: str, second: str, values: list[float]
-) -> dict[str, Any]:
-    low, high = bootstrap_interval(values)
-    student_low, student_high = student_interval(values)
-    return {
-        "model": model,
-        "task": task,
-        "first": first,
-        "second": second,
-        "n": len(values),
-        "difference": fmean(values),
-        "low": low,
-        "high": high,
-        "student_low": student_low,
-        "student_high": student_high,
-    }
 
 
 def cell_tests(cells: Any, methods: list[str]) -> pd.DataFrame:
@@ -87,29 +67,23 @@ def cell_tests(cells: Any, methods: list[str]) -> pd.DataFrame:
         `mean_difference`, `median_difference` (points), `wilcoxon_p`, `wilcoxon_holm`, `sign_p`, `sign_holm`, and
         `within_noise`: how many differences are smaller than 1.96 standard errors of two independent test samples.
     """
-    rows = [
-        _pair_row(cells, first, second)
-        for first, second in combinations([m for m in methods if m in set(cells["method"])], 2)
-    ]
-    frame = pd.DataFrame(rows)
+    there = [method for method in methods if method in set(cells["method"])]
+    frame = pd.DataFrame([_pair_row(cells, *pair) for pair in combinations(there, 2)])
     for test in ("wilcoxon", "sign"):
-        column = frame.columns.get_loc(f"{test}_p")
-        frame.insert(int(column) + 1, f"{test}_holm", holm(list(frame[f"{test}_p"])))  # type: ignore[arg-type]
+        column: Any = frame.columns.get_loc(f"{test}_p")
+        frame.insert(int(column) + 1, f"{test}_holm", intervals.holm(list(frame[f"{test}_p"])))  # type: ignore[arg-type]
     return frame
 
 
 def _pair_row(cells: Any, first: str, second: str) -> dict[str, Any]:
     table = cells[cells["method"].isin([first, second])].set_index(["model", "task", "method"])
-    sizes = cells.set_index(["model", "task"])["n"]
-    sizes = sizes[~sizes.index.duplicated()]
+    sizes = cells.drop_duplicates(["model", "task"]).set_index(["model", "task"])["n"]
     both = table["accuracy"].fillna(-np.inf).unstack("method").dropna()
     a, b = both[first], both[second]
-    finite = np.isfinite(a) & np.isfinite(b)
-    differences = [float(d) for d in (a - b)[finite]]
-    noise = [
-        TWO_SIDED * sqrt((x * (100 - x) + y * (100 - y)) / sizes[cell])
-        for cell, x, y in zip(both.index[finite], a[finite], b[finite], strict=True)
-    ]
+    finite = both.index[np.isfinite(a) & np.isfinite(b)]
+    x, y = a[finite], b[finite]
+    differences = (x - y).astype(float)
+    noise = TWO_SIDED * np.sqrt((x * (100 - x) + y * (100 - y)) / sizes.reindex(finite))
     wins, losses = int((a > b).sum()), int((a < b).sum())
     return {
         "first": first,
@@ -118,16 +92,16 @@ def _pair_row(cells: Any, first: str, second: str) -> dict[str, Any]:
         "wins": wins,
         "ties": len(both) - wins - losses,
         "losses": losses,
-        "left_out": len(both) - len(differences),
-        "mean_difference": fmean(differences) if differences else float("nan"),
-        "median_difference": float(np.median(differences)) if differences else float("nan"),
-        "wilcoxon_p": wilcoxon_exact(list((a - b).fillna(0.0)))[1],
-        "sign_p": sign_test(wins, losses),
-        "within_noise": sum(abs(d) <= limit for d, limit in zip(differences, noise, strict=True)),
+        "left_out": len(both) - len(finite),
+        "mean_difference": fmean(differences) if len(finite) else float("nan"),
+        "median_difference": float(differences.median()),
+        "wilcoxon_p": intervals.wilcoxon_exact(list((a - b).fillna(0.0)))[1],
+        "sign_p": intervals.sign_test(wins, losses),
+        "within_noise": int((differences.abs() <= noise).sum()),
     }
 
 
-def ranks(cells: Any, methods: list[str]) -> tuple[list[str], Ranking]:
+def ranks(cells: Any, methods: list[str]) -> tuple[list[str], intervals.Ranking]:
     """The average ranks of the methods over the cells that all of them were run on; a collapse ranks last.
 
     Raises:
@@ -139,10 +113,10 @@ def ranks(cells: Any, methods: list[str]) -> tuple[list[str], Ranking]:
         .assign(accuracy=lambda frame: frame["accuracy"].fillna(-np.inf))
         .pivot(index=["model", "task"], columns="method", values="accuracy")
     )
-    return kept, ranking(table[kept].dropna().to_numpy().tolist())
+    return kept, intervals.ranking(table[kept].dropna().to_numpy().tolist())
 
 
-def rank_frame(family: str, kept: list[str], result: Ranking) -> pd.DataFrame:
+def rank_frame(family: str, kept: list[str], result: intervals.Ranking) -> pd.DataFrame:
     """The numbers of a rank plot: a row per method, best first."""
     frame = pd.DataFrame(
         {
@@ -159,43 +133,47 @@ def rank_frame(family: str, kept: list[str], result: Ranking) -> pd.DataFrame:
 
 def conclusion(tests: pd.DataFrame, differences: pd.DataFrame, ours: str, others: list[str]) -> str:
     """What the data can and cannot say about one method against others, in one sentence made of the numbers."""
-    rows = [_facing(tests, ours, other) for other in others]
-    found = [row for row in rows if row is not None]
-    if not found:
+    found = _facing(tests, ours, others)
+    if found.empty:
         return f"{method_label(ours)} was run on no cell together with another method: nothing can be said."
-    firm = [row for row in found if row["wilcoxon_holm"] < LEVEL and row["mean_difference"] > 0]
-    open_ = [row for row in found if row not in firm]
-    cells = max(row["cells"] for row in found)
+    is_firm = (found["wilcoxon_holm"] < intervals.LEVEL) & (found["mean_difference"] > 0)
 
-    def named(rows: list[dict[str, Any]]) -> str:
+    def named(rows: pd.DataFrame) -> str:
         return ", ".join(
             f"{method_label(row['other'])} ({row['wins']} of {row['cells']} cells, "
             f"{row['mean_difference']:+.2f} points, p = {row['wilcoxon_holm']:.2g})"
-            for row in rows
+            for row in rows.to_dict("records")
         )
 
-    can = f"Over up to {cells} model × task cells taken as independent, which they are not, {method_label(ours)} "
-    can += f"is above {named(firm)}" if firm else "is reliably above no other method"
-    can += f" and not reliably above {named(open_)}" if firm and open_ else ""
-    can += f" (it faced {named(open_)})" if open_ and not firm else ""
-    within, compared = (
-        sum(row["within_noise"] for row in found),
-        sum(row["compared"] for row in found),
+    firm, open_ = named(found[is_firm]), named(found[~is_firm])
+    can = f"is above {firm}" if firm else "is reliably above no other method"
+    can += f" and not reliably above {open_}" if firm and open_ else ""
+    can += f" (it faced {open_})" if open_ and not firm else ""
+    compared = (found["cells"] - found["left_out"]).sum()
+    return (
+        f"Over up to {found['cells'].max()} model × task cells taken as independent, which they are not, "
+        f"{method_label(ours)} {can}; {found['within_noise'].sum()} of the {compared} single differences are no larger "
+        f"than the chance of the test examples alone{_runs_clause(differences, ours, others)}."
     )
-    cannot = f"; {within} of the {compared} single differences are no larger than the chance of the test examples alone"
-    return can + cannot + _runs_clause(differences, ours, others) + "."
+
+
+def _facing(tests: pd.DataFrame, ours: str, others: list[str]) -> pd.DataFrame:
+    """The tests in which one method faces others, as seen from it, in the order of the others."""
+    turned = tests.rename(
+        columns={"first": "second", "second": "first", "wins": "losses", "losses": "wins"}
+    ).assign(mean_difference=-tests["mean_difference"])
+    both = pd.concat([tests, turned]).rename(columns={"second": "other"})
+    mine = both[(both["first"] == ours) & both["other"].isin(others)]
+    return mine.sort_values("other", key=lambda column: column.map(others.index), kind="stable")
 
 
 def _runs_clause(differences: pd.DataFrame, ours: str, others: list[str]) -> str:
     """What the repeated runs add."""
-    if differences.empty:
-        return ", and without repeated runs nothing can be said about the spread between seeds"
-    pair = differences[["first", "second"]]
-    mine = differences[
-        ((pair["first"] == ours) & pair["second"].isin(others))
-        | ((pair["second"] == ours) & pair["first"].isin(others))
-    ]
-    single: Any = mine[mine["task"] != AVERAGE]
+    single = differences
+    if len(single):
+        pairs = single[["first", "second"]]
+        facing = pairs.isin([ours]).any(axis=1) & pairs.isin(others).any(axis=1)
+        single = single[facing & (single["task"] != AVERAGE)]
     if single.empty:
         return ", and without repeated runs nothing can be said about the spread between seeds"
     n = int(single["n"].max())
@@ -206,17 +184,3 @@ def _runs_clause(differences: pd.DataFrame, ours: str, others: list[str]) -> str
         f"comparisons by the bootstrap, which is too narrow for {n}, and in {student} by Student's interval, while no "
         f"paired sign or rank test of {n} runs can give less than p = {2 / 2**n:.4g}"
     )
-
-
-def _facing(tests: Any, ours: str, other: str) -> dict[str, Any] | None:
-    """A row of the tests as seen from one method."""
-    for row in tests.to_dict("records"):
-        if (row["first"], row["second"]) == (ours, other):
-            seen = dict(row)
-        elif (row["first"], row["second"]) == (other, ours):
-            seen = dict(row) | {"wins": row["losses"], "losses": row["wins"]}
-            seen["mean_difference"] = -row["mean_difference"]
-        else:
-            continue
-        return seen | {"other": other, "compared": row["cells"] - row["left_out"]}
-    return None

@@ -4,17 +4,18 @@ Measured values are filled, the paper's hollow. Where nothing has been measured,
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.paper.names import UNTRAINED, method_order, model_label, task_label
 from analysis.paper.printed_numbers import Paper
-from analysis.report.figures.drawing import Ends, Figure, Panel, Series
+from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.style import look, named
+from analysis.select.paper_cells import GIB_IN_GB
 from analysis.select.trials import Trials
 
-# sweep -> table and part where the paper prints its cells
 ABLATIONS = {
     "table5_a": (12, "a"),
     "table5_b": (12, "b"),
@@ -22,62 +23,45 @@ ABLATIONS = {
     "table5_c": (5, "c"),
     "table5_d": (5, "d"),
 }
+"""Sweep -> table and part where the paper prints its cells."""
 EFFICIENCY = "table4"
-GB = 2**30 / 1e9  # GB per GiB: the paper prints GB
 QUANTITIES = {"memory_gb": "peak memory (GB)", "step_ms": "time per step (ms)"}
 NOISE = {"with": named("bszo", "with adaptive noise"), "without": named("mezo", "without")}
+ACCURACY = "test accuracy (%)"
 NOTHING = "Nothing of this has been measured yet: what is drawn is what the paper prints."
 
 
 def paper_figures(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     """The figures of a sweep that stand beside the paper's numbers; without runs the paper's alone."""
-    made = [ablation(sweep, paper, trials), efficiency(sweep, paper, trials)]
+    made = [efficiency(sweep, paper, trials)]
+    if sweep in ABLATIONS:
+        made.insert(0, ablation(sweep, paper, trials))
     return [figure for figure in made if figure is not None]
 
 
-def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None:
-    """Accuracy over k, or by task where k does not vary; None for a sweep that is no ablation of the paper."""
-    if sweep not in ABLATIONS:
-        return None
+def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure:
+    """Accuracy over k, or by task where k does not vary."""
     table, part = ABLATIONS[sweep]
     printed = paper.cells[(paper.cells["table"] == table) & (paper.cells["part"] == part)]
     data = pd.concat([_printed_rows(printed), _measured_rows(trials, printed)], ignore_index=True)
-    tasks = list(dict.fromkeys(data["task"]))
+    by_task = [(str(task), rows) for task, rows in data.groupby("task", sort=False)]
     if printed["k"].nunique() > 1:
         ks = {float(k): f"{k:g}" for k in sorted(data["k"].dropna().unique())}
+        more: dict[str, Any] = {"xlog": True, "xticks": ks}
+        words = "subspace dimension k", ACCURACY
         panels = [
-            Panel(
-                task_label(task),
-                "subspace dimension k",
-                "test accuracy (%)",
-                list(_over(data[data["task"] == task], "k")),
-                {"task": task},
-                xlog=True,
-                xticks=ks,
-            )
-            for task in tasks
+            Panel(task_label(task), *words, list(_over(rows, "k")), {"task": task}, **more)
+            for task, rows in by_task
         ]
     else:
-        data["x"] = [
-            tasks.index(t) + (0.12 if s == "paper" else -0.12)
-            for t, s in zip(data["task"], data["source"], strict=True)
-        ]
-        series = [
-            one
-            for task in tasks
-            for one in _over(data[data["task"] == task], "x", task_label(task) + ", ")
-        ]
-        ticks = {float(i): task_label(task) for i, task in enumerate(tasks)}
-        panels = [
-            Panel("with and without adaptive noise", "", "test accuracy (%)", series, xticks=ticks)
-        ]
-    measured = data[data["source"] == "measured"]
-    said = (
-        "Test accuracy at the chosen learning rate; whiskers: smallest and largest seed."
-        if len(measured)
-        else NOTHING
-    )
-    notes = [said, *(trials.notes if trials else ())]
+        series = []
+        for i, (task, rows) in enumerate(by_task):
+            beside = np.where(rows["source"] == "paper", 0.12, -0.12)
+            series += _over(rows.assign(x=i + beside), "x", f"{task_label(task)}, ")
+        ticks = {float(i): task_label(task) for i, (task, _) in enumerate(by_task)}
+        panels = [Panel("with and without adaptive noise", "", ACCURACY, series, xticks=ticks)]
+    said = "Test accuracy at the chosen learning rate; whiskers: smallest and largest seed."
+    notes = [said if (data["source"] == "measured").any() else NOTHING, *_notes(trials)]
     return Figure("ablation", f"{sweep}: ablation of BSZO", panels, notes, min(3, len(panels)))
 
 
@@ -86,9 +70,8 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None
     data = _measured_efficiency(trials)
     if sweep == EFFICIENCY:
         rows = paper.rows("table4")[["model", "method", "quantity", "value"]]
-        data = pd.concat(
-            [rows.assign(source="paper"), *([data] if len(data) else [])], ignore_index=True
-        )
+        parts = [rows.assign(source="paper"), *([data] if len(data) else [])]
+        data = pd.concat(parts, ignore_index=True)
     if data.empty:
         return None
     panels = [
@@ -97,22 +80,16 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None
         if name in set(data["quantity"])
     ]
     devices = sorted({str(d) for d in data.get("device", pd.Series(dtype=str)).dropna()})
-    notes = (
-        [f"Measured on {', '.join(devices)}: medians over the sweep's runs."]
-        if devices
-        else [NOTHING]
-    )
+    measured = f"Measured on {', '.join(devices)}: medians over the sweep's runs."
+    notes = [measured if devices else NOTHING]
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
-    if sweep == EFFICIENCY:
-        notes.append("Hollow: the paper, on an H200.")
-    return Figure(
-        "efficiency",
-        f"{sweep}: memory and time per step",
-        panels,
-        [*notes, *(trials.notes if trials else ())],
-        2,
-    )
+    notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY) + _notes(trials)
+    return Figure("efficiency", f"{sweep}: memory and time per step", panels, notes, 2)
+
+
+def _notes(trials: Trials | None) -> list[str]:
+    return list(trials.notes) if trials else []
 
 
 def ranks_figure(ranks: pd.DataFrame) -> Figure | None:
@@ -132,33 +109,25 @@ def ranks_figure(ranks: pd.DataFrame) -> Figure | None:
     panels = [
         _rank_panel(str(family), rows) for family, rows in ranks.groupby("family", sort=False)
     ]
-    return Figure(
-        "rank_plot", "The paper's numbers: mean rank over model × task cells", panels, notes, 2
-    )
+    title = "The paper's numbers: mean rank over model × task cells"
+    return Figure("rank_plot", title, panels, notes, 2)
 
 
 def _rank_panel(family: str, rows: pd.DataFrame) -> Panel:
     ordered = rows.sort_values("average_rank", kind="stable").reset_index(drop=True)
-    first = ordered.iloc[0]
+    first, top = ordered.iloc[0], len(ordered) - 0.4
     series, best, distance = [], float(first["average_rank"]), float(first["critical_difference"])
     if pd.notna(distance):
         ends, words = [best, best + distance], f"critical difference {distance:.2f}"
-        series.append(
-            Series(
-                "reference",
-                ends,
-                [-0.7, -0.7],
-                words,
-                low=[-0.7] * 2,
-                high=[len(ordered) - 0.4] * 2,
-            )
-        )
+        band = {"low": [-0.7] * 2, "high": [top] * 2}
+        series.append(Series("reference", ends, [-0.7, -0.7], words, **band))
+    ticks = {}
     for place, row in enumerate(ordered.to_dict("records")):
-        words = f"{look(row['method']).label}: mean rank {row['average_rank']:.2f}"
+        ticks[float(place)] = label = look(row["method"]).label
+        words = f"{label}: mean rank {row['average_rank']:.2f}"
         series.append(Series(row["method"], [row["average_rank"]], [place], words, "points"))
-    ticks = {float(i): look(str(m)).label for i, m in enumerate(ordered["method"])}
     title = f"{family}: {int(first['cells'])} cells"
-    return Panel(title, "mean rank", "", series, yticks=ticks, ylim=(-1.1, len(ordered) - 0.4))
+    return Panel(title, "mean rank", "", series, yticks=ticks, ylim=(-1.1, top))
 
 
 def _printed_rows(printed: pd.DataFrame) -> pd.DataFrame:
@@ -172,45 +141,27 @@ def _measured_rows(trials: Trials | None, printed: pd.DataFrame) -> pd.DataFrame
     if trials is None:
         return pd.DataFrame(columns=["source", "task", "k", "noise", "accuracy", "run_id"])
     rows = trials.table[trials.table["chosen"]]
-    noise = pd.Series(
-        np.where(rows["adaptive_noise"].fillna(1) == 0, "without", "with"), index=rows.index
-    )
+    noise = np.where(rows["adaptive_noise"].fillna(1) == 0, "without", "with")
     if printed["adaptive_noise"].nunique() == 1:
         noise[:] = printed["adaptive_noise"].iloc[0]
     k = rows["k"] if printed["k"].nunique() > 1 else float(pd.to_numeric(printed["k"]).iloc[0])
-    known = {
-        "task": rows["task"],
-        "k": k,
-        "noise": noise,
-        "accuracy": rows["test_accuracy"],
-        "run_id": rows["run_id"],
-    }
-    return pd.DataFrame({"source": "measured", **known})
+    rows = rows.assign(source="measured", k=k, noise=noise, accuracy=rows["test_accuracy"])
+    return rows[["source", "task", "k", "noise", "accuracy", "run_id"]]
 
 
 def _over(data: pd.DataFrame, x: str, prefix: str = "") -> Iterator[Series]:
     """A line per source and setting of adaptive noise: the mean over the seeds."""
     for (source, noise), rows in data.groupby(["source", "noise"], sort=False):
-        groups = 100 * rows.groupby(x)["accuracy"].agg(["mean", "min", "max"])
-        words = (
-            f"{prefix}{'the paper' if source == 'paper' else 'measured'}, {noise} adaptive noise"
-        )
-        ends: Ends = (
-            {}
-            if source == "paper"
-            else {"low": groups["min"].to_numpy(), "high": groups["max"].to_numpy()}
-        )
-        runs = " ".join(rows["run_id"]).strip()
-        method, x_values, means = (
-            NOISE[str(noise)],
-            groups.index.to_numpy(float),
-            groups["mean"].to_numpy(),
-        )
-        if len(means) > 1:
-            yield Series(method, x_values, means, words, hollow=source == "paper", runs=runs)
-        yield Series(
-            method, x_values, means, words, "points", hollow=source == "paper", runs=runs, **ends
-        )
+        scores = 100 * rows.groupby(x)["accuracy"].agg(["mean", "min", "max"])
+        printed = source == "paper"
+        words = f"{prefix}{'the paper' if printed else 'measured'}, {noise} adaptive noise"
+        points = NOISE[str(noise)], scores.index.to_numpy(float), scores["mean"].to_numpy(), words
+        about: dict[str, Any] = {"hollow": printed, "runs": " ".join(rows["run_id"]).strip()}
+        if len(scores) > 1:
+            yield Series(*points, **about)
+        if not printed:
+            about |= {"low": scores["min"].to_numpy(), "high": scores["max"].to_numpy()}
+        yield Series(*points, "points", **about)
 
 
 def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
@@ -220,12 +171,11 @@ def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
     table = trials.table[~trials.table["method"].isin(UNTRAINED)]
     several = table.groupby("model")["precision"].transform("nunique") > 1
     model = table["model"].where(~several, table["model"] + " " + table["precision"])
-    table = table.assign(memory_gb=table["peak_gib"] * GB, model=model)
+    table = table.assign(memory_gb=table["peak_gib"] * GIB_IN_GB, model=model)
     keys = ["model", "method", "quantity", "device"]
-    long = table.melt(["model", "method", "device"], list(QUANTITIES), "quantity", "value").dropna(
-        subset="value"
-    )
-    return long.groupby(keys, sort=False)["value"].median().reset_index().assign(source="measured")
+    long = table.melt(["model", "method", "device"], list(QUANTITIES), "quantity", "value")
+    medians = long.dropna(subset="value").groupby(keys, sort=False)["value"].median()
+    return medians.reset_index().assign(source="measured")
 
 
 def _bars(rows: pd.DataFrame, label: str) -> Panel:
@@ -239,10 +189,7 @@ def _bars(rows: pd.DataFrame, label: str) -> Panel:
         place = methods.index(row["method"]) * len(sources) + sources.index(row["source"])
         x = models.index(row["model"]) - 0.42 + (place + 0.5) * width
         words = f"{look(row['method']).label}, {model_label(row['model'])}, {row['source']}"
-        series.append(
-            Series(
-                row["method"], [x], [row["value"]], words, "bar", hollow=row["source"] == "paper"
-            )
-        )
+        hollow = row["source"] == "paper"
+        series.append(Series(row["method"], [x], [row["value"]], words, "bar", hollow=hollow))
     ticks = {float(i): model_label(model) for i, model in enumerate(models)}
     return Panel(label, "", label, series, xticks=ticks, width=width)

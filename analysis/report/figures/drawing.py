@@ -7,7 +7,7 @@ it, so that the csv beside a figure is made of the series alone.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,6 @@ from analysis.paper.names import method_order, plain
 from analysis.report.style import look
 
 SHAPES = ("line", "points", "cross", "level", "bar")
-
-
-class Ends(TypedDict, total=False):
-    """The ends of a series' band or whiskers, as `Series` takes them."""
-
-    low: Any
-    high: Any
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,11 @@ class Histories:
     thinned: dict[str, dict[str, pd.DataFrame]]
     evaluations: dict[str, pd.DataFrame]
 
+    def of(self, key: str) -> dict[str, pd.DataFrame]:
+        """What every run logged under a key; an empty frame where it logged nothing."""
+        nothing = pd.DataFrame({"step": [], "median": []})
+        return {run_id: keys.get(key, nothing) for run_id, keys in self.thinned.items()}
+
     @property
     def note(self) -> str:
         """How the lines were thinned."""

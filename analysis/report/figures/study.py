@@ -1,171 +1,115 @@
 """The figures of a study: validation curves of the chosen runs, and where half precision hurts."""
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.report.figures.curves import FORWARDS, STEP
-from analysis.report.figures.drawing import Ends, Figure, Panel, Series, around
+from analysis.report.figures.drawing import Figure, Panel, Series, around
 from analysis.report.figures.histories import mean_over
 from analysis.report.style import look, named
-from analysis.select.study_roundings import (
-    EVERYTHING,
-    FACTORS,
-    FLOAT32,
-    LEVEL,
-    LOSS,
-    NOTHING,
-    OWN,
-    QUANTITIES,
-    Roundings,
-    name,
-)
-from analysis.select.study_runs import Setting, Study
-from analysis.select.study_sweeps import MAIN, ROUNDINGS
+from analysis.select import study_roundings as factorial
+from analysis.select.study_runs import MAIN, ROUNDINGS, Setting, Study
 
 AXES = {"step": STEP, "forwards": FORWARDS}
 HEIGHTS = {"loss": ("validation loss (nats)", 1), "accuracy": ("validation accuracy (%)", 100)}
-EXACT = dict(
-    zip(
-        [*(f"{factor} exact" for factor in FACTORS), name(EVERYTHING)],
-        ("mezo_adam", "hizoo", "bszo", "mezo"),
-        strict=True,
-    )
-)
+EXACT = dict(zip(factorial.ALONE.values(), ("mezo_adam", "hizoo", "bszo", "mezo"), strict=True))
 """What is exact -> the method whose colour and marker it has."""
 SPREAD = 0.72  # of a method's row that is drawn in
 
 
 def curves_figure(study: Study) -> Figure | None:
     """A column per precision, a row per quantity and axis; None where no method was evaluated twice."""
-    found = {}
+    found: dict[str, dict[str, tuple[list[Any], list[pd.DataFrame]]]] = {}
     for precision in study.precisions:
         for method in study.methods:
             runs = list(study.runs(Setting(method, precision)).values())
             curves = [study.curve(run["run_id"]) for run in runs]
             if curves and min(map(len, curves)) > 1:
-                found[precision, method] = runs, curves
+                found.setdefault(precision, {})[method] = runs, curves
     if not found:
         return None
-    first = study.part(MAIN).iloc[0]
     panels = []
     for column, (label, factor) in HEIGHTS.items():
         for axis, words in AXES.items():
-            row = []
-            for precision in dict.fromkeys(precision for precision, _ in found):
-                series = [
-                    _line(m, *found[p, m], axis, column, factor) for p, m in found if p == precision
-                ]
-                facet = {
-                    "model": str(first["model"]),
-                    "task": str(first["task"]),
-                    "precision": precision,
-                }
-                row.append(Panel(precision, words, label, series, facet))
-            heights = pd.concat([pd.Series(s.y) for panel in row for s in panel.series])
+            row = {
+                precision: [_line(m, *c, axis, column, factor) for m, c in by_method.items()]
+                for precision, by_method in found.items()
+            }
+            ylim = around(pd.concat([pd.Series(s.y) for lines in row.values() for s in lines]))
             panels += [
-                Panel(p.title, words, label, p.series, p.facet, ylim=around(heights)) for p in row
+                Panel(precision, words, label, lines, _facet(study, precision), ylim=ylim)
+                for precision, lines in row.items()
             ]
-    counts = sorted({len(runs) for runs, _ in found.values()})
+    counts = {len(runs) for by_method in found.values() for runs, _ in by_method.values()}
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     notes = [
-        "Each method at its chosen learning rate. "
-        f"Lines: mean over {' to '.join(map(str, {counts[0], counts[-1]}))} seeds, "
+        f"Each method at its chosen learning rate. Lines: mean over {seeds} seeds, "
         "shaded: from the smallest to the largest. Panels of a quantity share their vertical axis.",
-        *(f"{line}." for line in study.lacks(MAIN)),
+        *study.lacks(MAIN),
     ]
     title = f"{study.name}: validation over steps and over forward passes"
     return Figure("curves", title, panels, notes, len(panels) // 4)
 
 
+def _facet(study: Study, precision: str) -> dict[str, str]:
+    first = study.part(MAIN).iloc[0]
+    return {"model": str(first["model"]), "task": str(first["task"]), "precision": precision}
+
+
 def _line(method: str, runs: list, curves: list, axis: str, column: str, factor: int) -> Series:
     mean = mean_over(curves, axis, column)
-    ends: Ends = {}
-    if "low" in mean:
-        ends = {"low": factor * mean["low"].to_numpy(), "high": factor * mean["high"].to_numpy()}
+    ends = {end: factor * mean[end].to_numpy() for end in ("low", "high") if end in mean}
     words = f"{look(method).label}, lr {runs[0]['lr']:g}, mean of {len(runs)} seeds"
     ids = " ".join(run["run_id"] for run in runs)
-    return Series(
-        method,
-        mean[axis].to_numpy(float),
-        factor * mean[column].to_numpy(float),
-        words,
-        runs=ids,
-        **ends,
-    )
+    x, y = mean[axis].to_numpy(float), factor * mean[column].to_numpy(float)
+    return Series(method, x, y, words, runs=ids, **ends)
 
 
-def roundings_figure(roundings: Roundings) -> Figure | None:
+def roundings_figure(study: Study, frame: pd.DataFrame) -> Figure | None:
     """A panel per quantity and precision, a row per method; None without a number in half precision."""
-    frame = roundings.frame
     if frame.empty:
         return None
-    data = frame[(frame["kind"] == LEVEL) & (frame["rates"] == OWN)]
-    half = data[(data["what"] != FLOAT32) & data["estimate"].notna()]
+    data = frame[(frame["kind"] == factorial.LEVEL) & (frame["rates"] == factorial.OWN)]
+    half = data[(data["what"] != factorial.FLOAT32) & data["estimate"].notna()]
     if half.empty:
         return None
-    first = roundings.study.part(MAIN).iloc[0]
-    precisions = [
-        precision for precision in roundings.precisions if precision in set(half["precision"])
-    ]
+    precisions = [p for p in frame["precision"].unique() if p in set(half["precision"])]
     panels = []
-    for quantity in QUANTITIES:
-        better, unit = ("lower", "nats") if quantity == LOSS else ("higher", "%")
+    for quantity in factorial.QUANTITIES:
+        better, unit = ("lower", "nats") if quantity == factorial.LOSS else ("higher", "%")
         for precision in precisions:
             rows = data[(data["quantity"] == quantity) & (data["precision"] == precision)]
-            methods = list(dict.fromkeys(rows["method"]))
-            series = []
-            for i, method in enumerate(methods):
-                series += _exactness(
-                    rows[rows["method"] == method].set_index("what")["estimate"],
-                    i,
-                    look(method).label,
-                )
-            facet = {
-                "model": str(first["model"]),
-                "task": str(first["task"]),
-                "precision": precision,
-            }
-            ticks = {float(i): look(m).label for i, m in enumerate(methods)}
+            series: list[Series] = []
+            ticks = {}
+            for i, (method, levels) in enumerate(rows.groupby("method", sort=False)):
+                ticks[float(i)] = look(str(method)).label
+                series += _exactness(levels.set_index("what")["estimate"], i, ticks[i])
             xlabel = f"{quantity} ({unit}), {better} is better"
-            panels.append(
-                Panel(
-                    precision,
-                    xlabel,
-                    "",
-                    series,
-                    facet,
-                    yticks=ticks,
-                    ylim=(-0.5, len(methods) - 0.5),
-                )
-            )
+            more: dict[str, Any] = {"yticks": ticks, "ylim": (-0.5, len(ticks) - 0.5)}
+            panels.append(Panel(precision, xlabel, "", series, _facet(study, precision), **more))
     notes = [
         "Bars start where everything is rounded, as released, and end where one thing, or everything, is exact: the "
-        f"longest says which rounding matters. Grey: {FLOAT32}. Means over the seeds, each at its own learning rate.",
-        *(f"{line}." for line in roundings.study.lacks(ROUNDINGS)),
+        f"longest says which rounding matters. Grey: {factorial.FLOAT32}. Means over the seeds, each at its own "
+        "learning rate.",
+        *study.lacks(ROUNDINGS),
     ]
-    return Figure(
-        "roundings",
-        f"{roundings.study.name}: where half precision hurts",
-        panels,
-        notes,
-        len(precisions),
-        2.9,
-        data=frame,
-    )
+    title = f"{study.name}: where half precision hurts"
+    return Figure("roundings", title, panels, notes, len(precisions), 2.9, data=frame)
 
 
 def _exactness(values: pd.Series, row: int, label: str) -> list[Series]:
     """A bar from the level with everything rounded to each exactness, and fp32."""
-    start = float(values.get(name(NOTHING), float("nan")))
+    start = float(values.get(factorial.NOTHING, float("nan")))
     series = []
     for i, (words, method) in enumerate(EXACT.items()):
-        end, height = (
-            float(values.get(words, float("nan"))),
-            row - SPREAD / 2 + SPREAD * (i + 0.5) / len(EXACT),
-        )
+        end = float(values.get(words, float("nan")))
+        height = row - SPREAD / 2 + SPREAD * (i + 0.5) / len(EXACT)
         if end == end:
-            series.append(
-                Series(named(method, words), [start, end], [height, height], f"{label}, {words}")
-            )
-    full = float(values.get(FLOAT32, float("nan")))
+            ends, heights = [start, end], [height, height]
+            series.append(Series(named(method, words), ends, heights, f"{label}, {words}"))
+    full = float(values.get(factorial.FLOAT32, float("nan")))
     if full == full:
-        series.append(Series("reference", [full], [row], f"{label}, {FLOAT32}", "points"))
+        said = f"{label}, {factorial.FLOAT32}"
+        series.append(Series("reference", [full], [row], said, "points"))
     return series

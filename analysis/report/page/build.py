@@ -1,7 +1,7 @@
 """The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -26,9 +26,9 @@ from analysis.report.study.write import study_figures, study_page_tables, study_
 from analysis.report.table import Cell, Table
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.study_claims import claims_frame
-from analysis.select.study_roundings import Roundings
+from analysis.select.study_roundings import roundings_frame
 from analysis.select.study_runs import Study, of_filled
-from analysis.select.study_sweeps import names as study_names
+from analysis.select.study_runs import names as study_names
 from analysis.select.sweep_cells import sweep_names
 from analysis.select.trials import of_name
 
@@ -77,11 +77,6 @@ class Page:
         }
 
 
-def words(text: str) -> Block:
-    """A sentence as a block."""
-    return {"kind": "words", "words": text}
-
-
 def table(content: Table) -> Block:
     """A table as a block."""
     return {"kind": "table", "table": content}
@@ -89,13 +84,8 @@ def table(content: Table) -> Block:
 
 def folded(title: str, small: str, blocks: Sequence[Block], opened: bool = False) -> Block:
     """Blocks below a line that unfolds them."""
-    return {
-        "kind": "folded",
-        "title": title,
-        "small": small,
-        "blocks": list(blocks),
-        "open": opened,
-    }
+    known = {"title": title, "small": small, "open": opened}
+    return {"kind": "folded", **known, "blocks": list(blocks)}
 
 
 def report(material: Material) -> str:
@@ -103,11 +93,11 @@ def report(material: Material) -> str:
     page = Page(material)
     sections = [*_own(page), *_studies(page), *_runs(page), *_paper(page)]
     head = rows.headline(material.frames.runs, _newest(material), material.filled)
-    environment = jinja2.Environment(
-        autoescape=True, loader=jinja2.FileSystemLoader(HERE), trim_blocks=False
-    )
+    loader = jinja2.FileSystemLoader(HERE)
+    environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
     environment.globals |= {"facet": facet_attributes, "sort_key": sort_key}
+    panels = json.dumps(page.panels, ensure_ascii=False, separators=(",", ":"))
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
@@ -115,9 +105,7 @@ def report(material: Material) -> str:
         library=vega.library(),
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
-        panels=json.dumps(page.panels, ensure_ascii=False, separators=(",", ":")).replace(
-            "<", "\\u003c"
-        ),
+        panels=panels.replace("<", "\\u003c"),
     )
 
 
@@ -128,28 +116,26 @@ def _newest(material: Material) -> list[str]:
     return list(last.sort_values(ascending=False, kind="stable").index)
 
 
+def section(name: str, title: str, blocks: Sequence[Block]) -> Block:
+    """A section; one without blocks is not shown."""
+    return {"id": name, "title": title, "blocks": list(blocks)}
+
+
 def _own(page: Page) -> Iterator[Block]:
     """What the reader has run: the newest sweep, the others, single runs."""
-    material = page.material
-    runs = material.frames.runs
-    newest = _newest(material)
-    others = []
-    for i, sweep in enumerate(progress(newest, "sweeps")):
+    frames = page.material.frames
+    runs, others = frames.runs, []
+    for i, sweep in enumerate(progress(_newest(page.material), "sweeps")):
         blocks = _sweep(page, sweep)
         if i == 0:
-            yield {"id": "newest", "title": sweep, "blocks": blocks}
+            yield section("newest", sweep, blocks)
         else:
             others.append(folded(sweep, rows.counted(runs[runs["group"] == sweep]), blocks))
-    yield {"id": "sweeps", "title": "Earlier sweeps", "blocks": others}
+    yield section("sweeps", "Earlier sweeps", others)
     single = single_runs(runs)
-    blocks = []
-    if len(single):
-        drawn = single_run_figure(material.frames)
-        blocks = [
-            table(rows.runs_table(single, "Single runs, the newest first", "single-runs")),
-            *page.figures(drawn),
-        ]
-    yield {"id": "single", "title": "Single runs", "blocks": blocks}
+    title = "Single runs, the newest first"
+    listed = [table(rows.runs_table(single, title, "single-runs"))] if len(single) else []
+    yield section("single", "Single runs", [*listed, *page.figures(single_run_figure(frames))])
 
 
 def _sweep(page: Page, sweep: str) -> list[Block]:
@@ -174,79 +160,61 @@ def _studies(page: Page) -> Iterator[Block]:
     for name in study_names():
         study: Study = of_filled(name, material.filled, material.frames)
         if study.any:
-            claims, roundings = claims_frame(study), Roundings(study)
+            claims, roundings = claims_frame(study), roundings_frame(study)
             first, *more = study_page_tables(study, claims)
             quotes = {"kind": "quotes", "quotes": study_sentences(study, claims, roundings)}
             every = folded("Every table", "ablations, claims", [table(one) for one in more])
             blocks += [table(first), quotes, every, *page.figures(study_figures(study, roundings))]
-    yield {"id": "studies", "title": "Studies", "blocks": blocks}
+    yield section("studies", "Studies", blocks)
 
 
 def _runs(page: Page) -> Iterator[Block]:
-    runs = page.material.frames.runs
-    blocks = []
+    runs, blocks = page.material.frames.runs, []
     if len(runs):
-        every = rows.runs_table(runs, "Every run that was read", "runs-table")
-        blocks = [
-            table(rows.devices_table(runs)),
-            folded("Every run", rows.counted(runs), [table(every)]),
-        ]
-    yield {"id": "runs", "title": "Runs and machines", "blocks": blocks}
+        every = table(rows.runs_table(runs, "Every run that was read", "runs-table"))
+        known = folded("Every run", rows.counted(runs), [every])
+        blocks = [table(rows.devices_table(runs)), known]
+    yield section("runs", "Runs and machines", blocks)
 
 
 def _paper(page: Page) -> Iterator[Block]:
     """The paper's cells and tables beside what was measured, and what is missing."""
     material = page.material
-    asked = material.filled[
-        material.filled["sweep"].isin({s for names in SWEEPS.values() for s in names})
-    ]
+    behind = {sweep for names in SWEEPS.values() for sweep in names}
+    asked = material.filled[material.filled["sweep"].isin(behind)]
     beside_printed = beside(material.paper, asked)
     cells = beside_table(beside_printed, asked)
     known = sum(cell.kind == "measured" for cell in cells.frame["measured"])
     small = f"{known} of {len(cells.rows)} printed numbers have been measured here"
     blocks = [folded("Printed and measured", small, [table(cells)], opened=known > 0)]
-    results = paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked)
-    for result in results:
-        tables = [table(content) for content in result.pages]
-        blocks.append(folded(f"Table {result.number}", result.summary, tables))
-    alone = [
-        f
-        for sweep in sweep_names()
-        if sweep not in _newest(material)
-        for f in paper_figures(sweep, material.paper, None)
+    for result in paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked):
+        pages = [table(content) for content in result.pages]
+        blocks.append(folded(f"Table {result.number}", result.summary, pages))
+    alone = [name for name in sweep_names() if name not in _newest(material)]
+    drawn = page.figures([f for name in alone for f in paper_figures(name, material.paper, None)])
+    missing = [table(coverage_table(material.filled))]
+    blocks += [
+        folded("Figures of the paper's numbers", "ablations, memory and time", drawn),
+        folded("What is missing", "every sweep, and the command that runs the rest", missing),
     ]
-    blocks.append(
-        folded("Figures of the paper's numbers", "ablations, memory and time", page.figures(alone))
-    )
-    missing = coverage_table(material.filled)
-    blocks.append(
-        folded(
-            "What is missing", "every sweep, and the command that runs the rest", [table(missing)]
-        )
-    )
-    yield {"id": "paper", "title": "The paper's tables", "blocks": blocks}
+    yield section("paper", "The paper's tables", blocks)
 
 
 def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:
     """Every filter with the values that occur on the page, and their words."""
-    found: dict[str, set[str]] = {key: set() for key in FILTERS}
 
-    def gather(blocks: Sequence[Block]) -> None:
+    def facets(blocks: Sequence[Block]) -> Iterator[Mapping[str, str]]:
         for block in blocks:
-            gather(block.get("blocks", ()))
-            facets = block["table"].facets if block.get("kind") == "table" else ()
-            for facet in facets:
-                for key in FILTERS:
-                    found[key].add(facet.get(key) or "-")
+            yield from facets(block.get("blocks", ()))
+            yield from block["table"].facets if block.get("kind") == "table" else ()
 
-    gather(sections)
-    ordered = {
-        key: sorted(values - {"-"}, key=method_order if key == "method" else lambda v: (0, v))
-        for key, values in found.items()
-    }
-    return {
-        key: [(value, FILTERS[key](value)) for value in values] for key, values in ordered.items()
-    }
+    found = list(facets(sections))
+    filters = {}
+    for key, words in FILTERS.items():
+        values = {facet.get(key) or "-" for facet in found} - {"-"}
+        ordered = sorted(values, key=method_order if key == "method" else lambda v: (0, v))
+        filters[key] = [(value, words(value)) for value in ordered]
+    return filters
 
 
 def code_spans(line: str) -> Markup:

@@ -8,8 +8,7 @@ from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label, model_label
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, number
 from analysis.select.cell_runs import EDGE
 from analysis.select.study_frames import AVERAGE
-from analysis.select.study_runs import Study
-from analysis.select.study_sweeps import EPS, M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE
+from analysis.select.study_runs import EPS, M_IS_K, M_IS_K_PLUS_1, MAIN, NOISE, Study
 
 MARKS = f"{COLLAPSED} every run collapsed, {ABSENT} no number yet."
 MEAN = "ean ± sample standard deviation over the seeds (their number)"
@@ -24,7 +23,7 @@ def accuracy_table(study: Study, frame: pd.DataFrame) -> Table:
         f"M{MEAN}. The learning rate of each cell is chosen "
         "by validation accuracy over all seeds; the test accuracy is that of the best evaluation on validation. "
         f"Bold: the two best trained methods of a column, once its grid is complete. {MARKS}",
-        *_lacks(study, MAIN),
+        *study.lacks(MAIN),
     ]
     content = Table(title, ["method", *study.precisions, AVERAGE], caption=caption)
     for method, rows in frame.groupby("method", sort=False):
@@ -71,14 +70,14 @@ def ablation_table(study: Study, frame: pd.DataFrame) -> Table:
         f"M{MEAN}, at equal numbers of steps; a step makes "
         "k + 1 forward passes. The learning rate is chosen by validation for every cell. Bold: the better of (a) "
         f"and (b), and of (c)'s rows, for each k. {MARKS}",
-        *_lacks(study, M_IS_K, M_IS_K_PLUS_1, NOISE),
+        *study.lacks(M_IS_K, M_IS_K_PLUS_1, NOISE),
     ]
     content = Table(title, heads, names=3, caption=caption)
-    names = ["part", "setting", "precision"]
-    for (part, setting, precision), rows in frame.groupby(names, sort=False):
-        by_k = {row["k"]: row | {"grid_lacking": row["lacking"]} for row in rows.to_dict("records")}
-        cells = [_mean_cell(by_k[k]) if k in by_k else Cell("") for k in ks]
-        content.rows.append([f"({part})", str(setting), str(precision), *cells])
+    shown = frame.assign(grid_lacking=frame["lacking"])
+    for names, rows in shown.groupby(["part", "setting", "precision"], sort=False):
+        part, *others = map(str, names)  # type: ignore[misc]
+        by_k = {row["k"]: _mean_cell(row) for row in rows.to_dict("records")}
+        content.rows.append([f"({part})", *others, *(by_k.get(k, Cell("")) for k in ks)])
     return content
 
 
@@ -109,14 +108,10 @@ def eps_table(study: Study, frame: pd.DataFrame) -> Table:
         f"Test accuracy: m{MEAN}, at the learning rate "
         "chosen by validation. Last loss: of validation, nats, mean over the seeds. Gain: over the study's own ε "
         f"in this precision, interval as in claims.md. {ABSENT} no number yet.",
-        *_lacks(study, EPS),
+        *study.lacks(EPS),
     ]
     title = f"{study.name}: a larger ε in half precision"
     return Table.of(title, frame.to_dict("records"), columns, names=3, caption=caption)
-
-
-def _lacks(study: Study, *endings: str) -> list[str]:
-    return [f"{line}." for ending in endings for line in study.lacks(ending)]
 
 
 def _accuracy_cell(row: dict[Any, Any]) -> Cell:

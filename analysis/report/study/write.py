@@ -15,18 +15,14 @@ from analysis.report.table import Table, console, latex, markdown, show
 from analysis.select.provenance import runs_json
 from analysis.select.study_claims import CLAIMS, claims_frame
 from analysis.select.study_frames import ablation_frame, accuracy_frame, eps_frame, grid_frame
-from analysis.select.study_roundings import Roundings
+from analysis.select.study_roundings import roundings_frame
 from analysis.select.study_runs import Study
 
 
 def write_study(study: Study, directory: Path) -> list[Path]:
-    """Write all files of a study and print its accuracies and what they say; the paths.
-
-    Raises:
-        LogError: runs contradict themselves or each other; then nothing has been written.
-    """
+    """Write all files of a study and print its accuracies and what they say; the paths."""
     accuracy, grid, ablation = accuracy_frame(study), grid_frame(study), ablation_frame(study)
-    claims, roundings = claims_frame(study), Roundings(study)
+    claims, roundings = claims_frame(study), roundings_frame(study)
     table = accuracy_table(study, accuracy)
     texts = {
         "accuracy.csv": _csv(accuracy),
@@ -38,7 +34,7 @@ def write_study(study: Study, directory: Path) -> list[Path]:
         "ablation.md": markdown(ablation_table(study, ablation)),
         "claims.csv": _csv(claims),
         "claims.md": claims_markdown(study, claims),
-        "roundings.md": roundings_markdown(roundings),
+        "roundings.md": roundings_markdown(study, roundings),
         "provenance.json": provenance(study),
     }
     eps = eps_frame(study)
@@ -46,7 +42,7 @@ def write_study(study: Study, directory: Path) -> list[Path]:
         texts |= {"eps.csv": _csv(eps), "eps.md": markdown(eps_table(study, eps))}
     figures = study_figures(study, roundings)
     if all(figure.name != "roundings" for figure in figures):
-        texts["roundings.csv"] = _csv(roundings.frame)
+        texts["roundings.csv"] = _csv(roundings)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
@@ -70,15 +66,15 @@ def study_page_tables(study: Study, claims: pd.DataFrame) -> list[Table]:
     return [table for table in [*tables, *claims_tables(claims)] if table.rows]
 
 
-def study_sentences(study: Study, claims: pd.DataFrame, roundings: Roundings) -> list[str]:
+def study_sentences(study: Study, claims: pd.DataFrame, roundings: pd.DataFrame) -> list[str]:
     """What the numbers say about each claim, then about the roundings."""
     said = [f"({claim}) {words}. {summary(claims, claim)}" for claim, words in CLAIMS.items()]
     return [*said, *summaries(roundings)]
 
 
-def study_figures(study: Study, roundings: Roundings) -> list[Figure]:
+def study_figures(study: Study, roundings: pd.DataFrame) -> list[Figure]:
     """The study's own figures that can be drawn."""
-    made = [curves_figure(study), roundings_figure(roundings)]
+    made = [curves_figure(study), roundings_figure(study, roundings)]
     return [figure for figure in made if figure is not None]
 
 

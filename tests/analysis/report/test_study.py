@@ -12,7 +12,7 @@ from analysis.report.study.tables import accuracy_table
 from analysis.report.table import markdown
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_frames import accuracy_frame
-from analysis.select.study_roundings import EXACT, OWN, Roundings
+from analysis.select.study_roundings import EXACT, OWN, roundings_frame
 from tests.analysis.make_study import LABELS, Made, cells, made_study, main_cells
 
 
@@ -32,7 +32,7 @@ def ahead(cell: dict) -> float:
 
 
 def test_a_study_without_a_roundings_sweep_has_none() -> None:
-    assert Roundings(made_study(main_cells())).frame.empty
+    assert roundings_frame(made_study(main_cells())).empty
 
 
 @pytest.fixture(scope="module")
@@ -122,17 +122,17 @@ def rounded(cell: dict) -> float:
 
 
 @pytest.fixture(scope="module")
-def roundings() -> Roundings:
+def roundings() -> pd.DataFrame:
     values = {key: ("rounded", exact) for key, exact in EXACT.items()}
     methods = {"methods": ("mezo", "bszo"), "precisions": ("bf16", "fp16")}
     rows = [*main_cells(), *cells("_roundings", values, **methods)]
     loss = Made(accuracy=rounded, loss=lambda cell: 1.2 - rounded(cell) / 100)
-    return Roundings(made_study(rows, loss))
+    return roundings_frame(made_study(rows, loss))
 
 
 @pytest.mark.process
 def test_factorial_finds_the_rounding_that_matters(roundings):
-    frame = roundings.frame[roundings.frame["rates"] == OWN]
+    frame = roundings[roundings["rates"] == OWN]
     bszo = {"method": "bszo", "precision": "bf16", "quantity": "test accuracy"}
     effects = {"update": (8, "holds"), "loss": (2, "holds"), "restore": (2, "holds")}
     effects |= {"loss × restore": (-2, "contradicted"), "loss × update": (0, "open")}
