@@ -7,22 +7,19 @@
 | `run_id`, `group` | W&B's id and group (`group` is empty without one) |
 | `status` | `finished`, `collapsed`, or `unfinished`: killed, failed or still running |
 | `exit_code` | of the last fragment; missing if it was killed or still runs |
-| `fragments` | number of fragments: run files of this id, and W&B's copy |
-| `torn` | whether one of them ends in the middle of a record, or has an unreadable one: what follows is lost |
+| `fragments`, `torn` | number of run files of this id and W&B's copy; whether the end of one is lost |
 | `duplicates` | 0; or the number of fragments that each ended the run, if their results differ |
 | `started` | first start of the run, UTC, as 2026-01-31T12:00:00 |
 | `git_revisions` | revisions that wrote the fragments, in time order, joined by spaces |
 | `source` | the directories and projects that have it, as the user gave them, joined by spaces |
 | `config_hash` | 12 hexadecimal digits of its configuration, provenance left out: the end of its id |
-| `rows`, `last_step` | of its history: number of steps logged, and the last of them |
+| `rows`, `last_step` | number of steps logged, and the last of them |
 | `forwards_to_best` | forward passes of training up to `best/step`; missing if the history lacks that step |
 | `optimizer.name`, `lr`, ... | the configuration, nested keys joined by dots; a list as JSON text |
 | `provenance.*` | where the last fragment came from, as above |
 | `best/val_accuracy`, ... | W&B's summary: keys with a slash |
 
-`history` (`analysis.logs.history.History`) reads the rows of a run when asked:
-`frames.history.one(run_id, ["train/loss"])` has `run_id`, `step` (int), then one column per key, NaN where a row
-lacks it. docs/design.md gives the unit of each.
+`history` reads the rows of a run when asked, see `analysis.logs.history.History`.
 
 The fragments of a resumed run are merged in the order of their start: the later one wins, per step
 and per configuration and summary key. W&B's copy of a run, which may be incomplete, comes before the

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 from wandb.proto import wandb_internal_pb2 as pb
@@ -188,61 +189,40 @@ def _add_last(updates: dict[str, tuple[int, str | None]], found: Items) -> None:
 
 def _history(found: Items, rows: dict[int, dict[str, Any]]) -> pa.Table:
     """History records of the usual layout, and those of others, as one table."""
+    values: Any
     try:
-        numbers = found.numbers()
+        values = found.numbers()
     except ValueError:  # a text among them
-        for item, (index, code) in enumerate(zip(found.record, found.key, strict=True)):
-            rows.setdefault(int(index), {})[found.keys[code]] = _value(found.text(item))
-        return history_table([rows[index] for index in sorted(rows)])
-    indices = found.record[np.diff(found.record, prepend=-1) != 0]
-    indices = np.sort(np.concatenate([indices, np.array([*rows], dtype=np.int64)]))
-    place = np.searchsorted(indices, found.record)
-    columns: dict[str, Any] = {}
+        values = np.array([_value(found.text(item)) for item in range(len(found.key))], object)
+    indices, place = np.unique(found.record, return_inverse=True)
+    columns = {}
     for code, key in enumerate(found.keys):
         which = np.flatnonzero(found.key == code)
-        if not len(which):
-            continue  # a key of the summary alone
-        column = np.full(len(indices), np.nan)
-        column[place[which]] = numbers[which]
-        columns[key] = column
-    for index, row in rows.items():
-        at = int(np.searchsorted(indices, index))
-        for key, value in row.items():
-            column = columns.setdefault(key, np.full(len(indices), np.nan))
-            if not _is_number(value) and column.dtype != object:
-                column = columns[key] = column.astype(object)
-            column[at] = value
-    return _table(columns)
+        if len(which):  # none of a key of the summary alone
+            columns[key] = np.full(len(indices), np.nan, values.dtype)
+            columns[key][place[which]] = values[which]
+    usual = pd.DataFrame(columns, index=indices)
+    others = pd.DataFrame.from_dict(rows, orient="index", dtype=object)
+    return _table(pd.concat([usual, others]).sort_index() if rows else usual)
 
 
 def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """History rows, each with its `_step`, as `Fragment.history` has them."""
-    rows = list(rows)
-    keys = {key: None for row in rows for key in row} | {"_step": None}
-    columns: dict[str, Any] = {}
-    for key in keys:
-        values = [row.get(key, np.nan) for row in rows]
-        numeric = all(_is_number(value) for value in values)
-        columns[key] = np.array(values, dtype=np.float64 if numeric else object)
-    return _table(columns)
+    return _table(pd.DataFrame(list(rows), dtype=object))
 
 
-def _table(columns: dict[str, Any]) -> pa.Table:
+def _table(frame: pd.DataFrame) -> pa.Table:
     """Columns under their keys; W&B's own keys are left out, and texts are JSON."""
-    steps = columns.get("_step", np.zeros(0))
-    table = {STEP: pa.array(np.asarray(steps, dtype=np.float64).astype(np.int64))}
-    for key in sorted(key for key in columns if not key.startswith("_")):
-        values = columns[key]
-        if values.dtype == object:
+    steps = frame["_step"] if "_step" in frame else pd.Series(dtype=float)
+    table = {STEP: pa.array(steps.astype(float).astype(np.int64))}
+    for key in sorted(key for key in frame if not key.startswith("_")):
+        values = frame[key]
+        if values.dtype != object or all(isinstance(value, int | float) for value in values):
+            table[key] = pa.array(values.to_numpy(float))  # NaN stays NaN
+        else:
             texts = [None if v is None or v != v else json.dumps(v) for v in values]
             table[key] = pa.array(texts, pa.string())
-        else:
-            table[key] = pa.array(values, pa.float64())  # NaN stays NaN
     return pa.table(table)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _config(record: Any) -> dict[str, Any]:

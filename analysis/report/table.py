@@ -107,20 +107,16 @@ class Table:
     @cached_property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, by their values."""
-        values = [[cell.value for cell in self.frame.iloc[:, i]] for i in range(len(self.columns))]
         return [
-            i >= self.names and any(v is not None for v in column)
-            for i, column in enumerate(values)
+            self.right(i) and any(row[i].value is not None for row in self.frame.to_numpy())
+            for i in range(len(self.columns))
         ]
 
     @cached_property
     def notes(self) -> list[str]:
         """The footnotes in the order of their letters."""
-        return list(
-            dict.fromkeys(
-                note for row in self.frame.to_numpy() for cell in row for note in cell.notes
-            )
-        )
+        cells = self.frame.to_numpy().ravel()
+        return list(dict.fromkeys(note for cell in cells for note in cell.notes))
 
     def shown(
         self, cell: Cell, bold: Callable[[str], str] = str, escape: Callable[[str], str] = str

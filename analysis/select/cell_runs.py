@@ -60,22 +60,15 @@ TEXT = ("run_status", "device", "predictions", "labels")
 
 
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """What the run of each cell says.
+    """What the run of each cell says: the columns of `sweep_cells.cells`, `status`, and those of TAKEN.
 
-    Args:
-        expected: see `analysis.select.sweep_cells.cells`.
-        runs: the runs frame, see `analysis.logs.frames`.
+    Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation;
+    `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
+    with None, where the run did not log it.
 
-    Returns:
-        The rows and columns of `expected`, `status`, and the columns of TAKEN: accuracies are fractions, at the step of
-        the best validation accuracy, `val_loss` is nats at the last evaluation, `predictions` and `labels` have one
-        digit per test example.
-
-        Numbers are float64 with NaN, everything else objects with None, where the run did not log it.
-
-        A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or
-        still running; `missing`: there is no such run; `duplicated`: the run ended more than once, with different
-        numbers, and somebody has to say which of them counts.
+    A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or still
+    running; `missing`: there is no such run; `duplicated`: the run ended more than once, with different numbers, and
+    somebody has to say which of them counts.
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
     filled = expected.reset_index(drop=True)
@@ -146,12 +139,7 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen_lr(setting: pd.DataFrame) -> float | None:
-    """The learning rate of one setting, by the module's rule; None if no run has finished.
-
-    Args:
-        setting: rows with `lr`, `seed`, `status` and `val_accuracy`; with several variants, which share a rate,
-            `variant`.
-    """
+    """The learning rate of one setting, or of several variants that share one, by the module's rule; None without."""
     if not (setting["status"] == "finished").any():
         return None
     return best_rate(validation_table(setting))

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -38,29 +38,23 @@ def sweep_names() -> list[str]:
 
 
 def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataFrame:
-    """Every cell of some sweeps, one row per sweep and run.
+    """Every cell of some sweeps, or of all: one row per sweep and run, in the order in which the runs are made.
 
     Args:
         sweeps: names of files in conf/sweep; none for all of them.
         cache_dir: where the answer is kept; None asks anew.
 
     Returns:
-        In the order of the sweeps and, within one, in the order in which its runs are made:
-
-        | column | content |
-        |---|---|
-        | `sweep` | name of the file in conf/sweep |
-        | `run_id` | id of the run that fills the cell: a run that two sweeps share has two rows |
-        | `model`, `task`, `optimizer`, `precision` | names, as in conf/ |
-        | `seed`, `steps` | whole numbers |
-        | `lr` | float; 0 for a method that does not train |
-        | `variant` | what else the sweep varies, as JSON text, sorted: `{"optimizer.k": 4}`, mostly `{}` |
-        | `command` | what runs this cell alone |
+        `sweep`; `run_id`, of the run that fills the cell: one that two sweeps share has two rows; `model`, `task`,
+        `optimizer`, `precision` as in conf/; `seed`, `steps`; `lr`, 0 for a method that does not train; `variant`,
+        what else the sweep varies, as JSON text: `{"optimizer.k": 4}`, mostly `{}`; `command`, what runs this cell
+        alone.
     """
-    wanted = tuple(dict.fromkeys(sweeps)) or tuple(sweep_names())
-    unknown = [name for name in wanted if name not in sweep_names()]
-    if unknown:
-        raise LogError(f"there is no sweep {unknown[0]}: there are {', '.join(sweep_names())}")
+    there = sweep_names()
+    wanted = tuple(dict.fromkeys(sweeps)) or tuple(there)
+    for name in wanted:
+        if name not in there:
+            raise LogError(f"there is no sweep {name}: there are {', '.join(there)}")
     kept = None if cache_dir is None else cache_dir / "expected" / f"{_state()}.json"
     known: dict[str, list[dict[str, Any]]] = _read(kept)
     missing = [name for name in wanted if name not in known]
@@ -69,11 +63,8 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
         for cell in _ask(missing):
             known[cell["sweep"]].append(cell)
         _write(kept, known)
-    return _frame(cell for name in wanted for cell in known[name])
-
-
-def _frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    rows = [cell for name in wanted for cell in known[name]]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame["variant"] = [json.dumps(variant, sort_keys=True) for variant in frame["variant"]]
     return frame.astype({"seed": "int64", "steps": "int64", "lr": "float64"})
 

@@ -152,11 +152,17 @@ def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[st
         chosen = (rows["lr"] == chosen_lr(rows)) & (rows["status"] == "finished")
         table.loc[rows.index[chosen], "chosen"] = True
     _split_variants(table, varied)
-    order = {name: i for i, name in enumerate(sorted(table["method"].unique(), key=method_order))}
-    keys = [*FACET, "order", "lr", "seed", "run_id"]
-    table = table.assign(order=table["method"].map(order)).sort_values(keys, kind="stable")
-    table = table.drop(columns="order").reset_index(drop=True)
+    keys = [*FACET, "method", "lr", "seed", "run_id"]
+    table = table.sort_values(keys, kind="stable", ignore_index=True, key=_order)
     return Trials(sweep, table, frames, tuple(notes))
+
+
+def _order(column: pd.Series) -> pd.Series:
+    """Methods in the order of the tables, everything else as it is."""
+    if column.name != "method":
+        return column
+    ordered = sorted(column.unique(), key=method_order)
+    return column.map({name: i for i, name in enumerate(ordered)})
 
 
 def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
@@ -165,25 +171,18 @@ def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
     key = next((key for key in ORDER if len(values[key]) > 1), None)
     alone = len(set(table["method"]) - {*UNTRAINED}) == 1
     if key and alone and len(values[key]) <= MOST_VARIANTS:
-        series = sorted(values[key], key=_numeric)
-        words = {
-            shown: variant_name("{}", i, len(series), f"{SHORT[key]} = {shown}")
-            for i, shown in enumerate(series)
+        numbers = pd.to_numeric(pd.Series(sorted(values[key])), errors="coerce")
+        series = [sorted(values[key])[i] for i in numbers.sort_values(kind="stable").index]
+        place = {
+            shown: (i, len(series), f"{SHORT[key]} = {shown}") for i, shown in enumerate(series)
         }
         table["method"] = [
-            words[_shown(v[key])].format(method) if key in v else method
+            variant_name(method, *place[_shown(v[key])]) if key in v else method
             for method, v in zip(table["method"], varied, strict=True)
         ]
         gone = (key, *FOLLOWS.get(key, ()))
         varied = [{k: value for k, value in v.items() if k not in gone} for v in varied]
     table["variant"] = [_words(variant) for variant in varied]
-
-
-def _numeric(text: str) -> tuple[float, str]:
-    try:
-        return float(text), text
-    except ValueError:
-        return float("inf"), text
 
 
 def _variants(runs: pd.DataFrame) -> list[str]:

@@ -36,35 +36,32 @@ HOLDS, CONTRADICTED, OPEN, NONE = "holds", "contradicted", "open", "–"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A contrast with its 95 % intervals; NaN for what cannot be said."""
+    """A contrast with its 95 % intervals; NaN for what cannot be said.
 
-    estimate: float = NAN  # mean over the seeds
-    low: float = NAN  # the interval that decides, see the module
+    `low` and `high` decide, see the module; those of the seeds, of the examples, and of the bootstrap that chooses
+    learning rates anew stand beside them. `p_value` is two-sided, of Student's paired t test over the `n` seeds.
+    """
+
+    estimate: float = NAN
+    low: float = NAN
     high: float = NAN
-    seeds_low: float = NAN  # Student's over the seeds
+    seeds_low: float = NAN
     seeds_high: float = NAN
-    examples_low: float = NAN  # of the bootstrap over test examples
+    examples_low: float = NAN
     examples_high: float = NAN
-    # of the bootstrap that chooses learning rates anew; NaN where the choice is left out
     choice_low: float = NAN
     choice_high: float = NAN
-    p_value: float = NAN  # two-sided, of Student's paired t test over the seeds alone
-    n: int = 0  # seeds
-    examples: int = 0  # test examples; 0 for what is not measured per example
+    p_value: float = NAN
+    n: int = 0
+    examples: int = 0
 
 
 def verdicts(frame: pd.DataFrame, claimed: pd.Series, family: Any) -> pd.DataFrame:
-    """Rows of estimates with their corrected p-values and verdicts.
+    """Rows of estimates with `p_holm` behind `p_value`, and `verdict`.
 
-    Args:
-        frame: rows with the fields of Estimate.
-        claimed: which rows are claims; the others are in no family and get no verdict.
-        family: a column or columns; Holm's correction is over the claimed rows of equal values there.
-
-    Returns:
-        The frame with `p_holm` behind `p_value`, and `verdict`: `holds` (the estimate is positive, the interval
-        excludes 0, and p_holm < 5 %), `contradicted` (likewise, negative), `open`; `–` without an interval or a
-        p-value.
+    Holm's correction is over the `claimed` rows of equal values in the columns `family`; the others get no verdict.
+    `holds`: the estimate is positive, the interval excludes 0, and p_holm < 5 %; `contradicted`: likewise, negative;
+    else `open`; `–` without an interval or a p-value.
     """
     frame = frame.copy()
     p = frame["p_value"].where(claimed)
@@ -88,13 +85,10 @@ def of_values(values: Sequence[float]) -> Estimate:
 
 
 def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estimate:
-    """One value per seed and test example, (seeds, examples); see the module.
+    """One value per seed and test example, (seeds, examples), and the interval of `choice_interval`; see the module.
 
-    Args:
-        values: with one seed, or equal means, only the interval over examples is given, and none that decides.
-        choice: the interval of `choice_interval`.
+    With one seed, or equal means, only the interval over examples is given, and none that decides.
     """
-    examples = values.shape[1]
     alone = of_values(values.mean(axis=1))
     low, high = bootstrap(values.mean(axis=0))
     below = above = NAN
@@ -103,16 +97,10 @@ def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estima
         below = alone.estimate - sqrt(half**2 + (alone.estimate - low) ** 2)
         above = alone.estimate + sqrt(half**2 + (high - alone.estimate) ** 2)
         below, above = np.fmin(below, choice[0]), np.fmax(above, choice[1])
-    return replace(
-        alone,
-        low=round(below, DIGITS),
-        high=round(above, DIGITS),
-        examples_low=round(low, DIGITS),
-        examples_high=round(high, DIGITS),
-        choice_low=round(choice[0], DIGITS),
-        choice_high=round(choice[1], DIGITS),
-        examples=examples,
-    )
+    ends = {"low": below, "high": above, "examples_low": low, "examples_high": high}
+    ends |= {"choice_low": choice[0], "choice_high": choice[1]}
+    rounded = {key: round(float(value), DIGITS) for key, value in ends.items()}
+    return replace(alone, **rounded, examples=values.shape[1])
 
 
 def bootstrap(values: Any) -> tuple[float, float]:
@@ -125,13 +113,10 @@ def bootstrap(values: Any) -> tuple[float, float]:
 def choice_interval(
     seeds: Sequence[int], value: Callable[[tuple[int, ...]], Any]
 ) -> tuple[float, float]:
-    """Percentile interval over resampled seeds and examples, each resample with its own learning rates.
+    """Percentile interval over resampled seeds, all enumerated, and examples, each resample with its own rates.
 
-    Args:
-        seeds: those that all settings of the contrast have; all their resamples are enumerated.
-        value: a resample of the seeds -> the contrast per test example, at the rates that these seeds choose; None
-            where
-            they choose none.
+    `value`: a resample of the seeds -> the contrast per test example, at the learning rates that these seeds choose;
+    None where they choose none.
     """
     n = len(seeds)
     means, weights = [], []
@@ -161,14 +146,7 @@ def _counts(examples: int) -> Any:
 
 
 def contrast(terms: Sequence[tuple[float, Mapping[int, Any]]]) -> Any:
-    """A weighted sum over settings for every seed that all of them have.
-
-    Args:
-        terms: weight and, by seed, a number or one number per test example.
-
-    Returns:
-        (seeds,) or (seeds, examples), in the order of the seeds.
-    """
+    """A weighted sum over settings for every seed that all have: (seeds,), or (seeds, examples)."""
     seeds = common_seeds([values for _, values in terms])
     return np.array([sum(weight * values[seed] for weight, values in terms) for seed in seeds])
 

@@ -20,11 +20,7 @@ NAN = float("nan")
 
 
 def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion, within [0, 1], without continuity correction.
-
-    Raises:
-        ValueError: a count or the confidence is out of range.
-    """
+    """Wilson's score interval of a proportion, within [0, 1], without continuity correction."""
     from statsmodels.stats.proportion import proportion_confint
 
     if not (n >= 1 and 0 <= correct <= n and 0 < confidence < 1):
@@ -34,15 +30,7 @@ def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[flo
 
 
 def mcnemar_exact(first: Sequence[bool], second: Sequence[bool]) -> float:
-    """Two-sided p-value of McNemar's exact test that two classifiers are equally often right.
-
-    Args:
-        first: whether one classifier is right, example by example.
-        second: the same of the other, of the same examples in the same order.
-
-    Raises:
-        ValueError: different numbers of examples.
-    """
+    """Two-sided p-value of McNemar's exact test that two classifiers are right on equally many of the same examples."""
     from statsmodels.stats.contingency_tables import mcnemar
 
     if len(first) != len(second):
@@ -61,9 +49,6 @@ def bootstrap_interval(
     interval is too narrow for few values: for five normal ones a nominal 95 % covers the mean in about 84 of 100 cases.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
-
-    Raises:
-        ValueError: fewer than 2 values, or the confidence is out of range.
     """
     if len(values) < 2 or not 0 < confidence < 1:
         raise ValueError(f"no interval for {len(values)} values at confidence {confidence}")
@@ -91,11 +76,7 @@ def bootstrap_interval(
 
 
 def student_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval of a mean; NaN for values that are all equal, whose spread is unknown, not zero.
-
-    Raises:
-        ValueError: fewer than 2 values.
-    """
+    """Student's interval of a mean; NaN for values that are all equal, whose spread is unknown, not zero."""
     if len(values) < 2:
         raise ValueError(f"no interval for {len(values)} values")
     if np.ptp(np.round(values, DIGITS)) == 0:
@@ -112,29 +93,17 @@ def paired_t(values: Sequence[float]) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p-value that wins and losses are equally likely; ties do not count.
-
-    Raises:
-        ValueError: a count is negative.
-    """
-    if wins < 0 or losses < 0:
-        raise ValueError(f"no test for {wins} wins and {losses} losses")
+    """Two-sided exact p-value that wins and losses are equally likely; ties do not count."""
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def wilcoxon_exact(differences: Sequence[float]) -> tuple[float, float]:
-    """Wilcoxon's signed-rank test that differences are symmetric about zero, two-sided and exact.
+    """Wilcoxon's signed-rank test of symmetry about 0: the sum of the positive ranks, and the exact p-value.
 
-    Zeros are left out. Ties share their mean rank, and the p-value is counted over all signs of those ranks, so that it
-    stays exact with ties, where SciPy's is not. An infinite difference, a collapse, has the highest rank.
+    Zeros are left out. Ties share their mean rank; the p-value, two-sided, is counted over all signs of those ranks,
+    so that it stays exact with ties, where SciPy's is not. An infinite difference, a collapse, has the highest rank.
 
     Source: Wilcoxon, Biometrics Bulletin 1, 1945; ties as in Hollander and Wolfe, Nonparametric Statistical Methods.
-
-    Returns:
-        The sum of the ranks of the positive differences, and the p-value (1 if all are zero).
-
-    Raises:
-        ValueError: a difference is NaN.
     """
     if np.isnan(differences).any():
         raise ValueError("a difference is not a number")
@@ -176,15 +145,9 @@ class Ranking:
 
 
 def ranking(scores: Sequence[Sequence[float]]) -> Ranking:
-    """Average ranks, Friedman's test and Nemenyi's critical difference.
+    """Average ranks, Friedman's test and Nemenyi's critical difference of scores (cells, methods); -inf for a collapse.
 
     Source: Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-
-    Args:
-        scores: (cells, methods), higher is better; -inf for a collapsed run, the last rank.
-
-    Raises:
-        ValueError: fewer than 2 cells or 3 methods, or a NaN.
     """
     array = np.asarray(scores, float)
     if array.ndim != 2 or array.shape[0] < 2 or array.shape[1] < 3 or np.isnan(array).any():

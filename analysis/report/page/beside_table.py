@@ -49,7 +49,9 @@ def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
     columns: dict[str, Column] = {
         "table": lambda cell: f"{cell['table']} {cell['part']}".strip(),
         "model": lambda cell: model_label(cell["model"]),
-        "task": _task,
+        "task": lambda cell: (
+            "average" if cell["task"] == AVERAGE else task_label(cell["task"]) or ABSENT
+        ),
         "method": lambda cell: method_label(cell["method"]),
         "precision": lambda cell: cell["precision"] or ABSENT,
         "setting": _setting,
@@ -57,7 +59,9 @@ def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
         "measured": _measured,
         "difference": ("difference", "+.2f"),
         "n": lambda cell: number(0 if _nothing(cell) == COLLAPSED else cell["n"], ".0f"),
-        "lr": _lr,
+        "lr": lambda cell: number(
+            None if _nothing(cell) else cell["lr"], "g", notes=(EDGE,) * bool(cell["at_edge"])
+        ),
     }
     facets = [
         {key: cell[key] for key in ("model", "method", "precision")}
@@ -88,12 +92,6 @@ def run_command(cell: Mapping[Any, Any], grid: pd.DataFrame | None) -> str:
     return " ".join(["python -m launch.submit", *choices])
 
 
-def _task(cell: Row) -> str:
-    if cell["task"] == AVERAGE:
-        return "average"
-    return task_label(cell["task"]) if cell["task"] else ABSENT
-
-
 def _printed(cell: Row) -> Cell:
     tail = f" ± {cell['std']['printed']}" if cell["std"] else ""
     value: float | None = None if pd.isna(cell["value"]) else float(cell["value"])
@@ -118,12 +116,6 @@ def _measured(cell: Row) -> Cell:
     tail += "†" * bool(cell["lacking"])
     bold = bool(cell["here_bold"])
     return number(cell["measured"], ".2f", tail=tail, kind="measured", bold=bold, **known)
-
-
-def _lr(cell: Row) -> Cell:
-    if _nothing(cell):
-        return Cell(ABSENT)
-    return number(cell["lr"], "g", notes=(EDGE,) * bool(cell["at_edge"]))
 
 
 def _setting(cell: Row) -> str:

@@ -24,44 +24,39 @@ WORDS = {key: f"{'optimizer' if key == 'method' else key}.name" for key in LABEL
 
 def headline(runs: pd.DataFrame, sweeps: list[str], filled: pd.DataFrame) -> dict[str, Any]:
     """The page's title, sentence, tiles and foot, as the template wants them."""
-    devices = listed(runs, "provenance.device") if len(runs) else ""
     asked = filled[filled["sweep"].isin(list(STANDS_FOR))].drop_duplicates("run_id")
-    known = int((asked["status"] == "finished").sum())
+    known, of = int((asked["status"] == "finished").sum()), len(asked)
+    devices = runs["provenance.device"].nunique() if len(runs) else 0
+    names = listed(runs, "provenance.device") if len(runs) else ""
     tiles = [
-        _tile("Runs", f"{len(runs):,}", "read for this page", counted(runs)),
-        _tile("The paper's runs", f"{known:,}", f"of {len(asked):,} finished", "")
-        | {"bar": [round(100 * known / max(len(asked), 1), 2), 0]},
-        _tile(
-            "Machines",
-            str(runs["provenance.device"].nunique() if devices else 0),
-            days(runs) or ABSENT,
-            devices,
-        ),
+        _tile("Runs", len(runs), "read for this page", counted(runs)),
+        _tile("The paper's runs", known, f"of {of:,} finished", "", [known / max(of, 1), 0]),
+        _tile("Machines", devices, days(runs) or ABSENT, names),
     ]
     title = "Nothing has been run yet"
     summary = "Make runs with `python train.py -m sweep=quickstart`, then this page again with `make report`."
+    footer = "Made by `python -m analysis report`."
     if len(runs):
         title = sweeps[0] if sweeps else "Single runs"
         mine = runs[runs["group"] == (sweeps[0] if sweeps else "")]
-        cells = filled[filled["sweep"] == title]
-        missing = int((cells["status"] == "missing").sum())
+        missing = int((filled.loc[filled["sweep"] == title, "status"] == "missing").sum())
         total = len(mine) + missing
         ends = [int((mine["status"] == status).sum()) for status in STATUSES[:2]]
         words = counted(mine) + (f", {missing:,} not started" if missing else "")
         summary = f"The newest {'sweep' if sweeps else 'runs'}: {words}. What was run comes first, the paper after it."
+        parts = [part / total for part in ends]
         newest = "Newest sweep" if sweeps else "Newest"
-        bar = [round(100 * part / total, 2) for part in ends]
-        first = _tile(newest, f"{ends[0]:,}", f"of {total:,} finished", words) | {"bar": bar}
-        tiles.insert(0, first)
-    made = (
-        f" Runs made at git {', '.join(revisions(runs))}." if len(runs) and revisions(runs) else ""
-    )
-    footer = f"Made by `python -m analysis report`.{made}"
+        tiles.insert(0, _tile(newest, ends[0], f"of {total:,} finished", words, parts))
+        made = ", ".join(revisions(runs))
+        footer += f" Runs made at git {made}." if made else ""
     return {"title": title, "summary": summary, "tiles": tiles, "footer": footer}
 
 
-def _tile(label: str, figure: str, small: str, more: str) -> dict[str, Any]:
-    return {"label": label, "figure": figure, "small": small, "more": more}
+def _tile(
+    label: str, figure: int, small: str, more: str, bar: list[float] | None = None
+) -> dict[str, Any]:
+    tile = {"label": label, "figure": f"{figure:,}", "small": small, "more": more}
+    return tile | ({"bar": [round(100 * part, 2) for part in bar]} if bar else {})
 
 
 def counted(runs: pd.DataFrame) -> str:
@@ -87,7 +82,7 @@ def summary_table(trials: Trials, name: str) -> Table:
 
     columns: dict[str, Column] = {
         "method": lambda row: method_label(row["optimizer"]),
-        **{key: _labelled(key) for key in several},
+        **{k: (lambda row, k=k: LABELS.get(k, str)(row[k])) for k in several},  # type: ignore[misc]
         "lr": trained(lambda r: number(r["lr"], "g", notes=(EDGE,) * bool(r["at_edge"]))),
         "val. %": lambda row: _mean(row, "val"),
         "test %": lambda row: _mean(row, "test"),
@@ -110,10 +105,6 @@ def summary_table(trials: Trials, name: str) -> Table:
     ]
     title, names = f"{trials.sweep}: each method at its chosen learning rate", 1 + len(several)
     return Table.of(title, records, columns, names=names, name=name, caption=caption, facets=facets)
-
-
-def _labelled(key: str) -> Column:
-    return lambda row: LABELS.get(key, str)(row[key])
 
 
 def _mean(row: Row, which: str) -> Cell:

@@ -21,25 +21,25 @@ from analysis.select.study_runs import Study
 
 def write_study(study: Study, directory: Path) -> list[Path]:
     """Write all files of a study and print its accuracies and what they say; the paths."""
-    accuracy, grid, ablation = accuracy_frame(study), grid_frame(study), ablation_frame(study)
-    claims, roundings = claims_frame(study), roundings_frame(study)
+    accuracy, claims, roundings = accuracy_frame(study), claims_frame(study), roundings_frame(study)
     table = accuracy_table(study, accuracy)
-    texts = {
-        "accuracy.csv": _csv(accuracy),
-        "accuracy.md": markdown(table),
-        "accuracy.tex": latex(table),
-        "grid.csv": _csv(grid),
-        "grid.md": markdown(grid_table(study, grid)),
-        "ablation.csv": _csv(ablation),
-        "ablation.md": markdown(ablation_table(study, ablation)),
+    tables = {
+        "accuracy": (accuracy, table),
+        "grid": (grid := grid_frame(study), grid_table(study, grid)),
+        "ablation": (ablation := ablation_frame(study), ablation_table(study, ablation)),
+    }
+    eps = eps_frame(study)
+    if not eps.empty:
+        tables["eps"] = eps, eps_table(study, eps)
+    texts = {"accuracy.tex": latex(table)}
+    for name, (frame, shown) in tables.items():
+        texts |= {f"{name}.csv": _csv(frame), f"{name}.md": markdown(shown)}
+    texts |= {
         "claims.csv": _csv(claims),
         "claims.md": claims_markdown(study, claims),
         "roundings.md": roundings_markdown(study, roundings),
         "provenance.json": provenance(study),
     }
-    eps = eps_frame(study)
-    if not eps.empty:
-        texts |= {"eps.csv": _csv(eps), "eps.md": markdown(eps_table(study, eps))}
     figures = study_figures(study, roundings)
     if all(figure.name != "roundings" for figure in figures):
         texts["roundings.csv"] = _csv(roundings)
