@@ -97,10 +97,10 @@ def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estima
         below = alone.estimate - sqrt(half**2 + (alone.estimate - low) ** 2)
         above = alone.estimate + sqrt(half**2 + (high - alone.estimate) ** 2)
         below, above = np.fmin(below, choice[0]), np.fmax(above, choice[1])
-    ends = {"low": below, "high": above, "examples_low": low, "examples_high": high}
+    ends: dict[str, Any] = {"low": below, "high": above, "examples_low": low, "examples_high": high}
     ends |= {"choice_low": choice[0], "choice_high": choice[1]}
-    rounded = {key: round(float(value), DIGITS) for key, value in ends.items()}
-    return replace(alone, **rounded, examples=values.shape[1])
+    ends = {key: round(value, DIGITS) for key, value in ends.items()}
+    return replace(alone, **ends, examples=values.shape[1])
 
 
 def bootstrap(values: Any) -> tuple[float, float]:
