@@ -143,12 +143,12 @@ def _rank_line(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "No ranks: they need 3 methods and 2 cells that all of them have."
     first = frame.iloc[0]
-    tail = f"critical difference {first['critical_difference']:.2f}"
-    if pd.isna(first["critical_difference"]):
-        tail = (
-            f"no critical difference: Friedman's test does not reject at {LEVEL:.0%}, or there are "
-        )
-        tail += "fewer than 10 cells"
+    tail = (
+        f"no critical difference: Friedman's test does not reject at {LEVEL:.0%}, or there are fewer than 10 "
+        "cells"
+        if pd.isna(first["critical_difference"])
+        else f"critical difference {first['critical_difference']:.2f}"
+    )
     pairs = zip(frame["method"], frame["average_rank"], strict=True)
     listed = ", ".join(f"{method_label(method)} {rank:.2f}" for method, rank in pairs)
     friedman = f"Friedman p = {first['friedman_p']:.2g}"
