@@ -25,42 +25,34 @@ from analysis.logs.run_file import CHUNK_HEADER, FILE_HEADER, read_run_file
 
 EVAL_EVERY = 500
 SIGNALS = ("slope", "noise_std", "shrinkage", "posterior_trace", "residual_rms", "mu_norm")
+CONFIG = {"optimizer": {"name": "bszo"}, "model": {"name": "m"}, "lr": 1e-6, "seed": 0}
+BEST = {"best/step": 0, "best/val_n": 500, "best/val_accuracy": 0.5, "best/test_accuracy": 0.5}
+BEST |= {"best/test_n": 1000, "best/test_predictions": "01" * 500, "test/labels": "10" * 500}
 
 
 def rows(steps: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Rows such as a BSZO run logs (docs/reference/run-directory.md)."""
+    """Yields rows such as a BSZO run logs (docs/reference/run-directory.md)."""
     noise = np.random.default_rng(0)
     for step in range(steps + 1):
         row: dict[str, float] = {}
         if step > 0:
-            row["train/loss"] = 0.6 + 0.05 * noise.standard_normal()
-            row["train/forwards"] = 3 * step
+            row |= {"train/loss": 0.6 + 0.05 * noise.standard_normal(), "train/forwards": 3 * step}
             row |= {f"optim/{name}": noise.standard_normal() for name in SIGNALS}
             row |= {f"time/{n}_s": 0.1 * noise.random() for n in ("step", "forward", "perturb")}
         if step % EVAL_EVERY == 0:
-            row["eval/val_accuracy"] = float(noise.integers(500) / 500)
+            row |= {"eval/val_accuracy": float(noise.integers(500) / 500)}
             row |= {"eval/val_loss": noise.random(), "time/eval_s": 1.2, "mem/peak_gib": 2.5}
         yield step, row
 
 
 def write_one(directory: Path, steps: int) -> Path:
-    """A run file as W&B writes it."""
-    run = wandb.init(
-        mode="offline",
-        project="zo",
-        dir=directory,
-        id=_run_id(0),
-        group="table1",
-        config={"optimizer": {"name": "bszo"}, "model": {"name": "m"}, "lr": 1e-6, "seed": 0},
-        settings=wandb.Settings(silent=True, x_transaction_log_flush_interval=1.0),
-    )
+    """Writes a run file by W&B; returns its path."""
+    settings = wandb.Settings(silent=True, x_transaction_log_flush_interval=1.0)
+    where = {"mode": "offline", "dir": directory, "project": "zo", "group": "table1"}
+    run = wandb.init(id=_run_id(0), config=CONFIG, settings=settings, **where)
     for step, row in rows(steps):
         run.log(row, step=step)
-    run.summary.update(
-        {"run/status": "finished", "run/steps": steps, "best/step": 0, "best/val_n": 500}
-        | {"best/val_accuracy": 0.5, "best/test_accuracy": 0.5, "best/test_n": 1000}
-        | {"best/test_predictions": "01" * 500, "test/labels": "10" * 500}
-    )
+    run.summary.update({"run/status": "finished", "run/steps": steps, **BEST})
     run.finish()
     (path,) = directory.glob(f"wandb/offline-run-*/run-{_run_id(0)}.wandb")
     while read_run_file(path).exit_code is None:  # W&B's own process may still be writing

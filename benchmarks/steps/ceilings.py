@@ -56,14 +56,16 @@ def normal_rate(device: torch.device, noise: str) -> float:
 
 def best(work: Callable[[], object], device: torch.device) -> float:
     """Returns the shortest of several times, in seconds, after one that does not count."""
-    seconds = []
-    for _ in range(REPEATS + 1):
-        wait(device)
-        start = time.perf_counter()
-        work()
-        wait(device)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
+    return min([clock(work, device)[0] for _ in range(REPEATS + 1)][1:])
+
+
+def clock(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Returns seconds and processor seconds of work, on a GPU until it has ended there."""
+    wait(device)
+    start, busy = time.perf_counter(), time.process_time()
+    work()
+    wait(device)
+    return time.perf_counter() - start, time.process_time() - busy
 
 
 def wait(device: torch.device) -> None:

@@ -7,25 +7,27 @@ import math
 import multiprocessing
 import os
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 from unittest import mock
 
+import numpy as np
 import torch
 
 from benchmarks.steps.cases import FORWARD, LR, Case
-from benchmarks.steps.ceilings import wait
+from benchmarks.steps.ceilings import clock
 from benchmarks.steps.released import ReleasedStep
 from benchmarks.steps.roofline import Workload
 from benchmarks.steps.shapes import SHAPES, batches
 from zo.config import RunConfig, register
 from zo.lm.load import load
-from zo.lm.scoring import Batch, CandidateScorer
+from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run import memory
 from zo.run.assembly import Assembly
+from zo.run.losses import BatchLoss
 from zo.weights.space import ParameterSpace
 
 MODELLING = ("transformers.models.auto.modeling_auto", "transformers.models.opt.modeling_opt")
@@ -36,46 +38,27 @@ MAPPED = 2**16
 """Bytes from which the C library gives a freed tensor back at once, so that resident memory is memory in use."""
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """Seconds of a step, the mean over the mini-batches."""
 
     step: float  # from the mini-batch's tokens to θ moved
-    forward: float = 0.0  # of it, of forward passes
-    weights: float = 0.0  # of it, of passes over the weights
-    processor: float = 0.0  # of all of the process's threads
+    processor: float  # of all of the process's threads
+    forward: float = 0.0  # of the step, in forward passes
+    weights: float = 0.0  # of the step, in passes over the weights
     passes: float = 0.0  # over the weights; a count
 
-    @classmethod
-    def median(cls, several: Sequence[Times]) -> Times:
-        """Returns the median of each."""
-        columns = zip(*(asdict(times).values() for times in several), strict=True)
-        return cls(*map(statistics.median, columns))
 
-
-class Loss:
-    """The loss of one mini-batch, its time without that of passes over the weights that it waits for or makes.
-
-    A loss that is not finite (random weights in float16) counts as 1: no time depends on it.
-    """
-
-    def __init__(self, scorer: CandidateScorer, batch: Batch, params: ParameterSpace):
-        self.scorer, self.batch, self.params = scorer, batch, params
-        self.seconds = 0.0
+class FiniteLoss(BatchLoss):
+    """The loss of one mini-batch; one that is not finite (random weights in float16) counts as 1."""
 
     def __call__(self) -> float:
         """Returns the loss at the current θ."""
-        return self._timed(lambda: [self.scorer.loss(self.batch)])[0]
+        loss = super().__call__()
+        return loss if math.isfinite(loss) else 1.0
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
-        return self._timed(lambda: self.scorer.branches(self.batch, n))
-
-    def _timed(self, measure: Callable[[], list[float]]) -> list[float]:
-        start, moved = time.perf_counter(), self.params.seconds
-        losses = measure()
-        self.seconds += time.perf_counter() - start - (self.params.seconds - moved)
-        return [loss if math.isfinite(loss) else 1.0 for loss in losses]
+        return [loss if math.isfinite(loss) else 1.0 for loss in super().branches(n)]
 
 
 class Stepper:
@@ -109,21 +92,20 @@ class Stepper:
 
     def step(self) -> Times:
         """Makes one step on every mini-batch, or one forward pass."""
-        params, moved, losses = self.assembly.params, self.assembly.params.seconds, []
-        before = params.passes
-        wait(self.device)
-        start, busy = time.perf_counter(), time.process_time()
-        for examples in self.batches:
-            losses.append(Loss(self.scorer, self.scorer.collate(examples), params))
-            if self.case.method == FORWARD:
-                losses[-1]()
-            else:
-                self.assembly.optimizer.step(losses[-1])
-        wait(self.device)
-        n, seconds = len(self.batches), time.perf_counter() - start
-        forward, weights = sum(loss.seconds for loss in losses), params.seconds - moved
-        totals = (seconds, forward, weights, time.process_time() - busy, params.passes - before)
-        return Times(*(total / n for total in totals))
+        params, losses = self.assembly.params, []
+        moved, passes = params.seconds, params.passes
+
+        def work() -> None:
+            for examples in self.batches:
+                losses.append(FiniteLoss(self.scorer, self.scorer.collate(examples), params))
+                if self.case.method == FORWARD:
+                    losses[-1]()
+                else:
+                    self.assembly.optimizer.step(losses[-1])
+
+        clocked, forward = clock(work, self.device), sum(loss.seconds for loss in losses)
+        totals = (*clocked, forward, params.seconds - moved, params.passes - passes)
+        return Times(*(total / len(losses) for total in totals))
 
 
 class ReleasedStepper:
@@ -132,21 +114,14 @@ class ReleasedStepper:
     def __init__(self, case: Case, cfg: RunConfig):
         self.device = torch.device(case.device)
         loaded = load(cfg.model, getattr(torch, cfg.precision.dtype), self.device)
-        self.released = ReleasedStep(
-            loaded.model, loaded.tokenizer.pad_token_id, cfg.optimizer, lr=LR
-        )
+        pad_id = loaded.tokenizer.pad_token_id
+        self.released = ReleasedStep(loaded.model, pad_id, cfg.optimizer, lr=LR)
         self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
 
     def step(self) -> Times:
         """Makes one step on every mini-batch."""
-        wait(self.device)
-        start, busy = time.perf_counter(), time.process_time()
-        for examples in self.batches:
-            self.released(examples)
-        wait(self.device)
-        n = len(self.batches)
-        seconds, busy = time.perf_counter() - start, time.process_time() - busy
-        return Times(seconds / n, processor=busy / n)
+        clocked = clock(lambda: [self.released(b) for b in self.batches], self.device)
+        return Times(*(total / len(self.batches) for total in clocked))
 
 
 def can_be_released(case: Case) -> bool:
@@ -163,7 +138,7 @@ def in_turns(steppers: Sequence[Stepper | ReleasedStepper], rounds: int) -> list
             measured = stepper.step()
             if r:
                 times.append(measured)
-    return [Times.median(times) for times in found]
+    return [Times(*np.median(times, axis=0).tolist()) for times in found]
 
 
 @dataclass(frozen=True)
