@@ -1,6 +1,5 @@
 """Runs as child processes of this one, several at a time: each its own run with its own log, told of every signal."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from launch import read_json
 from zo.distributed.environment import follows
 from zo.run.atomic import replace_json
 from zo.run.lock import holder
@@ -142,11 +142,8 @@ def _head(log: IO[bytes], slot: Mapping[str, str]) -> None:
 
 def _note_failure(path: Path, code: int) -> None:
     """Makes sure that a run's status says that it failed, where it ended too early or too suddenly to say so itself."""
-    try:
-        status = json.loads((path / "status.json").read_text())
-    except (OSError, ValueError):
-        status = {}
-    if status.get("run/status") != "failed" and holder(path) is None:
+    said = read_json(path / "status.json").get("run/status")
+    if said != "failed" and holder(path) is None:
         failed = {"run/status": "failed", "run/error": _why(path, code)}
         replace_json(path / "status.json", failed)
 

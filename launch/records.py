@@ -1,6 +1,5 @@
 """What submitting leaves with a run, `job.json`: which job it was given to, so that it is not given to a second one."""
 
-import json
 import shutil
 import subprocess
 import time
@@ -8,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launch import read_json
 from zo.run.atomic import replace_json
 from zo.run.lock import holder
 
@@ -44,10 +44,8 @@ class Record:
     @classmethod
     def read(cls, directory: Path) -> "Record | None":
         """Returns a run's record, if it was ever submitted."""
-        try:
-            return cls(**json.loads((directory / NAME).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
+        found = read_json(directory / NAME)
+        return cls(**found) if found else None
 
     @staticmethod
     def is_older_than_status(directory: Path) -> bool:

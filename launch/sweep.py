@@ -1,11 +1,11 @@
 """A sweep's runs, and where each of them stands: what the disk, the lock and the queue say together."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch import read_json
 from launch.records import Record
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
@@ -95,9 +95,10 @@ def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing
 
 
 def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Standing:
-    if (process := holder(directory)) is not None:
-        return Standing("running", str(process), _status(directory))
-    status = _status(directory)
+    process = holder(directory)
+    status = read_json(directory / "status.json")
+    if process is not None:
+        return Standing("running", str(process), status)
     state = str(status.get("run/status", "missing"))
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
@@ -109,15 +110,6 @@ def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Sta
         lines = str(status.get("run/error", "")).strip().splitlines()
         return Standing(state, lines[-1] if lines else "", status)
     return Standing("interrupted" if state == "running" else state, "", status)
-
-
-def _status(directory: Path) -> dict[str, object]:
-    """Returns `status.json`; nothing if it cannot be read."""
-    try:
-        found: dict[str, object] = json.loads((directory / "status.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return found
 
 
 def counted(found: Mapping[str, Standing]) -> str:
