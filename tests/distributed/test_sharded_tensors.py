@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.support.crowd import gather_results
-from zo.config.schema import TENSOR_PARALLEL, WHOLE_STATE
+from zo.config.checks import TENSOR_PARALLEL, WHOLE_STATE
 from zo.distributed.processes import Processes
 from zo.noise import NoiseKey
 from zo.optim import OPTIMIZERS

@@ -3,13 +3,9 @@
 May import the configuration dataclasses of `zo.optim`, `zo.lm` and `zo.tasks`; must not import torch.
 """
 
+from zo.config.checks import ConfigError, Problem
 from zo.config.schema import (
     NOT_SCIENTIFIC,
-    CheckpointConfig,
-    ConfigError,
-    Problem,
-    RunConfig,
-    TrackingConfig,
     describe,
     from_plain,
     from_yaml,
@@ -19,6 +15,7 @@ from zo.config.schema import (
     to_run_config,
     to_yaml,
 )
+from zo.config.settings import CheckpointConfig, RunConfig, TrackingConfig
 
 __all__ = [
     "NOT_SCIENTIFIC",

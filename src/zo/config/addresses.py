@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from zo.config.checks import Problem
 from zo.config.identity import run_id
-from zo.config.schema import Problem, RunConfig
+from zo.config.settings import RunConfig
 from zo.lm import source
 from zo.lm.config import ModelError
 from zo.tasks.config import TaskError

@@ -24,9 +24,11 @@ from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
 from zo.config.addresses import missing
+from zo.config.checks import ConfigError, Problem
 from zo.config.composition import Composer, Files, NotPlainError, parse
 from zo.config.origin import CONFIG_DIR
-from zo.config.schema import ConfigError, Problem, RunConfig, checked, to_run_config
+from zo.config.schema import checked, to_run_config
+from zo.config.settings import RunConfig
 
 CONFIG_NAME = "config"
 

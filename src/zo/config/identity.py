@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import digests
-from zo.config.schema import LABEL, RunConfig, scientific
+from zo.config.schema import LABEL, scientific
+from zo.config.settings import RunConfig
 from zo.tasks import package_files
 
 NUMBERS = 2

@@ -1,0 +1,97 @@
+"""The settings of a run, typed. Those of a group stand in the room that they are for."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from zo.config.precision import PrecisionConfig
+from zo.distributed.config import DistributedConfig
+from zo.lm.config import ModelConfig
+from zo.tasks.config import TaskConfig
+from zo.tasks.objective import ObjectiveConfig
+
+
+@dataclass
+class TrackingConfig:
+    """Where W&B logs go. Not part of a run's identity.
+
+    Attributes:
+        mode: `auto` is online with a W&B key and offline without; or `online`, `offline`, `disabled`.
+        project: W&B project.
+        entity: W&B user or team; None is the key's default.
+        group: W&B group; None is the sweep's name.
+    """
+
+    mode: str = "auto"
+    project: str = "zo"
+    entity: str | None = None
+    group: str | None = None
+
+
+@dataclass
+class CheckpointConfig:
+    """When whole weights are written, beside the trajectory. Not part of a run's identity.
+
+    Attributes:
+        full_every: Steps between checkpoints, of which the newest two stay until the run has ended; None writes none,
+            and an interrupted run replays its trajectory from step 0.
+        keep_best: The best step's weights stay, too, also after the end: `zo.run.export` need not replay then.
+    """
+
+    full_every: int | None = 1000
+    keep_best: bool = False
+
+
+@dataclass
+class RunConfig:
+    """One run, complete.
+
+    Attributes:
+        model: See `zo.lm.config.ModelConfig`.
+        task: See `zo.tasks.config.TaskConfig`.
+        optimizer: One of the registered methods' configurations.
+        precision: See `zo.config.precision.PrecisionConfig`.
+        adapter: One of the settings in `zo.lm.adapter_config`: what is trained of the model.
+        seed: Of the directions and the order of mini-batches, ≥ 0.
+        objective: See `zo.tasks.objective.ObjectiveConfig`.
+        lr: Learning rate > 0; None takes the adapter's or the model's grid, by `lr_index`.
+        lr_index: Position in the grid's list for `optimizer.name`, from 0; None takes the middle.
+        steps: Optimizer steps at most; 0 only evaluates.
+        batch_size: Training examples per step.
+        eval_every: Steps between evaluations.
+        budget: What `steps` and `eval_every` count: `steps`, or `forward_passes`, of which a method's step makes
+            several, a backward pass counting as two. A checked run has them in steps.
+        patience: Stop after this many evaluations without a better validation accuracy; None never stops early.
+        eval_tokens: Tokens, padding included, of one evaluation batch. Not part of a run's identity.
+        out: Directory of all runs. Not part of a run's identity.
+        resume: False starts a run anew even if it is finished. Not part of a run's identity.
+        device: auto, cpu, cuda or cuda:N. Not part of a run's identity.
+        threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
+        checkpoint: When whole weights are written. Not part of a run's identity.
+        tracking: W&B. Not part of a run's identity.
+        distributed: See `zo.distributed.config.DistributedConfig`. `shards` and `tensor` are part of a run's identity.
+    """
+
+    model: ModelConfig = MISSING
+    task: TaskConfig = MISSING
+    optimizer: Any = MISSING
+    precision: PrecisionConfig = MISSING
+    adapter: Any = MISSING
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    seed: int = 0
+    lr: float | None = None
+    lr_index: int | None = None
+    steps: int = 20_000
+    batch_size: int = 16
+    eval_every: int = 500
+    budget: str = "steps"
+    patience: int | None = 8
+    eval_tokens: int = 16_384
+    out: str = "out"
+    resume: bool = True
+    device: str = "auto"
+    threads: int | None = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
