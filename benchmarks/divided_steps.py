@@ -9,8 +9,8 @@ the table and its provenance: medians over the steps, in seconds. Processor time
 does. `--page` puts the same text into a page of the documentation, between two comments.
 
 **exchange** is the time in the collective of the process that comes last: nobody keeps it waiting. **waiting** is what
-the other one spends there beyond that. **unequal work** is the difference of the processor time that the processes had
-used in the step when they came: what of the waiting is not due to other load.
+the other one spends there beyond that. **unequal work** is the processor time that process 1 had used in the step when
+it came, less that of process 0: near 0 if their work is equal, whatever else the machine does.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Times(NamedTuple):
         forward: Processor time of its forward passes.
         exchange: In the collective, of the process that came last.
         waiting: In the collective beyond that, of the process that came first.
-        unequal: Difference of the processor time used before it.
+        unequal: Processor time that process 1 had used before it, less that of process 0.
     """
 
     step: float
@@ -103,7 +103,7 @@ class Bench:
         for _ in range(steps + 1):
             alone = self._timed(optimizer, Processes())[0]
             *work, spent, before = zip(*self._timed(optimizer, self._processes), strict=True)
-            parts = min(spent), max(spent) - min(spent), max(before) - min(before)
+            parts = min(spent), max(spent) - min(spent), before[1] - before[0]
             found.append((Times(*alone[:3]), Times(*map(max, work), *parts)))
         return found[1:]  # the first one allocates and compiles
 
