@@ -44,6 +44,7 @@ def test_a_run_on_several_processes_has_the_bits_of_one(frozen, world, settings)
     row, later = read_rows(several)[:2]
     passes = {4: 4 * 2, 2: 2 * 4, 3: 2 * 3}[world]  # of three processes two make two passes each
     assert row["dist/bytes"] == 8 * passes
+    assert ("3 does not divide 4: " in log(several)) == (world == 3)
     assert row["time/wait_s"] >= later["time/exchange_s"] > 0  # that of the step before
 
 
@@ -77,7 +78,10 @@ def random_point(rng):
 
 @pytest.mark.slow
 def test_random_kills_of_each_process_change_nothing(frozen):
-    """As many kills as the environment's KILLS says, on one to four processes in turn; SEED chooses the moments."""
+    """As many kills as the environment's KILLS says, on one to four processes in turn; SEED chooses the moments.
+
+    Commit nothing meanwhile: trajectories name the git revision that wrote them.
+    """
     wanted, seed = int(os.environ.get("KILLS", "6")), os.environ.get("SEED", "0")
     rng, kills = random.Random(seed), Counter()
     settings = ("optimizer=bszo", "optimizer.k=3", "checkpoint.full_every=3", "eval_every=4")
