@@ -28,13 +28,6 @@ def draw(drawer):
     return make
 
 
-def test_same_key_same_bits_in_any_order(draw):
-    keys = [(KEY._replace(step=s, direction=d), i) for s in (0, 1) for d in (0, 1) for i in (0, 1)]
-    forward = [draw(key, i) for key, i in keys]
-    backward = [draw(key, i) for key, i in reversed(keys)][::-1]
-    assert all(torch.equal(a, b) for a, b in zip(forward, backward, strict=True))
-
-
 class Interruptions(TorchFunctionMode):
     """Before each torch call of this thread another thread makes a draw of its own, to its end."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import zo.noise.registry
 from tests.support.pairwise import pairwise
-from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, PhiloxEngine, engine, philox
+from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import Gaussian, LowRank, Masked, Preconditioned, Rademacher, fused
 from zo.weights.updates import add_
@@ -70,10 +70,6 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
 def test_words_are_the_published_ones(counter, key, expected):
     assert philox.philox(np.array([counter]), tuple(key)).tolist() == [expected]
-
-
-@pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
-def test_compiled_words_are_the_published_ones(counter, key, expected):
     cpu = pytest.importorskip("zo.noise.cpu", exc_type=ImportError)
     out = np.zeros(4, np.uint32)
     cpu.draw_words(out, counter[0], 1, np.array([*key, *counter[1:]], np.uint32))
@@ -127,80 +123,95 @@ def test_normals_follow_the_normal_distribution():
 
 
 @pytest.mark.parametrize(("other", "device"), OTHERS)
-@pytest.mark.parametrize("start", [0, 3, 2**33 + 5, 2**34 - 5001])
-def test_engines_draw_the_same_bits(other, device, start):
-    drawn = other.normal_(torch.empty(5001, device=device), KEY, 5, start)
-    assert same_bits(drawn, NUMPY.normal_(torch.empty(5001), KEY, 5, start))
+@pytest.mark.parametrize("draw", ["normal_", "rademacher_"])
+def test_engines_draw_the_same_bits(other, device, draw):
+    for start in (0, 3, 127, 128, 2**33 + 5, 2**34 - 2100):
+        drawn = getattr(other, draw)(torch.empty(2100, device=device), KEY, 5, start)
+        assert same_bits(drawn, getattr(NUMPY, draw)(torch.empty(2100), KEY, 5, start))
 
 
 @pytest.mark.parametrize(("drawer", "device"), ENGINES)
-def test_any_part_is_that_part_of_the_whole(drawer, device):
-    whole = drawer.normal_(torch.empty(5000, device=device), KEY, 2)
-    for start in [*range(9), 1023, *range(2044, 2054), 4096, 4999]:
-        for count in (1, 2, 3, 5, 2047, 2048, 2051, 2500):
+@pytest.mark.parametrize("draw", ["normal_", "rademacher_"])
+def test_any_part_is_that_part_of_the_whole(drawer, device, draw):
+    """What a shard of a tensor draws, or the rows of an embedding; and what is added to zeros."""
+    make, signs = getattr(drawer, draw), draw == "rademacher_"
+    whole = make(torch.empty(5000, device=device), KEY, 2)
+    starts = [*range(5), 31, 127, 128, 1023, 1025, *range(2046, 2050), 4096, 4999]
+    for start in starts[:6] if interpreted(drawer) else starts:  # which takes its time
+        for count in (1, 3, 2047, 2051):
             part = torch.empty(min(count, 5000 - start), device=device)
-            assert torch.equal(
-                drawer.normal_(part, KEY, 2, start), whole[start : start + len(part)]
-            )
-            if start > 3 and interpreted(drawer):
-                break  # the interpreter takes its time
+            inside = whole[start : start + len(part)]
+            assert torch.equal(make(part, KEY, 2, start), inside)
+        zeros, given = torch.zeros_like(part), {"start": start, "signs": signs}
+        assert torch.equal(drawer.add_(part, zeros, 2, [(1.0, KEY)], **given), inside)
     rows = torch.tensor([3, 49, 0, 3], device=device)
-    drawn = drawer.normal_(torch.empty(4, 37, device=device), KEY, 2, rows=rows)
+    drawn = make(torch.empty(4, 37, device=device), KEY, 2, rows=rows)
     assert torch.equal(drawn, whole[: 50 * 37].view(50, 37)[rows])
 
 
 @pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize(
-    ("directions", "dtype", "scaled", "limit"),
-    pairwise([0, 1, 3], DTYPES, [None, "own", "float32"], [None, 0.5]),
+    ("directions", "dtype", "scaled", "limit", "back", "signs", "at_random", "where"),
+    pairwise(
+        *([0, 1, 3, 8], DTYPES, [None, "own", "float32"], [None, 0.5], [False, True]),
+        *([False, True], [False, True], ["in place", "start", "rows"]),
+    ),
 )
-def test_engines_add_the_same_bits(other, device, directions, dtype, scaled, limit):
-    theta = some((3001,), dtype)
-    theta[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e-8])
-    scale = None
-    if scaled is not None:
-        scale = some((3001,), torch.float32, 1).square().add(0.01)
-        scale = scale.to(dtype if scaled == "own" else torch.float32)
-    terms = [(0.3 * (-1) ** j, key) for j, key in enumerate(KEYS[:directions])]
-    limit = None if limit is None else torch.tensor(limit, dtype=dtype)
-    given = 5, terms, 0.25, 7
-    expected = NUMPY.add_(torch.empty_like(theta), theta, *given, scale, limit=limit)
-    if limit is not None:
-        alone = NUMPY.add_(torch.empty_like(theta), theta, 5, [], 0.25)
-        every = NUMPY.add_(torch.empty_like(theta), theta, *given, scale)
-        assert same_bits(expected, torch.where(theta.abs() <= limit, every, alone))
-    on = theta.to(device)
-    scale, limit = (None if t is None else t.to(device) for t in (scale, limit))
+def test_engines_add_the_same_bits(
+    other, device, directions, dtype, scaled, limit, back, signs, at_random, where
+):
+    """Sums of directions over √H, below a limit of |θ|, a way back before them, decay, rounding at random."""
     if interpreted(other) and dtype == torch.bfloat16:
-        # its cast to bfloat16 cuts off; a GPU's rounds, see the test of what is compiled
-        from zo.noise.cuda import _launch
+        dtype = torch.float16  # the interpreter's cast cuts off; of a GPU's, see what is compiled
+    theta = some((60, 37), dtype)
+    theta.view(-1)[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e-8])
+    scale = some((60, 37), torch.float32, 1).square().add(0.01)
+    scale = None if scaled is None else scale.to(dtype if scaled == "own" else torch.float32)
+    limit = None if limit is None else torch.tensor(limit, dtype=dtype)
+    terms = [(0.3 * (-0.9) ** j, KEY._replace(direction=j)) for j in range(directions)]
+    pending = [(-0.2, KEYS[2]), (0.05, KEYS[0])] if back and limit is None else ()
+    rounding = BITS if at_random and dtype != torch.float32 else None
 
-        total = torch.empty(3001)
-        _launch(total, on, Move(5, tuple(terms), 0.75, 7, scale, limit=limit))
-        assert same_bits(total.bfloat16(), expected)
-    else:
-        got = other.add_(torch.empty_like(on), on, *given, scale, limit=limit)
-        assert same_bits(got, expected)
-        assert same_bits(other.add_(on, on, *given, scale, limit=limit), expected), "in place"
+    def added(drawer, on):
+        theta_on, scale_on, limit_on = (
+            None if t is None else t.to(on) for t in (theta, scale, limit)
+        )
+        rows = torch.tensor([3, 59, 0, 3], device=on) if where == "rows" else None
+        out = theta_on if where == "in place" else torch.empty_like(theta_on)
+        out = out[: len(rows)].clone() if rows is not None else out
+        start = 77 if where == "start" else 0
+        given = 5, terms, 0.25, start, scale_on, rounding, rows, pending, signs
+        return drawer.add_(out, theta_on, *given, limit=limit_on)
+
+    expected = added(NUMPY, "cpu")
+    assert same_bits(added(other, device), expected)
+    if limit is not None and where != "rows":
+        alone, limit = (NUMPY.add_(torch.empty_like(theta), theta, 5, [], 0.25), limit), None
+        every = added(NUMPY, "cpu")
+        small = theta.abs() <= alone[1]
+        assert rounding or same_bits(expected, torch.where(small, every, alone[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_move_and_its_way_back_are_one_pass_as_they_are_two(dtype):
+    """Whether or not they share a direction; also of some rows."""
+    theta, back = some((30, 100), dtype), [(-0.2, KEYS[2]), (0.05, KEYS[0])]
+    rows = torch.tensor([3, 29, 0])
+    for terms in ([], [(0.3, KEYS[0])], [(0.3, KEYS[1]), (0.1, KEYS[2])]):
+        once = NUMPY.add_(theta.clone(), theta.clone(), 4, back)
+        twice = NUMPY.add_(once, once, 4, terms, 0.25)
+        got = NUMPY.add_(torch.empty_like(theta), theta, 4, terms, 0.25, pending=back)
+        assert torch.equal(got, twice)
+        some_rows = torch.empty_like(theta[rows])
+        NUMPY.add_(some_rows, theta, 4, terms, 0.25, pending=back, rows=rows)
+        assert torch.equal(some_rows, twice[rows])
 
 
 def interpreted(drawer: PhiloxEngine) -> bool:
     return type(drawer).__name__ == "TritonEngine" and not torch.cuda.is_available()
 
 
-@pytest.mark.parametrize(("drawer", "device"), ENGINES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_rows_are_displaced_as_in_the_whole(drawer, device, dtype):
-    theta, h = some((50, 37), dtype).to(device), some((50, 37), dtype, 1).square().to(device)
-    terms = [(0.01, KEYS[0]), (-0.5, KEYS[1])]
-    whole = drawer.add_(torch.empty_like(theta), theta, 5, terms, 0.5, scale=h)
-    rows = torch.tensor([3, 49, 0, 3, 12], device=device)
-    out = torch.empty(5, 37, dtype=dtype, device=device)
-    drawer.add_(out, theta, 5, terms, 0.5, scale=h, rows=rows)
-    assert same_bits(out, whole[rows])
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_nothing(threads):
     drawer, theta = engine("philox"), some((700, 601), torch.bfloat16)
     terms, rows = [(0.1, KEY)], torch.arange(699, -1, -3)
@@ -208,12 +219,14 @@ def test_threads_change_nothing(threads):
     try:
         torch.set_num_threads(threads)
         drawn = drawer.normal_(torch.empty(420_700), KEY, 0, start=1)
+        signs = drawer.rademacher_(torch.empty(420_700), KEY, 0)
         added = drawer.add_(torch.empty_like(theta), theta, 0, terms)
         some_rows = torch.empty(len(rows), 601, dtype=theta.dtype)
         drawer.add_(some_rows, theta, 0, terms, rows=rows)
     finally:
         torch.set_num_threads(before)
     assert same_bits(drawn, NUMPY.normal_(torch.empty(420_700), KEY, 0, start=1))
+    assert same_bits(signs, NUMPY.rademacher_(torch.empty(420_700), KEY, 0))
     assert same_bits(added, NUMPY.add_(torch.empty_like(theta), theta, 0, terms))
     assert same_bits(some_rows, added[rows])
 

@@ -349,7 +349,10 @@ MERGED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "rounded"), rotated(ZEROTH_ORDER, DTYPES, MERGED))
+@pytest.mark.parametrize(
+    ("name", "dtype", "rounded"),
+    [*rotated(ZEROTH_ORDER, DTYPES, MERGED), ("mezo", torch.bfloat16, MERGED[-1])],
+)
 def test_a_run_under_merged_is_that_of_subtract_bit_for_bit(name, dtype, rounded):
     """Losses, records, θ and state of ten steps: the moves and their roundings are the same ones."""
     runs = []

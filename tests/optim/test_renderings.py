@@ -192,6 +192,7 @@ def test_fifty_steps_are_those_of_the_rendering_within_float32(name, settings, l
 def test_steps_on_a_tied_transformer():
     run_equal("bszo_b", {}, 1.0, 8, TiedOPT)
     run_within("lozo", {"rank": 3, "interval": 3, "weight_decay": 0.1}, 5e-4, 8, TiedOPT, 1e-4)
+    run_within("hizoo", MOVING_H, 1e-3, 8, TiedOPT, 1e-4)  # whose curvatures may be negative
     run_within("sgd", {"momentum": 0.9, "weight_decay": 0.1}, 1e-3, 8, TiedOPT, 1e-4)
 
 
