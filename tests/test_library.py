@@ -169,15 +169,17 @@ def test_a_closure_without_a_loss_is_refused_and_nothing_moves(closure, error, s
         ({"ep": 1e-3}, TypeError, "ep: bszo has no such setting; did you mean eps?"),
         ({"rank": 2}, TypeError, "rank: bszo has no such setting; there are step_norm, "),
         ({"k": 0}, ValueError, "k=0: must be at least 1"),
-        ({"weight_decay": -1.0}, ValueError, "weight_decay=-1.0: must be at least 0"),
+        ({"directions": "uniform"}, ValueError, "must be .*one of gaussian, rademacher"),
         ({"lr": -1.0}, ValueError, "lr=-1.0: must be at least 0"),
         ({"restore": "copy"}, ValueError, "restore='copy': must be one of"),
-        ({"noise": "dice"}, ValueError, "noise='dice': must be one of"),
     ],
 )
 def test_what_a_method_has_not_is_named(kwargs, error, says):
     with pytest.raises(error, match=says.replace("?", r"\?")):
         zo.BSZO(make_model(), **{"lr": 1e-3, **kwargs})
+    for name, why in (("hizoo", "z², which is 1"), ("lozo", "U and V")):
+        with pytest.raises(ValueError, match=f"directions=rademacher: must be .*{why}"):
+            zo.optimizer(name, make_model(), lr=1e-3, directions="rademacher")
     with pytest.raises(ValueError, match="must be one of mezo, mezo_adam"):
         zo.optimizer("adam", make_model(), lr=1e-3)
 

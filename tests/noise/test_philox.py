@@ -153,7 +153,7 @@ def test_any_part_is_that_part_of_the_whole(drawer, device, draw):
 @pytest.mark.parametrize(
     ("directions", "dtype", "scaled", "limit", "back", "signs", "at_random", "where"),
     pairwise(
-        *([0, 1, 3, 8], DTYPES, [None, "own", "float32"], [None, 0.5], [False, True]),
+        *([0, 1, 8], DTYPES, [None, "own", "float32"], [None, 0.5], [False, True]),
         *([False, True], [False, True], ["in place", "start", "rows"]),
     ),
 )
@@ -174,7 +174,7 @@ def test_engines_add_the_same_bits(
 
     def added(drawer, on):
         theta_on, scale_on, limit_on = (
-            None if t is None else t.to(on) for t in (theta, scale, limit)
+            None if t is None else t.clone().to(on) for t in (theta, scale, limit)
         )
         rows = torch.tensor([3, 59, 0, 3], device=on) if where == "rows" else None
         out = theta_on if where == "in place" else torch.empty_like(theta_on)
