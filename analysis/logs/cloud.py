@@ -60,8 +60,8 @@ def read(projects: Sequence[str], cache_dir: Path | None, refresh: str = "auto")
 def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fragment]:
     listed = _runs(project, directory, refresh)
     known: dict[str, Fragment] = {}
-    for run in listed if directory else ():
-        kept = fragments.read(_kept(directory, run["id"]))
+    for run in listed:
+        kept = None if directory is None else fragments.read(_kept(directory, run["id"]))
         same = kept is not None and kept.stamp == _stamp(run)
         if kept is not None and (refresh == "never" or (refresh == "auto" and same)):
             known[run["id"]] = kept

@@ -69,7 +69,7 @@ def with_history(fragment: Fragment, table: pa.Table) -> Fragment:
     """The fragment with its rows, and what is said of a run without looking at them again."""
     steps = table[STEP].to_numpy()
     last = int(steps.max()) if len(steps) else None
-    said = {"rows": len(steps), "last_step": last, "forwards": _forwards(table)}
+    said: dict[str, Any] = {"rows": len(steps), "last_step": last, "forwards": _forwards(table)}
     return replace(fragment, **said, history=table)
 
 

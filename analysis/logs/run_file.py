@@ -215,7 +215,7 @@ def _table(frame: pd.DataFrame) -> pa.Table:
     """Columns under their keys; W&B's own keys are left out, and texts are JSON."""
     steps = frame["_step"] if "_step" in frame else pd.Series(dtype=float)
     table = {STEP: pa.array(steps.astype(float).astype(np.int64))}
-    for key in sorted(key for key in frame if not key.startswith("_")):
+    for key in sorted(key for key in map(str, frame) if not key.startswith("_")):
         values = frame[key]
         if values.dtype != object or all(isinstance(value, int | float) for value in values):
             table[key] = pa.array(values.to_numpy(float))  # NaN stays NaN

@@ -84,7 +84,7 @@ class _Layout:
             lines["here"] = [self._here(cell) for cell in cells]
             if any(cell and pd.notna(cell["difference"]) for cell in cells):
                 lines["difference"] = [_difference(cell) for cell in cells]
-            facet = {key: selector[key] for key in ("model", "task", "method") if key in selector}
+            facet: Selector = {k: selector[k] for k in ("model", "task", "method") if k in selector}
             for line, shown in lines.items():
                 names = labels if line == "paper" else [""] * len(labels)
                 content.rows.append([*names, line, *shown])

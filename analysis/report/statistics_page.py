@@ -71,7 +71,7 @@ def write(directory: Path, title: str, runs: Any, families: list[scores.Family])
     ]
     for frame, test in zip(families, tests, strict=True):
         test.insert(0, "family", frame.name)
-    by_model = [] if differences.empty else differences.groupby("model", sort=False)
+    by_model: Any = [] if differences.empty else differences.groupby("model", sort=False)
     text = page(
         "statistics",
         title=title,

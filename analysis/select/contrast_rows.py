@@ -47,7 +47,7 @@ def accuracy_row(study: Study, claim: str, terms: list[Term], **said: Any) -> di
     seeds = common_seeds(chosen)
 
     def resampled(pick: tuple[int, ...]) -> Any:
-        parts = [
+        parts: list[Any] = [
             grid.at(pick) if grid.trains else own.get(pick[0])
             for grid, own in zip(grids, chosen, strict=True)
         ]
@@ -130,7 +130,7 @@ def curve_row(
         read = {s: sign * value(c.assign(x=c[axis]), start, end) for s, c in of_seed.items()}
         ranked = {s: number if np.isfinite(number) else -np.inf for s, number in read.items()}
         numbers.append((weight, ranked | gone))
-    values = contrast(numbers)
+    values: Any = contrast(numbers)
     values = np.where(np.isnan(values), 0.0, values)  # two collapses are alike
     undecided = int((~np.isfinite(values)).sum())
     estimate = Estimate(n=len(values)) if undecided else of_values(values)

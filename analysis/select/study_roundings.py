@@ -189,8 +189,8 @@ def _explained(cells: Cells, quantity: str) -> Iterator[tuple[str, dict[str, Any
         yield EXPLAINED, _row(cells, quantity, words, estimate) | {"unit": "%"}
 
 
-def _estimate(terms: list[tuple[float, Mapping[int, Any]]]) -> Estimate:
-    values = contrast(terms) if terms and all(values for _, values in terms) else np.array([])
+def _estimate(terms: Sequence[tuple[float, Mapping[int, Any]]]) -> Estimate:
+    values: Any = contrast(terms) if terms and all(values for _, values in terms) else np.array([])
     if not len(values):
         return Estimate()
     return of_examples(values) if values.ndim == 2 else of_values(values)

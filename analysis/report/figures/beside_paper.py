@@ -54,7 +54,7 @@ def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure:
             for task, rows in by_task
         ]
     else:
-        series = []
+        series: list[Series] = []
         for i, (task, rows) in enumerate(by_task):
             beside = np.where(rows["source"] == "paper", 0.12, -0.12)
             series += _over(rows.assign(x=i + beside), "x", f"{task_label(task)}, ")
@@ -119,7 +119,7 @@ def _rank_panel(family: str, rows: pd.DataFrame) -> Panel:
     series, best, distance = [], float(first["average_rank"]), float(first["critical_difference"])
     if pd.notna(distance):
         ends, words = [best, best + distance], f"critical difference {distance:.2f}"
-        band = {"low": [-0.7] * 2, "high": [top] * 2}
+        band: dict[str, Any] = {"low": [-0.7] * 2, "high": [top] * 2}
         series.append(Series("reference", ends, [-0.7, -0.7], words, **band))
     ticks = {}
     for place, row in enumerate(ordered.to_dict("records")):

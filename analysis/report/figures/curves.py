@@ -160,7 +160,7 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
         chosen = np.flatnonzero(by_rate["chosen"].any())
         best = int(chosen[0]) if len(chosen) else None
         yield Series(str(method), x, y, words, best=best, runs=" ".join(of_method["run_id"]))
-        ends = {"low": scores["min"].to_numpy(), "high": scores["max"].to_numpy()}
+        ends: dict[str, Any] = {"low": scores["min"].to_numpy(), "high": scores["max"].to_numpy()}
         yield Series(str(method), x, y, words, "points", **ends)
     collapsed = rows[rows["status"] == "collapsed"].groupby(["method", "lr"], sort=False)
     for (method, lr), at_rate in collapsed:

@@ -59,7 +59,9 @@ def _facet(study: Study, precision: str) -> dict[str, str]:
 
 def _line(method: str, runs: list, curves: list, axis: str, column: str, factor: int) -> Series:
     mean = mean_over(curves, axis, column)
-    ends = {end: factor * mean[end].to_numpy() for end in ("low", "high") if end in mean}
+    ends: dict[str, Any] = {
+        end: factor * mean[end].to_numpy() for end in ("low", "high") if end in mean
+    }
     words = f"{look(method).label}, lr {runs[0]['lr']:g}, mean of {len(runs)} seeds"
     ids = " ".join(run["run_id"] for run in runs)
     x, y = mean[axis].to_numpy(float), factor * mean[column].to_numpy(float)

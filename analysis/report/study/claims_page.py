@@ -91,7 +91,7 @@ def claims_tables(frame: pd.DataFrame) -> list[Table]:
         "verdict": "verdict",
     }
     return [
-        Table.of(f"({claim}) {CLAIMS[claim]}", rows.to_dict("records"), columns, names=3)
+        Table.of(f"({claim}) {CLAIMS[str(claim)]}", rows.to_dict("records"), columns, names=3)
         for claim, rows in frame.groupby("claim", sort=False)
     ]
 
