@@ -72,12 +72,8 @@ def merge(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
     names = rows.column_names if isinstance(rows, pa.Table) else pq.read_schema(rows).names
-    wanted = ["step", *(key for key in sorted(names) if key != "step" and _asked(key, columns))]
-    table = (
-        rows.select(wanted) if isinstance(rows, pa.Table) else pq.read_table(rows, columns=wanted)
-    )
-    return table.to_pandas()
-
-
-def _asked(key: str, columns: Sequence[str] | None) -> bool:
-    return columns is None or key in columns
+    asked = {*names} if columns is None else {*columns}
+    wanted = [STEP, *(key for key in sorted(names) if key != STEP and key in asked)]
+    if isinstance(rows, pa.Table):
+        return rows.select(wanted).to_pandas()
+    return pq.read_table(rows, columns=wanted).to_pandas()

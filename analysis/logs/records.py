@@ -72,7 +72,7 @@ def kinds_and_payloads(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> tup
     if not len(starts):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     last = len(data) - 1
-    at = _behind_varint(data, starts + 1)
+    _, at = _varint(data, starts + 1)
     kind = data[np.minimum(at, last)].astype(np.int64)
     length, payload = _varint(data, at + 1)
     usual = (data[np.minimum(starts, last)] == NUMBER) & (payload + length == ends)
@@ -160,7 +160,3 @@ def _varint(data: NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
         at += going
         going &= (byte & LONG) != 0
     return value, at
-
-
-def _behind_varint(data: NDArray[np.uint8], at: Ints) -> Ints:
-    return _varint(data, at)[1]
