@@ -8,7 +8,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from zo.noise import NOISES, Engine, NoiseKey, engine
-from zo.weights.directions import Gaussian
 
 KEY = NoiseKey(seed=7, stream=0, step=3, direction=1)
 
@@ -48,14 +47,6 @@ def test_same_key_same_bits_when_another_thread_draws_in_between(draw):
         together = draw(KEY)
     assert interruptions.count >= 1
     assert torch.equal(together, alone)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_direction_is_float32_whatever_the_parameter(dtype, draw, drawer):
-    p = torch.zeros(33, 5, dtype=dtype)
-    z = Gaussian(KEY, drawer).sample(2, p)
-    assert z.dtype == torch.float32
-    assert torch.equal(z, draw(KEY, 2, (33, 5)))
 
 
 @pytest.mark.parametrize(

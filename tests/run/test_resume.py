@@ -165,19 +165,6 @@ def test_a_kill_anywhere_leaves_nothing_that_misleads(frozen, chain):
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
-def test_a_first_order_run_goes_on_from_its_newest_whole_checkpoint(frozen):
-    run, twin = frozen("optimizer=adam", "lr=1e-4", "checkpoint.full_every=2")
-    assert here(twin) == 0
-    assert end_of(run, At("zo.run.loop:BatchLoss.backward", 6)) == KILLED
-    weights = run / "checkpoints" / "step-00000004" / "weights.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    assert end_of(run) == 0
-    said = (run / "log.txt").read_text()
-    assert "weights.safetensors is torn or was altered; going back to an earlier one" in said
-    assert "goes on after step 2 (from a checkpoint)" in said
-    assert what_it_came_to(run) == what_it_came_to(twin)
-
-
 @pytest.mark.parametrize(
     ("number", "where"),
     [

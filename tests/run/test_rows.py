@@ -100,9 +100,8 @@ def test_a_flipped_bit_costs_what_comes_after_it_and_no_checkpoint(killed, file,
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(5, 9), pytest.param(9, 5, marks=pytest.mark.process)]
-)
+@pytest.mark.process
+@pytest.mark.parametrize(("first", "second"), [(5, 9), (9, 5)])
 def test_more_or_fewer_steps_go_on_from_a_finished_run(make_run, tmp_path, capsys, first, second):
     more = ("optimizer=mezo", "eval_every=2")
     run(make_run(*more, f"steps={first}"))
@@ -121,6 +120,7 @@ def test_more_or_fewer_steps_go_on_from_a_finished_run(make_run, tmp_path, capsy
     assert len(list(one.parent.iterdir())) == 2
 
 
+@pytest.mark.process
 def test_another_patience_goes_on_where_this_one_ends(make_run, tmp_path):
     more = ("optimizer=mezo", "steps=12", "eval_every=1", "lr=1e-12")
     run(make_run(*more, "patience=6"))

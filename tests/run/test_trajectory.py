@@ -108,11 +108,14 @@ ROTATED = [
     pytest.param(
         name,
         ALLOWED.get(name, precision),
-        marks=[] if name.startswith("bszo") else pytest.mark.process,
+        marks=[] if name == "bszo" else pytest.mark.process,
     )
     for name, precision in zip(ZEROTH_ORDER, itertools.cycle(PRECISIONS[::-1]), strict=False)
 ]
-STREAMED = [("lozo", ("bf16", "streamed")), ("lozo", ("bf16", "factors"))]
+STREAMED = [
+    pytest.param("lozo", ("bf16", "streamed"), marks=pytest.mark.process),
+    ("lozo", ("bf16", "factors")),
+]
 
 
 class Killed(Exception):
@@ -165,7 +168,7 @@ def test_a_replay_has_the_weights_of_every_step(make_run, monkeypatch, optimizer
     ("optimizer", "restore", "rounding"),
     [
         ("hizoo", "merged", "stochastic"),
-        ("bszo", "snapshot", "compensated"),
+        pytest.param("bszo", "snapshot", "compensated", marks=pytest.mark.process),
     ],
 )
 def test_a_replay_draws_and_rounds_as_the_run_did(

@@ -202,12 +202,7 @@ SETTINGS = {
     "no such bits": (["model.quantization=int3"], r"model\.quantization=int3: must be int8, int4, nf4 or null"),
     "no such split": (["task.validation_split=dev"], r"task\.validation_split=dev: Should be one of \['train'\]"),
     "directions": (["optimizer.directions=uniform"], r"optimizer\.directions=uniform: must be"),
-    "epsilon": (["optimizer.eps=0"], r"optimizer\.eps=0\.0: must be greater than 0"),
-    "rate": (["lr=-1"], r"lr=-1\.0: must be finite and greater than 0"),
-    "pattern": (["adapter=layers", 'adapter.pattern="("'], r"adapter\.pattern=\(: must be a regular expression"),
     "scales": (["adapter=scales"], r"adapter"),
-    "adapter's path": (["adapter=lora", "adapter.path=/nowhere"], r"adapter\.path=/nowhere: must be a directory"),
-    "rank": (["adapter=lora", "adapter.r=0"], r"adapter\.r=0: must be at least 1"),
 }  # fmt: skip
 """Settings of a run on a good csv, and the sentence."""
 

@@ -114,16 +114,6 @@ def rows_of(tmp_path, text, name="rows.csv", **changes):
 
 JSON = '{"text": "a film", "label": 0}\n{"text": "a film", "label": 1}\n' * 2
 FILES = {
-    "no text": (
-        "text,label\na film,0\n,1\nNA,0\na film,1\n",
-        {},
-        r"task\.prompt: 1 of 2 rows of split 'train' have nothing in text \(the first is row 1,",
-    ),
-    "no label": (
-        "text,label\na film,0\na film,\na film,1\na film,1\n",
-        {},
-        r"task\.label: 1 of 2 rows of split 'train' have nothing in label \(the first is row 1,",
-    ),
     "unquoted commas": (
         "text,label\na film,0\na long, dull film,1\na long, dull, film,1\n",
         {},
