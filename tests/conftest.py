@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("quick", max_examples=40, deadline=None, derandomize=True)
+settings.load_profile("quick")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine
 os.environ.setdefault("WANDB_MODE", "offline")

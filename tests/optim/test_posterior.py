@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zo.optim.posterior import Posterior
 
-light = settings(max_examples=60, deadline=None, derandomize=True)
 STD = st.floats(0.05, 20.0)
 
 
@@ -28,7 +27,6 @@ def observe_all(prior_std, d, y, noise) -> Posterior:
     return posterior
 
 
-@light
 @given(regressions())
 def test_a_sequence_is_the_regression_in_closed_form(regression):
     """To the 1e-10 on Σ's diagonal after each observation; Σ stays symmetric and positive definite."""
@@ -54,7 +52,6 @@ def test_covariance_survives_repeated_noiseless_observations(noise_std):
     assert posterior.mean[0] == pytest.approx(2.0)
 
 
-@light
 @given(regressions())
 def test_widest_direction_maximises_the_variance(regression):
     posterior = observe_all(*regression)

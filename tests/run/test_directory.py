@@ -39,7 +39,7 @@ def test_an_edited_run_does_not_go_on_by_itself_either(make_run, capsys):
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1", "\x00"])
+@pytest.mark.parametrize("text", ["", "a: ["])
 def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, text):
     cfg = make_run("optimizer=mezo")
     path = freeze(cfg) / "config.yaml"

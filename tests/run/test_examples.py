@@ -29,6 +29,7 @@ def t5(tmp_path):
     return tmp_path / "t5"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: shlex.split(c)[0] + shlex.split(c)[1])
 def test_a_command_ends_with_a_model_that_transformers_loads(command, t5, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)

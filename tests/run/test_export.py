@@ -164,9 +164,10 @@ FULL = "No space left on device"
 @pytest.mark.parametrize(
     "full",
     [
-        OSError(28, FULL),
+        pytest.param(OSError(28, FULL), marks=pytest.mark.process),
         SafetensorError(f"Error while serializing: I/O error: {FULL} (os error 28)"),
-        Exception(f"{FULL} (os error 28)"),  # as tokenizers raises it
+        # as tokenizers raises it
+        pytest.param(Exception(f"{FULL} (os error 28)"), marks=pytest.mark.process),
     ],
     ids=["python", "safetensors", "tokenizers"],
 )
