@@ -1,6 +1,6 @@
 """Checks of the paper that are arithmetic: every printed number against those that it is made of."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import fmean, pstdev, stdev
 from typing import Any, NamedTuple
 
@@ -190,38 +190,33 @@ def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
 
 def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
     """What a quoted number should be, and whether it is."""
-    rule, printed = claim["check"], claim["printed"]
+    rule, printed = claim["check"], float(claim["printed"])
     of: Any = paper.rows(claim["of"])
     values = of["value"]
-    if rule == "distinct":
-        exact = float(of[claim["against"]].nunique())
-    elif rule in ("every", "one_more"):
-        exact = next(
-            (v for v in values if v != float(printed) - (rule == "one_more")), values.iloc[0]
-        )
-        exact += rule == "one_more"
-        return exact, exact == float(printed)
-    elif rule == "above":
+
+    def against(key: str) -> Any:
+        return paper.rows(claim["against"]).set_index(key)["value"]
+
+    if rule in ("every", "one_more"):
+        more = rule == "one_more"
+        exact = next((v for v in values if v != printed - more), values.iloc[0]) + more
+        return exact, exact == printed
+    if rule == "above":
         exact = paper.value(claim["of"])
-        return exact, float(printed) > exact
-    elif rule == "value":
-        exact = paper.value(claim["of"])
-    elif rule == "largest":
-        exact = values.max()
-    elif rule == "difference":
-        exact = paper.value(claim["of"]) - paper.value(claim["against"])
-    elif rule == "wins":
-        other = paper.rows(claim["against"]).set_index("task")["value"]
-        exact = float((of.set_index("task")["value"] > other).sum())
-    elif rule in ("least_ratio", "largest_ratio"):
-        ratios = (
-            of.set_index("model")["value"]
-            / paper.rows(claim["against"]).set_index("model")["value"]
-        )
-        exact = ratios.min() if rule == "least_ratio" else ratios.max()
-    else:
+        return exact, printed > exact
+    rules: dict[str, Callable[[], Any]] = {
+        "distinct": lambda: of[claim["against"]].nunique(),
+        "value": lambda: paper.value(claim["of"]),
+        "largest": lambda: values.max(),
+        "difference": lambda: paper.value(claim["of"]) - paper.value(claim["against"]),
+        "wins": lambda: (of.set_index("task")["value"] > against("task")).sum(),
+        "least_ratio": lambda: (of.set_index("model")["value"] / against("model")).min(),
+        "largest_ratio": lambda: (of.set_index("model")["value"] / against("model")).max(),
+    }
+    if rule not in rules:
         raise PaperError(f"prose.csv, {claim['id']}: unknown rule {rule}")
-    return exact, agrees(printed, exact)
+    exact = float(rules[rule]())
+    return exact, agrees(claim["printed"], exact)
 
 
 def grids(paper: Paper) -> Iterator[Outcome]:
