@@ -19,6 +19,7 @@ from typing import Any
 
 from analysis.logs.run_file import LogError
 from analysis.paper.names import PAPER_METHODS, UNTRAINED
+from analysis.report.figures.histories import SIGNALS
 from analysis.report.style import LOOKS, look
 
 ws: Any = None
@@ -29,13 +30,7 @@ with suppress(ImportError):  # the extra is not installed
 
 LOSS, FORWARDS, ACCURACY = "train/loss", "train/forwards", "eval/val_accuracy"
 TEST, BEST, COLLAPSE = "eval/test_accuracy", "best/test_accuracy", "run/collapse_step"
-BSZO_SIGNALS = {
-    "optim/noise_std": "Noise σₑ",
-    "optim/shrinkage": "Shrinkage γ",
-    "optim/residual_rms": "Residual, rms",
-    "optim/posterior_trace": "Posterior trace",
-    "optim/mu_norm": "‖μ‖",
-}
+BSZO_SIGNALS = {key: words[0].upper() + words[1:] for key, words in SIGNALS.items()}
 OTHER_SIGNALS = {"optim/slope": "Slope (MeZO, LOZO, HiZOO)", "optim/curvature": "Curvature (HiZOO)"}
 EFFICIENCY = {
     "time/step_ms_median": "Milliseconds per step, median",
