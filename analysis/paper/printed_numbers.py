@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.paper.names import PAPER_METHODS
+
 DIRECTORY = Path(__file__).parents[2] / "results" / "paper"
 TABLES = range(1, 13)
 KEYS = ("part", "model", "task", "method", "k", "adaptive_noise", "run", "position", "quantity")
 STATUS = {"*": "collapsed", "–": "absent"}
 FORMULAS = (2,)  # the tables whose cells are O(...), not numbers
-METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")  # in the paper's order
+METHODS = PAPER_METHODS
 BASELINES, OURS = METHODS[:4], METHODS[4:]
 AVERAGE = "avg"
 # Examples of each test set; every accuracy is a multiple of one example. docs/reproducing.md.

@@ -1,6 +1,7 @@
 """Printed and measured numbers side by side, on cells and runs small enough to check by hand."""
 
 import json
+from collections import Counter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,7 +13,7 @@ from analysis.paper.printed_numbers import METHODS, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
 from analysis.select.cell_runs import fill
-from analysis.select.paper_cells import beside
+from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.sweep_cells import COLUMNS
 
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
@@ -161,6 +162,18 @@ def test_a_rate_at_the_grids_edge_is_said() -> None:
     ]
     there = one(made(cells, *inside), table=3, model="opt-13b", task="rte", method="mezo")
     assert (there["at_edge"], there["remark"]) == (False, "")
+
+
+def test_every_printed_number_stands_in_its_table_once() -> None:
+    frame = made(table1())
+    for number in SWEEPS:
+        shown: Counter[str] = Counter()
+        for table in layouts(number, frame, {}):
+            for row in table.rows:
+                if row[table.names - 1] == "paper":
+                    shown.update(cell.text for cell in row[table.names :] if cell.text)
+        rows = frame[(frame["table"] == number) & (frame["quantity"] != "std")]
+        assert shown == Counter(rows["printed"]), number
 
 
 def test_bold_waits_for_the_whole_column() -> None:
