@@ -41,7 +41,7 @@ OBJECTIVES_NEED = {
 OWN = ("classification", "completion", "reward")
 """Tasks whose data are a user's own."""
 
-GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a")
+GOLDEN = ("bszo-a831234d7bb8", "mezo-29a7747709c5", "zero_shot-49955643890a", "mezo-abe27a001060")
 
 config.register()
 
@@ -316,6 +316,7 @@ def test_ids_stay_where_they_are():
     assert id_of("optimizer=bszo", lr, *papers) == GOLDEN[0]
     assert id_of("model=opt-13b", "task=sst2", "precision=paper", "optimizer=mezo", lr) == GOLDEN[1]
     assert id_of("model=roberta-large", "task=cb", "optimizer=zero_shot") == GOLDEN[2]
+    assert id_of("optimizer=mezo", "adapter=lora", "lr=1e-4") == GOLDEN[3]
 
 
 def test_a_new_option_with_a_default_moves_no_id(monkeypatch):

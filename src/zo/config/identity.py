@@ -18,7 +18,6 @@ NUMBERS = 2
 FILE_FORMATS = ("csv", "json", "parquet", "text")
 """Values of `task.path` that name the format of `task.data_files`."""
 
-ONLY_STEPS = ("seed", "lr", "batch_size", "eval_every", "patience")
 ONLY_PROBES = ("restore", "noise", "rounding")
 """Settings that decide nothing in a run without steps."""
 
@@ -128,7 +127,7 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
         if not run.optimizer.reads_train:
-            plain = {key: value for key, value in plain.items() if key not in ONLY_STEPS}
+            del plain["seed"]
             plain["optimizer"] = {}
     if run.model.weights == "random" and run.model.architecture:
         del plain["model"]["path"]
