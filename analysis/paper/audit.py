@@ -6,9 +6,11 @@ what grows, what is fast) were held against its tables once: statements.csv has 
 what a reader should know. notes.csv has what was only read, not computed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pandas as pd
 
 from analysis.paper import arithmetic
@@ -53,8 +55,17 @@ def write(directory: Path) -> list[Path]:
     found = found.sort_values("kind", key=lambda kind: kind.map(list(KINDS).index), kind="stable")
     groups = outcomes.groupby("group", sort=False)["ok"]
     counts = [(str(group), len(ok), int((~ok).sum())) for group, ok in groups]
+    text = _page(
+        counted=_counted(counts, found),
+        counts=counts,
+        kinds=KINDS,
+        found=[
+            (k, r[COLUMNS[2:]].to_numpy().tolist()) for k, r in found.groupby("kind", sort=False)
+        ],
+        notes=paper.notes[["location", "kind", "note"]].to_numpy().tolist(),
+    )
     paths = [directory / "audit.md", directory / "audit.csv"]
-    paths[0].write_text(_markdown(counts, found, paper), encoding="utf-8", newline="\n")
+    paths[0].write_text(text, encoding="utf-8", newline="\n")
     found.to_csv(paths[1], index=False, columns=COLUMNS, lineterminator="\n")
     for group, made, failed in counts:
         print(f"{made:5d} checks, {failed:3d} findings: {group}")
@@ -73,28 +84,10 @@ def _counted(counts: list[tuple[str, int, int]], found: pd.DataFrame) -> str:
     )
 
 
-def _markdown(counts: list[tuple[str, int, int]], found: pd.DataFrame, paper: Paper) -> str:
-    lines = [
-        "# The paper against itself",
-        "",
-        f"The printed numbers: {_counted(counts, found)}; made by `make audit`. "
-        "Printed numbers: see [README.md](README.md).",
-        *_table("| checked | checks | findings |", "lrr", counts),
-    ]
-    heads = "| where | what | printed | recomputed | difference | remark |"
-    for kind, of_kind in found.groupby("kind", sort=False):
-        lines += ["", f"## {str(kind).capitalize()} ({len(of_kind)})", "", KINDS[str(kind)]]
-        lines += _table(heads, "llrrrl", of_kind[COLUMNS[2:]].to_numpy())
-    lines += ["", f"## Read, not computed ({len(paper.notes)})", ""]
-    lines += [
-        "Contradictions in formulas and wording, noticed by reading; no check can fail on them."
-    ]
-    notes = paper.notes[["location", "kind", "note"]].to_numpy()
-    return "\n".join([*lines, *_table("| where | about | note |", "lll", notes)]) + "\n"
-
-
-def _table(heads: str, sides: str, rows: Iterable[Iterable[object]]) -> list[str]:
-    """A table in Markdown behind an empty line; `*` marks a collapse here, never emphasis."""
-    rule = " | ".join("---:" if side == "r" else "---" for side in sides)
-    shown = ([str(cell).replace("|", r"\|").replace("*", r"\*") for cell in row] for row in rows)
-    return ["", heads, f"| {rule} |", *(f"| {' | '.join(row)} |" for row in shown)]
+def _page(**values: Any) -> str:
+    """audit_page.md, filled in."""
+    there = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=there, trim_blocks=True, keep_trailing_newline=True)
+    # `*` marks a collapse in a table, never emphasis
+    environment.filters["cell"] = lambda c: str(c).replace("|", r"\|").replace("*", r"\*")
+    return environment.get_template("audit_page.md").render(**values)
