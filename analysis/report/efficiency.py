@@ -15,7 +15,8 @@ import pandas as pd
 
 from analysis.paper.names import method_label, method_order, model_label
 from analysis.paper.printed_numbers import Paper
-from analysis.report.table import COLLAPSED, Cell, Column, Table, markdown, number
+from analysis.report import markdown
+from analysis.report.table import COLLAPSED, Cell, Column, Table, number
 from analysis.select.paper_cells import GIB_IN_GB
 
 SWEEPS = {
@@ -25,7 +26,6 @@ SWEEPS = {
 }
 """Sweep -> how it makes a step: restore policy and noise."""
 REFERENCE = "mezo"
-TITLE = "# Time and memory of a step, over MeZO's\n"
 COLUMNS = [
     *("model", "device", "sweep", "method", "status", "step_ms", "memory_gb"),
     *("time_ratio", "memory_ratio", "paper_time_ratio", "paper_memory_ratio", "speedup", "run_id"),
@@ -70,21 +70,9 @@ def _at(values: pd.Series, *keys: pd.Series | str) -> Any:
 
 def page(frame: pd.DataFrame) -> str:
     """Markdown: a table per model and device, and how to read it."""
-    if frame.empty:
-        return (
-            f"{TITLE}\nNothing has been timed yet: `make measured` does it, and `python -m launch.submit sweep=table4` "
-            "times the paper's part alone.\n"
-        )
-    tables = [
-        markdown(_table(str(model), str(device), rows))
-        for (model, device), rows in frame.groupby(["model", "device"], sort=False)
-    ]
-    said = (
-        "Times are medians of a run's steps; memory is what PyTorch allocated at most, without reserve and CUDA "
-        "context. Ratios are over MeZO of the same sweep, model and machine (factors: over MeZO of `table4_fast`). "
-        "The paper's are of its printed Table 4, on an H200. `*`: the run collapsed, and its few steps give no time.\n"
-    )
-    return "\n".join([TITLE, *tables, said])
+    groups = frame.groupby(["model", "device"], sort=False)
+    tables = [_table(str(model), str(device), rows) for (model, device), rows in groups]
+    return markdown.page("efficiency", tables=tables)
 
 
 def _table(model: str, device: str, rows: pd.DataFrame) -> Table:
