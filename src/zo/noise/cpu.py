@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
@@ -78,6 +80,23 @@ def _wide_for_float16(typing: Any, x: Any) -> Any:
         return types.void(x), code
     return types.void(x), lambda context, *_: context.get_dummy_value()
 
+
+def _prefetch(typing: Any, ahead: Any, index: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        of = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        fetch = cgutils.get_or_insert_function(builder.module, of, "llvm.prefetch.p0")
+        at = builder.bitcast(builder.gep(array.data, [args[1]]), pointer)
+        builder.call(fetch, [at, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(ahead, index), code
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""Asks for the cache line of an array's value; the index may be beyond its end."""
 
 wide: Any = intrinsic(_wide)
 """Has the calling function's loops compiled to 512-bit vectors where the processor has them.
@@ -263,24 +282,30 @@ def _draw_pairs(words: Any, block: Any, blocks: Any, key: Any) -> None:
 
 
 @compiled
-def _normals_of_pairs(out: Any, first: Any, second: Any, pairs: Any) -> None:
-    """Fills out[: 2 · pairs], float32, with the normals of pairs of words."""
+def _normals_of_pairs(out: Any, first: Any, second: Any, pairs: Any, ahead: Any) -> None:
+    """Fills out[: 2 · pairs], float32, with the normals of pairs of words, and the rest of a group of 32."""
     wide()
-    for j in range(min(pairs, CHUNK // 2)):
-        z0, z1 = _box_muller(first[j], second[j])
-        out[2 * j], out[2 * j + 1] = z0, z1
+    for group in range((min(pairs, CHUNK // 2) + 15) // 16):
+        if ahead is not None:
+            prefetch(ahead, 32 * group)
+            prefetch(ahead, 32 * group + 16)
+        for j in range(16 * group, 16 * group + 16):
+            z0, z1 = _box_muller(first[j], second[j])
+            out[2 * j], out[2 * j + 1] = z0, z1
 
 
 @compiled
-def draw_normals(out: Any, words: Any, block: Any, blocks: Any, key: Any) -> None:
-    """Fills out[: 4 · blocks], float32, with the normals from position 4 · block on.
+def draw_normals(
+    out: Any, words: Any, block: Any, blocks: Any, key: Any, ahead: Any = None
+) -> None:
+    """Fills out[: 4 · blocks], float32, CHUNK long, with the normals from position 4 · block on.
 
-    Words, in `scratch_words`, and normals are made in loops of their own: in one loop their constants do not fit the
-    registers.
+    Meanwhile the first CHUNK values of `ahead`, which the caller reads next, are fetched into the cache. Words, in
+    `scratch_words`, and normals are made in loops of their own: in one loop their constants do not fit the registers.
     """
     _draw_pairs(words, block, blocks, key)
     pairs = words.view(U)
-    _normals_of_pairs(out, pairs[0], pairs[1], 2 * blocks)
+    _normals_of_pairs(out, pairs[0], pairs[1], 2 * blocks, ahead)
 
 
 @compiled
@@ -297,12 +322,13 @@ def draw(out: Any, words: Any, position: Any, count: Any, key: Any, signs: Any) 
 
 
 @compiled
-def _add_signs(total: Any, position: Any, count: Any, key: Any, c: Any) -> None:
-    """Adds c times the signs from a position on, the first of a block, to total[:count]."""
+def _add_signs(total: Any, words: Any, c: Any, ahead: Any, fetch: Any) -> None:
+    """Adds c times the signs whose bits are `words` to total; if `fetch`, `ahead` is as in `draw_normals`."""
     wide()
-    words = np.empty(CHUNK // 32, U)
-    draw_words(words, position // SIGNS, (count + SIGNS - 1) // SIGNS, key)
-    for w in range((count + 31) // 32):
+    for w in range(CHUNK // 32):
+        if fetch:
+            prefetch(ahead, 32 * w)
+            prefetch(ahead, 32 * w + 16)
         for b in range(32):
             total[32 * w + b] += float_of(_with_sign(bits_of(c), words[w], b))
 
@@ -397,12 +423,14 @@ def _add(
     twice in a row is drawn once. With a limit, values beyond it get no z.
     """
     drawn, sums, words = scratch(), scratch(), scratch_words()
+    bits = np.empty(CHUNK // 32, U)
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high, at = max(0, -i), min(CHUNK, len(out) - i), start + i
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
+        ahead = theta[i + high :]
         share = keep if pending == 0 else ONE
         if scale is None and signs is None and len(coefficients) == 1 and pending == 0:
-            draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0])
+            draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0], ahead)
             _read_moved(total, part, share, z, coefficients[0])
             if limit is not None:
                 _undo_beyond(total, part, keep, limit)
@@ -411,16 +439,18 @@ def _add(
         _read(total, part, share)
         for j in range(len(coefficients)):
             c = coefficients[j]
-            if j == pending > 0:
+            if j == pending > 0 and (keep != ONE or out.itemsize < 4):
                 _keep(total, keep, out)
             if scale is None:
                 if signs is None:
                     if j == 0 or (keys[j] != keys[j - 1]).any():
-                        draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[j])
+                        blocks = (high + 3) // NORMALS
+                        draw_normals(drawn, words, at // NORMALS, blocks, keys[j], ahead)
                     for k in range(len(total)):
                         total[k] += c * z[k]
                 else:  # what lies below `low` is not used
-                    _add_signs(sums, at, high, keys[j], c)
+                    draw_words(bits, at // SIGNS, CHUNK // SIGNS, keys[j])
+                    _add_signs(sums, bits, c, ahead, j == 0)
             else:
                 if j == 0 or (keys[j] != keys[j - 1]).any():
                     draw(drawn, words, at, high, keys[j], signs)
@@ -509,11 +539,11 @@ class NumbaEngine(PhiloxEngine):
 
 def flat_array(tensor: Tensor) -> Any:
     """Returns a contiguous tensor as the flat array that the kernels take: bfloat16 as uint16, float16 as int16."""
-    flat = tensor.detach().view(-1)
-    if flat.dtype == torch.float32:
-        return flat.numpy()
-    bits = flat.view(torch.int16).numpy()
-    return bits.view(np.uint16) if flat.dtype == torch.bfloat16 else bits
+    tensor = tensor.detach()
+    if tensor.dtype == torch.float32:
+        return tensor.numpy().reshape(-1)
+    bits = tensor.view(torch.int16).numpy().reshape(-1)
+    return bits.view(np.uint16) if tensor.dtype == torch.bfloat16 else bits
 
 
 def key_words(key: NoiseKey | None, tensor: int) -> Any:
