@@ -138,6 +138,13 @@ def test_a_file_as_path_is_read(tmp_path):
     assert load_splits(file) == load_splits(task)
 
 
+def test_a_validation_split_of_its_own_has_the_size_asked_for(tmp_path):
+    task = rows_of(tmp_path, "text,label\n" + "a film,0\na film,1\n" * 4, validation_size=3)
+    task.data_files["dev"] = task.data_files["train"]
+    splits = load_splits(dataclasses.replace(task, validation_split="dev"))
+    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [2, 3, 1]
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence_that_names_the_key(table, mistake):
     changes, message = MISTAKES[mistake]
