@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 import zo.noise.registry
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import pairwise, rotated
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import Gaussian, LowRank, Masked, Preconditioned, Rademacher, fused
@@ -152,16 +152,16 @@ def test_any_part_is_that_part_of_the_whole(drawer, device, draw):
 
 @pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize(
-    ("directions", "dtype", "scaled", "limit", "back", "signs", "at_random", "where"),
-    pairwise(
-        *([0, 1, 8], DTYPES, [None, "own", "float32"], [None, 0.5], [False, True]),
-        *([False, True], [False, True], ["in place", "start", "rows"]),
+    ("sums", "limit", "back", "signs", "at_random", "where"),
+    rotated(
+        pairwise(DTYPES, [None, "own", "float32"], [0, 1, 8]),
+        *([None, 0.5], [False, True], [False, True], [False, True], ["in place", "start", "rows"]),
     ),
+    ids=str,
 )
-def test_engines_add_the_same_bits(
-    other, device, directions, dtype, scaled, limit, back, signs, at_random, where
-):
+def test_engines_add_the_same_bits(other, device, sums, limit, back, signs, at_random, where):
     """Sums of directions over √H, below a limit of |θ|, a way back before them, decay, rounding at random."""
+    dtype, scaled, directions = sums
     if interpreted(other) and dtype == torch.bfloat16:
         dtype = torch.float16  # the interpreter's cast cuts off; of a GPU's, see what is compiled
     theta = some((60, 37), dtype)
