@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 CORE = ("noise", "weights", "optim")
-COMPILED = {"cpu.py": {"numba"}, "cuda.py": {"triton"}}
+COMPILED = {"cpu.py": {"numba", "llvmlite"}, "cuda.py": {"triton"}}
 """Files that compile the passes over the weights, and with what."""
 
 

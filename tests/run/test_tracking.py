@@ -39,6 +39,7 @@ def test_wandb_offline_file_equals_metrics_jsonl(make_run):
     assert logged.group == "quickstart"
     assert logged.config["optimizer.name"] == "bszo"
     assert logged.config["provenance.parameters"] > 1e6
+    del summary["mem/peak_gib"]  # W&B's is the last row's, and saving may take a page more
     assert {k: logged.summary[k] for k in summary} == summary
 
 
