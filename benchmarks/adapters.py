@@ -75,7 +75,7 @@ def _case(words: str, look: str, rates: tuple[tuple[float, ...], ...], *more: st
 
 
 LORA, INT8, INT4 = "adapter=lora", "model.quantization=int8", "model.quantization=int4"
-MEZO_FEW, BSZO_FEW = ((1e-3, 3e-3), (3e-2,)), ((3e-3,), (3e-1,))
+MEZO_FEW, BSZO_FEW = ((1e-3, 3e-3), (3e-2,)), ((3e-3, 1e-2, 3e-2), (3e-1,))
 SCALES = ((1e-5,), (1e-5,))  # QZO's scripts
 CASES = (
     _case("MeZO, LoRA", "mezo_adam", MEZO_FEW, LORA),
@@ -85,6 +85,7 @@ CASES = (
     _case("MeZO, LoRA, int8", "hizoo", MEZO_FEW, LORA, INT8),
     _case("BSZO, LoRA, int8", "fzoo", BSZO_FEW, LORA, INT8),
     _case("MeZO, LoRA, int4", "lozo", MEZO_FEW, LORA, INT4),
+    _case("MeZO, LoRA, nf4", "adam", MEZO_FEW, LORA, "model.quantization=nf4"),
     _case("MeZO, scales, int4", "tezo", SCALES, "adapter=scales", INT4),
 )
 

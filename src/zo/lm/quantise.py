@@ -27,32 +27,35 @@ class QuantisedLinear(nn.Linear):
     """A linear layer with integer weights.
 
     Attributes:
-        weight: q, int8, (out, in); or two of four bits, columns j and j + in/2, in a byte, (out, in/2).
+        weight: q, int8, (out, in); or two of four bits in a byte, the left column in the low ones, (out, in/2).
         scale: Of the groups of each row.  # (out, groups)
-        levels: What the numbers 0 to 15 stand for; None for int8.  # (16,)
+        pairs: The two weights that a byte stands for; None for int8.  # (256, 2)
         bias: As of the layer before.
     """
 
-    levels: Tensor | None
+    pairs: Tensor | None
 
     def __init__(self, layer: nn.Linear, q: Tensor, scale: Tensor, levels: Tensor | None = None):
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        pairs = None
         if levels is not None:
-            low, high = q.to(torch.uint8).chunk(2, dim=1)
-            q, levels = (low | high << 4).view(torch.int8), levels.to(layer.weight)
+            codes, byte = q.to(torch.uint8), torch.arange(256, device=q.device)
+            q = (codes[:, ::2] | codes[:, 1::2] << 4).view(torch.int8)
+            pairs = levels.to(layer.weight)[torch.stack([byte & 15, byte >> 4], 1)]
         self.weight = nn.Parameter(q.contiguous(), requires_grad=False)
         self.scale = nn.Parameter(scale.to(layer.weight.dtype).contiguous(), requires_grad=False)
-        self.register_buffer("levels", levels, persistent=False)
+        self.register_buffer("pairs", pairs, persistent=False)
         self.bias = layer.bias
 
     def dequantised(self) -> Tensor:
         """Returns W in the scales' dtype.  # (out, in)."""
-        if self.levels is None:
+        if self.pairs is None:
             q = self.weight.to(self.scale.dtype)
         else:
-            packed = self.weight.view(torch.uint8)
-            halves = torch.stack([packed & 15, packed >> 4], 1).int()  # (out, 2, in/2)
-            q = self.levels.index_select(0, halves.flatten()).view(self.out_features, -1)
+            byte = self.weight.view(torch.uint8).flatten().int()
+            pair = {4: torch.int64, 2: torch.int32}[self.scale.itemsize]  # looked up as one number
+            found = self.pairs.view(pair).flatten().index_select(0, byte)
+            q = found.view(self.scale.dtype).view(self.out_features, -1)
         groups, scale = q.unflatten(1, (self.scale.shape[1], -1)), self.scale[..., None]
         product = groups * scale if torch.is_grad_enabled() else groups.mul_(scale)
         return product.flatten(1)
