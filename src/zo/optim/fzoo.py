@@ -11,9 +11,9 @@ Source: Dang et al. 2026, "FZOO: Fast Zeroth-Order Optimizer for Fine-Tuning Lar
 Speed"; N, ε and η of its released code.
 
 Deviations: the paper divides by ε, its released code does not; η is the code's, the paper's over ε. σ has N − 1 as in
-the paper; the released code's has N, so that its steps are √(N / (N − 1)) as long (deviations.md). Losses
-that tie, as in half precision, make σ 0 and the released code's step infinite: where σ is at most `std_floor` times
-|f₀|, the step is left out, and `std` in the log says so.
+the paper; the released code's has N, so that its steps are √(N / (N − 1)) as long (docs/reference/deviations.md).
+Losses that tie, as in half precision, make σ 0 and the released code's step infinite: where σ is at most `std_floor`
+times |f₀|, the step is left out, and `std` in the log says so.
 """
 
 import math

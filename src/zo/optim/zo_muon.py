@@ -13,8 +13,8 @@ Source: "Powering Up Zeroth-Order Training via Subspace Gradient Orthogonalizati
 released code's settings; Newton-Schulz coefficients of Jordan et al. 2024, "Muon".
 
 Deviations: P is the same in all N probes of a step; in the released code each sample draws P anew on a step that
-refreshes it (deviations.md). Newton-Schulz runs in float32, not in the weights' dtype. P is not scaled by √(m/r):
-a probe is √(r/m) of the length of MeZO's. ρ is relative to η, where the released code has a constant 1e-7.
+refreshes it (docs/reference/deviations.md). Newton-Schulz runs in float32, not in the weights' dtype. P is not scaled
+by √(m/r): a probe is √(r/m) of the length of MeZO's. ρ is relative to η, where the released code has a constant 1e-7.
 """
 
 from collections.abc import Sequence
