@@ -95,8 +95,7 @@ class ConMeZO(MeZO):
         self.numbers["norm"] = self._norm()
 
     def _norm(self) -> float:
-        """Returns ‖m‖, summed in float64."""
-        squares = [
-            float(torch.linalg.vector_norm(m, dtype=torch.float64)) ** 2 for m in self.state["m"]
-        ]
-        return math.sqrt(sum(squares))
+        """Returns ‖m‖, summed in float64; one wait for the device."""
+        norms = [torch.linalg.vector_norm(m, dtype=torch.float64) for m in self.state["m"]]
+        on_one = torch.stack([norm.to(norms[0].device) for norm in norms])
+        return math.sqrt(sum(norm**2 for norm in on_one.tolist()))

@@ -39,9 +39,10 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 def msign(x: Tensor, method: str) -> Tensor:
     """Returns the nearest matrix with orthonormal rows (columns where it is tall), (r, n); zeros stay zeros."""
     norm = x.norm()
-    if norm == 0 or not torch.isfinite(norm):
-        return x
+    usable = norm.isfinite() & (norm > 0)
     if method == "svd":
+        if not usable:
+            return x
         u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
         return torch.mm(u, vh).float()
     wide = x.shape[0] <= x.shape[1]
@@ -50,7 +51,7 @@ def msign(x: Tensor, method: str) -> Tensor:
     for _ in range(5):
         square = y @ y.mT
         y = a * y + (b * square + c * square @ square) @ y
-    return y if wide else y.mT
+    return torch.where(usable, y if wide else y.mT, x)  # waits for no device
 
 
 @dataclass(frozen=True, eq=False)

@@ -278,5 +278,5 @@ def _rows(module: nn.Module, args: tuple[Any, ...]) -> Tensor | None:
         return None
     if not args or module.max_norm is not None or args[0].numel() >= module.num_embeddings:
         return None
-    rows: Tensor = args[0].reshape(-1).long()
+    rows: Tensor = args[0].reshape(-1).long().to(module.weight.device)
     return rows

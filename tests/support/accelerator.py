@@ -1,0 +1,142 @@
+"""Two pretended accelerators, in Python: devices `pretend:0` and `pretend:1` whose tensors lie in the host's memory.
+
+Each operation runs on the CPU, on aliases of its tensors. So its numbers are those of the CPU, bit for bit. As with
+GPUs, an operation on tensors of two devices is refused, apart from tensors without dimensions that the host holds, and
+from `_foreach` functions. Each copy of values to the host is counted. There are no streams and no events.
+
+Aliases are made by DLPack: a capsule holds the device, which is changed there.
+"""
+
+import ctypes
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from zo.noise import torch_generator
+
+NAME = "pretend"
+CPU = torch.device("cpu")
+KINDS = {"cpu": 1, NAME: 12}
+"""DLPack's numbers: 12 stands for extensions."""
+
+COMPOSED = ("native_layer_norm",)
+"""Operations that torch would make of others here, which round otherwise."""
+
+
+class _Capsule(ctypes.Structure):
+    """The beginning of DLPack's DLManagedTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32)]
+
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_libraries = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+_copies: list[str] = []
+
+
+def register() -> None:
+    """Makes the devices known to torch, and random numbers on them those of the CPU."""
+    if torch._C._get_privateuse1_backend_name() == NAME:
+        return
+    _setup_privateuseone_for_python_backend(NAME)
+    every, aten = _libraries
+    every.fallback(_run, "PrivateUse1")
+    for name in COMPOSED:
+        aten.impl(name, partial(_run, getattr(torch.ops.aten, name).default), "PrivateUse1")
+    of_device = torch.Generator
+    torch_generator.Generator = lambda device: of_device(  # type: ignore[misc,assignment]
+        CPU if device.type == NAME else device
+    )
+
+
+@contextmanager
+def copies_to_host() -> Iterator[list[str]]:
+    """Yields a list that gets the line of code of each copy of values to the host while the body runs."""
+    _copies.clear()
+    yield _copies
+
+
+def _alias(t: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the same memory on another device."""
+    capsule = torch._C._to_dlpack(t)
+    content = _Capsule.from_address(_pointer(capsule, b"dltensor"))
+    content.kind, content.index = KINDS[device.type], device.index or 0
+    alias: Tensor = torch._C._from_dlpack(capsule)
+    return alias
+
+
+def _run(op: Any, *args: Any, **options: Any) -> Any:
+    """Runs an operation of which a tensor is, or is to be, on a device."""
+    name = op._schema.name
+    if name == "aten::_copy_from":
+        return _copy(args[0], args[1])
+    if name == "aten::_local_scalar_dense":
+        _copies.append(_caller())
+    places: list[torch.device] = []
+    given: dict[int, Tensor] = {}
+
+    def lowered(x: Any) -> Any:
+        if isinstance(x, torch.device):
+            places.append(x)
+            return CPU
+        if not isinstance(x, Tensor):
+            return x
+        if x.device == CPU:
+            places.extend([CPU] * (x.dim() > 0))
+            return x
+        places.append(x.device)
+        alias = _alias(x, CPU)
+        given[id(alias)] = x
+        return alias
+
+    on_cpu = _mapped(lowered, args)
+    outputs = {key: _mapped(lowered, x) for key, x in options.items()}
+    if len({*places}) > 1 and not name.startswith("aten::_foreach"):
+        where = " and ".join(sorted({str(place) for place in places}))
+        raise RuntimeError(f"{name}: its tensors are on {where}")
+    place = next(of for of in places if of != CPU)
+    for key, x in options.items():
+        if isinstance(x, Tensor) and not x.numel():  # the operation gives memory to it
+            outputs[key] = torch.empty(0, dtype=x.dtype)
+            given[id(outputs[key])] = x
+    found = op(*on_cpu, **outputs)
+    for key, x in options.items():
+        if isinstance(x, Tensor) and not x.numel():
+            x.data = _alias(outputs[key], place)
+
+    def raised(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return given[id(x)] if id(x) in given else _alias(x, place)
+
+    return _mapped(raised, found)
+
+
+def _mapped(change: Callable[[Any], Any], x: Any) -> Any:
+    """Returns what `change` makes of x, or a list or tuple of what it makes of each of x's parts."""
+    if isinstance(x, list | tuple):
+        return type(x)([_mapped(change, part) for part in x])
+    return change(x)
+
+
+def _copy(source: Tensor, target: Tensor) -> Tensor:
+    """Copies values from device to device."""
+    if target.device == CPU:
+        _copies.append(_caller())
+    _alias(target, CPU).copy_(_alias(source, CPU))
+    return target
+
+
+def _caller() -> str:
+    """Returns the line of this repository that is running, this file left out."""
+    for frame in reversed(traceback.extract_stack()):
+        if "site-packages" not in frame.filename and frame.filename != __file__:
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return "unknown"
