@@ -27,6 +27,7 @@ TASKS = {
     "copa": "COPA",
     "boolq": "BoolQ",
     "rotten_tomatoes": "Rotten Tomatoes",
+    "imdb": "IMDB",
     "phrases": "film phrases",
 }
 MODELS = {

@@ -10,6 +10,7 @@ docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 import time
@@ -18,33 +19,31 @@ from pathlib import Path
 
 from analysis.report.table import console, show
 from benchmarks.compare.page import save
-from benchmarks.compare.protocol import ENTRIES, PARTS, SEEDS, Cell, seeds_of
+from benchmarks.compare.protocol import PARTS, Cell, seeds_of
 from benchmarks.compare.results import BASE, table
-from benchmarks.compare.runs import Found, make, standing
+from benchmarks.compare.runs import Found, config_of, make, standing, without_a_step, zero_shot
 from zo import config
 from zo.run.lock import LockedError
 
 ROOT = Path(__file__).resolve().parents[2]
-ALWAYS = ("mezo", "bszo")
 
 
 def missing(parts: Sequence[str], out: str, known: dict[Cell, Found]) -> list[Cell]:
     """Returns the next runs of every entry, the most informative first.
 
-    In each part all methods search their learning rates first. Then MeZO and BSZO run all seeds, and after them the
-    other methods, the best of the first seed first. Questions come last.
+    In each part all methods search their learning rates first. The other seeds follow, one after another, in each the
+    best method of the first seed first. Questions come last.
     """
     order = []
     for part in parts:
-        for place, entry in enumerate(ENTRIES):
+        plan = PARTS[part]
+        for place, entry in enumerate(plan.entries):
             losses, cells = standing(part, entry, out, known)
-            best = min((of.get(SEEDS[0], math.inf) for of in losses.values()), default=math.inf)
+            best = min((of.get(plan.seeds[0], math.inf) for of in losses.values()), default=0.0)
             for i, cell in enumerate(cells):
-                searches = cell.seed == SEEDS[0]
-                rank = (0.0, place) if searches or entry.name in ALWAYS else (best, place)
-                order.append(
-                    ((parts.index(part), entry.role == "question", not searches, rank, i), cell)
-                )
+                seed = plan.seeds.index(cell.seed)
+                rank = (seed, best if seed else 0.0, place, i)
+                order.append(((parts.index(part), entry.role == "question", *rank), cell))
     return [cell for _, cell in sorted(order)]
 
 
@@ -57,7 +56,7 @@ def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell,
         for cell in cells:
             try:
                 start = time.monotonic()
-                make(cell, out)
+                make(config_of(cell, out))
             except LockedError:
                 continue
             took = time.monotonic() - start
@@ -86,11 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.register()
     known: dict[Cell, Found] = {}
     if not args.shown:
+        for part in args.parts:
+            with contextlib.suppress(LockedError):
+                make(without_a_step(part, args.out))
         make_runs(args.parts, args.out, time.monotonic() + 60 * args.minutes, known)
     for part in args.parts:
-        standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in ENTRIES}
-        if seeds_of(standings[BASE]):
-            show(save(table(part, standings, known), known, part, args.results), console())
+        entries = PARTS[part].entries
+        standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in entries}
+        if seeds_of(PARTS[part], standings[BASE]):
+            before, frame = zero_shot(part, args.out), table(part, standings, known)
+            show(save(frame, known, before, part, args.results), console())
     return 0
 
 

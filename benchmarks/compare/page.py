@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 
 from analysis.report.style import MUTED, RC, look
 from analysis.report.table import Table, markdown
-from benchmarks.compare.protocol import BUDGET
+from benchmarks.compare.protocol import PARTS
 from benchmarks.compare.protocol import Cell as Run
 from benchmarks.compare.results import BASE, SHARES
 from benchmarks.compare.runs import Found
-from zo.run.provenance import git_revision
 
 COLUMNS = {
     "method": ("entry", ""),
@@ -43,15 +42,18 @@ COLUMNS = {
 COLOURED = ("adam", "mezo", "bszo")
 
 
-def to_table(frame: pd.DataFrame, part: str) -> Table:
-    """Returns the lines of a part as a table."""
+def to_table(frame: pd.DataFrame, part: str, zero_shot: str) -> Table:
+    """Returns the lines of a part as a table; its caption has what the model does before the first step."""
     body = [[_text(row, *column) for column in COLUMNS.values()] for _, row in frame.iterrows()]
     caption = [
-        f"{part}: validation loss (nats) at shares of {BUDGET} forward passes; mean over seeds, each at the rate that"
-        " the other seeds choose; 95 % intervals over seeds, where there are three; p corrected over the methods.",
+        f"{part}: validation loss (nats) at shares of {PARTS[part].budget} forward passes; mean over seeds, each at the"
+        " rate that the other seeds choose; 95 % intervals over seeds, where there are three; p corrected over the"
+        " methods.",
+        zero_shot,
         "A method with one seed has chosen its rate by that seed, which flatters it: it is compared with no one.",
-        "Could find: the difference that this many seeds of this spread find with a probability of 80 %.",
-        f"Revision {git_revision()[:12]}; processor seconds of a budget's steps.",
+        "Could find: the difference that this many seeds of this spread find with a probability of 80 %, at the level"
+        " of the correction's first claim.",
+        "Processor seconds of a budget's steps.",
     ]
     kind = frame["question"] * 2 + frame["few"]
     breaks = [i for i in range(1, len(frame)) if kind[i] != kind[i - 1]]
@@ -74,14 +76,14 @@ def picture(frame: pd.DataFrame, part: str) -> Figure:
     """Returns the losses at shares of the budget, and every entry's difference from MeZO at the end."""
     with plt.rc_context(RC):
         figure, (curves, gaps) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
-        _draw_curves(curves, frame[frame["role"] != "question"])
+        _draw_curves(curves, frame[frame["role"] != "question"], PARTS[part].budget)
         _draw_gaps(gaps, frame)
         figure.suptitle(f"Equal numbers of forward passes, {part}")
     return figure
 
 
-def _draw_curves(axes: Axes, frame: pd.DataFrame) -> None:
-    x = [BUDGET * share for share in SHARES.values()]
+def _draw_curves(axes: Axes, frame: pd.DataFrame, budget: int) -> None:
+    x = [budget * share for share in SHARES.values()]
     for _, row in frame.iterrows():
         y, low, high = ([row[f"loss_{at}{end}"] for at in SHARES] for end in ("", "_low", "_high"))
         if row["entry"] not in COLOURED:
@@ -116,10 +118,12 @@ def _draw_gaps(axes: Axes, frame: pd.DataFrame) -> None:
     axes.set_title("left is better; hollow: one or two seeds")
 
 
-def save(frame: pd.DataFrame, known: Mapping[Run, Found], part: str, directory: Path) -> Table:
+def save(
+    frame: pd.DataFrame, known: Mapping[Run, Found], zero_shot: str, part: str, directory: Path
+) -> Table:
     """Writes table, picture and what every run found; returns the table."""
     directory.mkdir(parents=True, exist_ok=True)
-    made, path = to_table(frame, part), directory / f"comparison_{part}"
+    made, path = to_table(frame, part, zero_shot), directory / f"comparison_{part}"
     path.with_suffix(".md").write_text(markdown(made), encoding="utf-8")
     runs = pd.DataFrame([run for run in known.values() if run["part"] == part])
     runs["losses"] = [" ".join(f"{n}:{loss:.4f}" for n, loss, _ in of) for of in runs.pop("curve")]

@@ -1,9 +1,9 @@
 """The protocol of the comparison: what is compared, on which runs, and which run is to be made next.
 
-A method is tried at learning rates in half decades. Seed 0 looks for them: from three rates outwards, until at
-least RATES were tried and the best is not at an edge. Every seed then runs the best rate and its two neighbours. A
-seed's result is that of the rate whose validation loss is best on the *other* seeds, so that no seed chooses its own
-rate and the spread over seeds contains the choice.
+A method is tried at learning rates in half decades. The first seed looks for them: from three rates around the middle
+of the model's grid outwards, until enough were tried and the best is not at an edge. Every seed then runs the best
+rate and its two neighbours. A seed's result is that of the rate whose validation loss is best on the *other* seeds,
+so that no seed chooses its own rate and the spread over seeds contains the choice.
 """
 
 from __future__ import annotations
@@ -16,36 +16,9 @@ from typing import NamedTuple, TypeAlias
 Losses: TypeAlias = Mapping[int, Mapping[int, float]]
 """Exponent of the learning rate -> seed -> validation loss at the end of the budget."""
 
-RATES = 5
-"""Learning rates that are tried at least."""
-
-MOST_RATES = 9
-"""So many are tried at most, where the best stays at an edge."""
-
-FIRST_EXPONENT = {
-    name: exponent
-    for exponent, names in {
-        -12: "adamezo",
-        -11: "zo_momentum",
-        -10: "lozo lozo_m adam",
-        -9: "mezo hizoo zo_sign zo_conservative conmezo subzero tezo",
-        -8: "bszo bszo_b mezo_adam sparse_mezo fzoo",
-        -6: "zo_muon",
-    }.items()
-    for name in names.split()
-}
-"""Where a method's search begins, in half decades: at this one and the next two."""
-
-SEEDS = (0, 1, 2, 3, 4)
-
-BUDGET = 360
-"""Forward passes of training."""
-
 COMMON = (
-    *("model=reviews-tiny", "budget=forward_passes"),
-    *(f"steps={BUDGET}", f"eval_every={BUDGET // 4}"),
-    *("patience=null", "threads=1", "precision.noise=philox", "tracking.mode=disabled"),
-    "checkpoint.full_every=null",
+    *("budget=forward_passes", "patience=null", "threads=1", "tracking.mode=disabled"),
+    *("precision.restore=streamed", "precision.noise=philox", "checkpoint.full_every=null"),
 )
 
 
@@ -54,49 +27,122 @@ class Entry:
     """One line of the table."""
 
     name: str
-    overrides: tuple[str, ...]  # beside its part's
+    overrides: tuple[str, ...]  # beside its part's; a learning rate is where its search begins
     role: str = "method"  # or `question` (another setting of a method) or `reference`
 
-    @property
-    def method(self) -> str:
-        """The optimizer's name."""
-        return self.overrides[0].removeprefix("optimizer=")
 
-
-METHODS = (
-    *("mezo", "bszo", "fzoo", "lozo", "hizoo", "mezo_adam", "zo_sign", "zo_momentum"),
-    *("sparse_mezo", "zo_muon", "subzero", "tezo", "adamezo", "conmezo", "lozo_m", "bszo_b"),
-    "zo_conservative",
+PAPER = ("mezo", "bszo", "lozo", "hizoo", "mezo_adam", "bszo_b")
+OTHERS = (
+    *("fzoo", "zo_sign", "zo_momentum", "sparse_mezo", "zo_muon", "subzero", "tezo"),
+    *("adamezo", "conmezo", "lozo_m", "zo_conservative"),
 )
-QUESTIONS = {
-    "bszo, fixed noise": "optimizer.adaptive_noise=false",
-    "mezo, signs": "optimizer.directions=rademacher",
-    "bszo, k=1": "optimizer.k=1",
-    "bszo, k=4": "optimizer.k=4",
-    "bszo, signs": "optimizer.directions=rademacher",
-    "bszo, k=8": "optimizer.k=8",
+SETTINGS = {
+    "fixed noise": "optimizer.adaptive_noise=false",
+    "signs": "optimizer.directions=rademacher",
+    "one-sided": "optimizer.two_sided=false",
+    "two-sided": "optimizer.two_sided=true",
+    **{f"k={k}": f"optimizer.k={k}" for k in (1, 4, 8)},
+    **{f"m={m}": f"optimizer.m={m}" for m in (2, 6)},
+    "eps=1e-3": "optimizer.eps=1e-3",
 }
-ENTRIES = (
-    *(Entry(name, (f"optimizer={name}",)) for name in METHODS),
+QUESTIONS = (
+    *("bszo, fixed noise", "bszo, k=1", "bszo, k=4", "bszo, k=8", "bszo, m=2", "bszo, m=6"),
+    *("bszo, signs", "mezo, signs"),
+)
+HALF_PRECISION = (
+    *("bszo, eps=1e-3", "bszo, two-sided", "mezo, one-sided", "bszo, fixed noise"),
+    *("mezo, eps=1e-3", "bszo, k=1", "bszo, k=4", "bszo, m=2"),
+)
+"""Questions in bf16: why BSZO is behind MeZO there comes first."""
+
+
+def _question(name: str) -> Entry:
+    """Returns another setting of a method, by the names of both."""
+    method, setting = name.split(", ")
+    return Entry(name, (f"optimizer={method}", SETTINGS[setting]), "question")
+
+
+_ENTRIES = (
+    *(Entry(name, (f"optimizer={name}",)) for name in (*PAPER, *OTHERS)),
     Entry("mezo, rms", ("optimizer=mezo", "optimizer.step_norm=rms")),
     Entry("adam", ("optimizer=adam",), "reference"),
-    *(
-        Entry(name, (f"optimizer={name.partition(',')[0]}", override), "question")
-        for name, override in QUESTIONS.items()
+    Entry(
+        "mezo, released",
+        (
+            "optimizer=mezo",
+            "precision.loss=model",
+            "precision.restore=merged",
+            "precision.noise=torch",
+        ),
+        "reference",
     ),
+    *(_question(name) for name in dict.fromkeys((*QUESTIONS, *HALF_PRECISION))),
+    Entry("mezo, lora", ("optimizer=mezo", "adapter=lora", "lr=1e-3"), "question"),
+    Entry("bszo, lora", ("optimizer=bszo", "adapter=lora", "lr=1e-2"), "question"),
 )
+BY_NAME = {entry.name: entry for entry in _ENTRIES}
+ALL = tuple(entry.name for entry in _ENTRIES if entry.role != "question")
 
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the study: what its runs share.
+
+    Attributes:
+        overrides: Model, task and precision, beside COMMON.
+        names: Of its entries, the first ones first.
+        budget: Forward passes of training.
+        seeds: Of directions and mini-batches; the first one searches the rates.
+        rates: Learning rates that are tried at least.
+        most_rates: So many are tried at most, where the best stays at an edge.
+    """
+
+    overrides: tuple[str, ...]
+    names: tuple[str, ...] = ALL
+    budget: int = 360
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    rates: int = 5
+    most_rates: int = 9
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The lines of its table."""
+        return [BY_NAME[name] for name in self.names]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is typed for every run."""
+        budget = (f"steps={self.budget}", f"eval_every={self.budget // 4}")
+        return (*COMMON, *budget, *self.overrides)
+
+
+_TINY = ("model=reviews-tiny", "task=rotten_tomatoes")
+_IMDB = ("model=reviews-tiny", "task=imdb", "task.max_length=64")
+_SMOLLM2 = (
+    *("model=smollm2-135m", "task=rotten_tomatoes", "batch_size=8"),
+    *("task.validation_size=64", "task.test_size=128"),
+)
 PARTS = {
-    "fp32": ("task=rotten_tomatoes", "precision=fp32", "precision.restore=streamed"),
-    "bf16": ("task=rotten_tomatoes", "precision=bf16", "precision.restore=streamed"),
+    "fp32": Part((*_TINY, "precision=fp32"), (*ALL, *QUESTIONS)),
+    "bf16": Part((*_TINY, "precision=bf16"), (*ALL, *HALF_PRECISION)),
+    "imdb_fp32": Part((*_IMDB, "precision=fp32")),
+    "smollm2_bf16": Part(
+        (*_SMOLLM2, "precision=bf16"),
+        (*PAPER, *("mezo, lora", "bszo, lora"), *("subzero", "tezo", "conmezo", "zo_momentum")),
+        budget=60,
+        seeds=(0, 1),
+        rates=3,
+        most_rates=5,
+    ),
+    "imdb_bf16": Part((*_IMDB, "precision=bf16")),
 }
-"""Parts of the study, most informative first."""
+"""Parts of the study, the most informative first."""
 
 
 class Cell(NamedTuple):
     """One run."""
 
-    part: str  # of PARTS
+    part: str  # its name
     entry: str  # its name
     exponent: int  # of the learning rate, in half decades
     seed: int  # of directions and mini-batches
@@ -113,31 +159,43 @@ def rate_of(exponent: int) -> float:
     return float(f"{3 if half else 1}e{whole}")
 
 
+def start_of(rate: float) -> range:
+    """Returns the three exponents around a rate, where a search begins."""
+    middle = round(2 * math.log10(rate))
+    return range(middle - 1, middle + 2)
+
+
 def score(losses: Mapping[int, float], seeds: Sequence[int]) -> float:
     """Returns the mean validation loss over seeds; a collapsed run is infinite, a missing one NaN."""
     return sum(losses.get(seed, math.nan) for seed in seeds) / len(seeds)
 
 
-def wanted(start: Sequence[int], losses: Losses) -> list[tuple[int, int]]:
+def wanted(part: Part, start: Sequence[int], losses: Losses) -> list[tuple[int, int]]:
     """Returns the (exponent, seed) of one entry still missing, the next first; none if it is complete."""
-    first = SEEDS[0]
+    first = part.seeds[0]
     if missing := [e for e in start if first not in losses.get(e, {})]:
         return [(e, first) for e in missing]
     tried = sorted(e for e in losses if first in losses[e])
     best = min(tried, key=lambda e: losses[e][first])
-    if len(tried) < RATES or (best in (tried[0], tried[-1]) and len(tried) < MOST_RATES):
+    if _goes_on(part, tried, best):
         return [(_beyond(tried, {e: losses[e][first] for e in tried}), first)]
-    for _ in range(MOST_RATES):
+    for _ in tried:
         near = [e for e in (best - 1, best, best + 1) if e in tried]
         order = sorted(near, key=lambda e: abs(e - best))
-        if missing_pairs := [(e, s) for s in SEEDS for e in order if s not in losses[e]]:
+        if missing_pairs := [(e, s) for s in part.seeds for e in order if s not in losses[e]]:
             return missing_pairs
-        whole = [e for e in tried if all(s in losses[e] for s in SEEDS)]
-        chosen = min(whole, key=lambda e: score(losses[e], SEEDS))
+        whole = [e for e in tried if all(s in losses[e] for s in part.seeds)]
+        chosen = min(whole, key=lambda e: score(losses[e], part.seeds))
         if chosen == best:
             return []
         best = chosen
     return []
+
+
+def _goes_on(part: Part, tried: Sequence[int], best: int) -> bool:
+    """Whether the search of rates needs another one: too few were tried, or the best is at an edge."""
+    at_edge = best in (tried[0], tried[-1])
+    return len(tried) < part.rates or (at_edge and len(tried) < part.most_rates)
 
 
 def _beyond(tried: Sequence[int], losses: Mapping[int, float]) -> int:
@@ -149,14 +207,14 @@ def _beyond(tried: Sequence[int], losses: Mapping[int, float]) -> int:
     return low - 1 if losses[low] <= losses[high] else high + 1
 
 
-def seeds_of(losses: Losses) -> list[int]:
+def seeds_of(part: Part, losses: Losses) -> list[int]:
     """Returns the seeds that can be reported: they have run the first seed's best rate and its neighbours."""
-    first = {e: of[SEEDS[0]] for e, of in losses.items() if SEEDS[0] in of}
-    if len(first) < RATES:
+    first = {e: of[part.seeds[0]] for e, of in losses.items() if part.seeds[0] in of}
+    best = min(first, key=lambda e: first[e], default=0)
+    if not first or _goes_on(part, sorted(first), best):
         return []
-    best = min(first, key=lambda e: first[e])
     near = [e for e in (best - 1, best, best + 1) if e in first]
-    return [s for s in SEEDS if all(s in losses[e] for e in near)]
+    return [s for s in part.seeds if all(s in losses[e] for e in near)]
 
 
 def chosen_for(seed: int, losses: Losses, seeds: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ import pandas as pd
 from statsmodels.stats.power import TTestPower
 
 from analysis.stats.intervals import holm, paired_t, student_interval
-from benchmarks.compare.protocol import BUDGET, ENTRIES, Cell, Entry, Losses, chosen_for, seeds_of
+from benchmarks.compare.protocol import PARTS, Cell, Entry, Losses, chosen_for, seeds_of
 from benchmarks.compare.runs import Found
 
 BASE = "mezo"
@@ -27,7 +27,7 @@ Chosen: TypeAlias = dict[int, dict[int, Found]]
 
 def chosen_runs(part: str, entry: Entry, losses: Losses, known: Mapping[Cell, Found]) -> Chosen:
     """Returns the run that is reported of every seed: at the rate that is best on the other seeds at this share."""
-    seeds, chosen = seeds_of(losses), {}
+    seeds, chosen = seeds_of(PARTS[part], losses), {}
     for percent in SHARES:
         reached = {
             e: {s: loss_at(known[Cell(part, entry.name, e, s)], percent) for s in of}
@@ -43,7 +43,7 @@ def loss_at(run: Found, percent: int) -> float:
     """Returns a run's validation loss at a share of the budget: at the evaluation that is nearest."""
     if percent == 100 or not run["curve"]:
         return float(run["loss"])
-    at = SHARES[percent] * BUDGET
+    at = SHARES[percent] * PARTS[run["part"]].budget
     return float(min(run["curve"], key=lambda point: abs(point[0] - at))[1])
 
 
@@ -52,8 +52,13 @@ def steady(values: Sequence[float]) -> bool:
     return len(values) > 2 and bool(np.isfinite(values).all())
 
 
-def line(entry: Entry, losses: Losses, chosen: Chosen, base: Chosen) -> dict[str, Any]:
-    """Returns an entry's numbers, and its differences from the base over the seeds that both have."""
+def line(
+    entry: Entry, losses: Losses, chosen: Chosen, base: Chosen, alpha: float
+) -> dict[str, Any]:
+    """Returns an entry's numbers, and its differences from the base over the seeds that both have.
+
+    `detectable` is the difference that is significant at level `alpha` with a probability of 80 %.
+    """
     runs = list(chosen[100].values())
     found: dict[str, Any] = {}
     gaps: list[float] = []
@@ -63,7 +68,6 @@ def line(entry: Entry, losses: Losses, chosen: Chosen, base: Chosen) -> dict[str
         gaps = [at[s] - loss_at(of_base[s], percent) for s in at if s in of_base]
         found |= _summary(f"loss_{percent}", list(at.values()))
         found |= _summary(f"gap_{percent}", gaps)
-    effect = TTestPower().solve_power(nobs=len(gaps), alpha=0.05, power=0.8) if steady(gaps) else 0
     return {
         "entry": entry.name,
         "role": entry.role,
@@ -72,12 +76,18 @@ def line(entry: Entry, losses: Losses, chosen: Chosen, base: Chosen) -> dict[str
         "lr": sorted({run["lr"] for run in runs}),
         **found,
         "p": paired_t(gaps) if steady(gaps) else NAN,
-        "detectable": float(effect * np.std(gaps, ddof=1)) if steady(gaps) else NAN,
+        "detectable": detectable(gaps, alpha) if steady(gaps) else NAN,
         **_summary("test", [100 * run["test"] for run in runs]),
         "seconds": pd.Series([run["step_s"] for run in runs]).median() * runs[0]["steps"],
         "passes": runs[0]["passes"],
         "state_mib": max(run["state_mib"] for run in runs),
     }
+
+
+def detectable(gaps: Sequence[float], alpha: float) -> float:
+    """Returns the difference that so many gaps of this spread show at level `alpha` with a probability of 80 %."""
+    effect = TTestPower().solve_power(nobs=len(gaps), alpha=alpha, power=0.8)
+    return float(effect * np.std(gaps, ddof=1))
 
 
 def _summary(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -93,9 +103,10 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     `p_holm` corrects over the methods; `verdict` says whether a method is better or worse than the base, or that the
     runs do not decide.
     """
-    reported = [e for e in ENTRIES if seeds_of(standings.get(e.name, {}))]
+    reported = [e for e in PARTS[part].entries if seeds_of(PARTS[part], standings.get(e.name, {}))]
     chosen = {e.name: chosen_runs(part, e, standings[e.name], known) for e in reported}
-    lines = [line(e, standings[e.name], chosen[e.name], chosen[BASE]) for e in reported]
+    alpha = 0.05 / max(1, sum(e.role == "method" for e in reported) - 1)
+    lines = [line(e, standings[e.name], chosen[e.name], chosen[BASE], alpha) for e in reported]
     frame = pd.DataFrame(lines)
     claims = frame["role"] == "method"
     frame["p_holm"] = NAN

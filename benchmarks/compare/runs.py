@@ -7,35 +7,28 @@ import io
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from benchmarks.compare.protocol import (
-    COMMON,
-    ENTRIES,
-    FIRST_EXPONENT,
-    PARTS,
-    Cell,
-    Entry,
-    Losses,
-    wanted,
-)
+from benchmarks.compare.protocol import BY_NAME, PARTS, Cell, Entry, Losses, start_of, wanted
 from zo.config import RunConfig, command_line
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
 Found: TypeAlias = dict[str, Any]
-
-BY_NAME = {entry.name: entry for entry in ENTRIES}
+SIGNALS = ["optim/noise_std", "optim/shrinkage"]
+"""BSZO's; medians of the second half of a run are kept."""
 
 
 @cache
 def base_of(part: str, name: str, out: str) -> RunConfig:
-    """Returns the checked configuration of an entry at the middle of the model's grid."""
-    words = [*COMMON, *PARTS[part], *BY_NAME[name].overrides, f"out={out}"]
-    return command_line.runs(words)[0]
+    """Returns the checked configuration of an entry, at its own rate or the middle of the model's grid."""
+    typed = [*PARTS[part].words, *BY_NAME[name].overrides, f"out={out}"]
+    last = {word.partition("=")[0]: word for word in typed}
+    return command_line.runs(list(last.values()))[0]
 
 
 def config_of(cell: Cell, out: str) -> RunConfig:
@@ -43,8 +36,8 @@ def config_of(cell: Cell, out: str) -> RunConfig:
     return replace(base_of(cell.part, cell.entry, out), seed=cell.seed, lr=cell.lr)
 
 
-def make(cell: Cell, out: str) -> None:
-    """Makes a cell's run, or nothing if it has ended; what it prints is dropped.
+def make(run: RunConfig) -> None:
+    """Makes a run, or nothing if it has ended; what it prints is dropped.
 
     Raises:
         LockedError: If another process makes it.
@@ -52,7 +45,7 @@ def make(cell: Cell, out: str) -> None:
     from zo.run import runner
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        runner.run(config_of(cell, out))
+        runner.run(run)
 
 
 def outcome(cell: Cell, out: str) -> Found | None:
@@ -65,10 +58,11 @@ def outcome(cell: Cell, out: str) -> Found | None:
     status = read_status(directory_of(run))
     if status.get("run/status") not in ("finished", "collapsed"):
         return None
-    columns = ["step", "eval/val_loss", "eval/val_accuracy", "time/cpu_s"]
+    columns = ["step", "eval/val_loss", "eval/val_accuracy", "time/cpu_s", *SIGNALS]
     rows = pd.DataFrame(read_rows(directory_of(run))).reindex(columns=columns)
     passes, evaluated = run.optimizer.passes_per_step, rows[columns[:3]].dropna()
     curve = [(int(step) * passes, loss, right) for step, loss, right in evaluated.to_numpy()]
+    late = rows[len(rows) // 2 :]
     collapsed = status["run/status"] == "collapsed"
     return {
         **cell._asdict(),
@@ -80,20 +74,42 @@ def outcome(cell: Cell, out: str) -> Found | None:
         "step_s": float(rows["time/cpu_s"].median()),
         "state_mib": float(status.get("mem/state_mib", 0.0)),
         "peak_gib": float(status.get("mem/peak_gib", math.nan)),
+        **{at.partition("/")[2]: float(late[at].median()) for at in SIGNALS},
+        "revision": _revision(directory_of(run)),
         "curve": curve,
     }
+
+
+def _revision(directory: Path) -> str:
+    """Returns the commits that made a run, shortened."""
+    attempts = pd.read_json(directory / "attempts.jsonl", lines=True)
+    return " ".join(attempts["git_revision"].astype(str).str[:12].unique())
+
+
+def without_a_step(part: str, out: str) -> RunConfig:
+    """Returns the run that only evaluates a part's model."""
+    return command_line.runs([*PARTS[part].words, "optimizer=zero_shot", f"out={out}"])[0]
+
+
+def zero_shot(part: str, out: str) -> str:
+    """Returns a sentence on the model before the first step, empty if it was not evaluated."""
+    directory = directory_of(without_a_step(part, out))
+    status = read_status(directory)
+    if status.get("run/status") != "finished":
+        return ""
+    loss, right = read_rows(directory)[-1]["eval/val_loss"], status["best/test_accuracy"]
+    return f"Before the first step: loss {loss:.4f}, test accuracy {100 * right:.1f} %."
 
 
 def standing(
     part: str, entry: Entry, out: str, known: dict[Cell, Found]
 ) -> tuple[Losses, list[Cell]]:
     """Returns the losses of an entry's runs that have ended, and its next runs; adds what they found to `known`."""
-    first = FIRST_EXPONENT[entry.method]
     losses: dict[int, dict[int, float]] = {}
+    start = start_of(base_of(part, entry.name, out).lr)
     while True:
-        cells = [
-            Cell(part, entry.name, e, seed) for e, seed in wanted(range(first, first + 3), losses)
-        ]
+        pairs = wanted(PARTS[part], start, losses)
+        cells = [Cell(part, entry.name, e, seed) for e, seed in pairs]
         for cell in cells:
             if cell not in known and (found := outcome(cell, out)) is not None:
                 known[cell] = found

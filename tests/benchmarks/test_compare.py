@@ -5,58 +5,74 @@ import math
 import pytest
 
 from benchmarks.compare.protocol import (
-    MOST_RATES,
-    RATES,
-    SEEDS,
+    BY_NAME,
+    PARTS,
+    Part,
     chosen_for,
     rate_of,
     seeds_of,
+    start_of,
     wanted,
 )
 
-START = (-9, -8, -7)
+WHOLE, SMALL = Part(()), Part((), seeds=(0, 1), rates=3, most_rates=5)
+START = range(-9, -6)
 
 
-def search(loss):
+def search(loss, part=WHOLE):
     """Makes the runs that are asked for, one at a time; returns exponent -> seed -> loss."""
     losses = {}
-    while cells := wanted(START, losses):
+    while cells := wanted(part, START, losses):
         exponent, seed = cells[0]
         assert seed not in losses.get(exponent, {}), "asked for twice"
         losses.setdefault(exponent, {})[seed] = loss(exponent, seed)
-        assert len(losses) <= MOST_RATES + 2, "no end"
+        assert len(losses) <= part.most_rates + 2, "no end"
     return losses
 
 
-@pytest.mark.parametrize("best", [-11, -9, -8, -6, -5])
-def test_the_grid_is_widened_until_the_best_rate_has_neighbours_which_every_seed_runs(best):
-    losses = search(lambda e, seed: abs(e - best) + 0.01 * seed)
+@pytest.mark.parametrize("part", [WHOLE, SMALL], ids=["whole", "small"])
+@pytest.mark.parametrize("best", [-10, -9, -8, -6])
+def test_the_grid_is_widened_until_the_best_rate_has_neighbours_which_every_seed_runs(best, part):
+    losses = search(lambda e, seed: abs(e - best) + 0.01 * seed, part)
     tried = sorted(losses)
-    assert len(tried) >= RATES
+    assert len(tried) >= part.rates
     assert tried == list(range(tried[0], tried[-1] + 1)), "a rate was left out"
     assert tried[0] < best < tried[-1]
-    assert [e for e in tried if set(losses[e]) == set(SEEDS)] == [best - 1, best, best + 1]
-    assert seeds_of(losses) == list(SEEDS)
-    assert {chosen_for(seed, losses, SEEDS) for seed in SEEDS} == {best}
+    whole = [e for e in tried if set(losses[e]) == set(part.seeds)]
+    assert whole == [best - 1, best, best + 1]
+    assert seeds_of(part, losses) == list(part.seeds)
+    assert {chosen_for(seed, losses, part.seeds) for seed in part.seeds} == {best}
+
+
+def test_a_best_rate_at_an_edge_is_not_reported():
+    assert seeds_of(SMALL, {e: {0: float(-e)} for e in START}) == []
+    assert seeds_of(SMALL, {e: {0: abs(e + 8.0)} for e in START}) == [0]
+
+
+def test_every_part_names_entries_and_begins_with_what_the_others_are_compared_with():
+    assert all(
+        set(part.names) <= set(BY_NAME) and part.names[0] == "mezo" for part in PARTS.values()
+    )
 
 
 def test_a_seed_does_not_choose_its_own_rate():
     """At -8 seed 0 is so lucky that the mean over all seeds is best there; for the others -8 is the worst."""
     losses = search(lambda e, seed: 2.0 - 22.0 * (seed == 0) if e == -8 else abs(e + 8))
     assert min(losses, key=lambda e: losses[e][0]) == -8
-    assert chosen_for(0, losses, SEEDS) != -8
+    assert chosen_for(0, losses, WHOLE.seeds) != -8
 
 
 def test_a_collapsed_run_is_never_chosen_and_the_search_turns_away_from_it():
     losses = search(lambda e, seed: math.inf if e >= -8 else abs(e + 10))
     assert max(e for e in losses if math.isfinite(losses[e][0])) == -9
-    assert chosen_for(0, losses, SEEDS) == -10
+    assert chosen_for(0, losses, WHOLE.seeds) == -10
 
 
 def test_a_search_that_never_turns_ends():
     losses = search(lambda e, seed: float(e))
-    assert len(losses) == MOST_RATES
+    assert len(losses) == WHOLE.most_rates
 
 
 def test_half_decades_are_written_as_people_write_them():
     assert [rate_of(e) for e in (-9, -8, -7)] == [3e-5, 1e-4, 3e-4]
+    assert [list(start_of(lr)) for lr in (1e-4, 3e-4)] == [[-9, -8, -7], [-8, -7, -6]]
