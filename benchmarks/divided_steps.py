@@ -1,12 +1,12 @@
 """Times a step on one process and on two, with one thread each: forward passes, the exchange of losses, waiting.
 
     torchrun --standalone --nproc-per-node 2 -m benchmarks.divided_steps [--steps 5] [--layers 12]
-    make bench-distributed BENCH="--out results/measured/benchmarks --page docs/scaling.md"
+    make bench-distributed BENCH="--out results/measured/benchmarks"
 
 The model has the shape of OPT-125M and random weights. Two processes make steps in turns: the first one alone, then
 both together, so that other load meets both. It takes about three minutes on two quiet cores. divided_steps.md has
 the table and its provenance: medians over the steps, in seconds. Processor time depends little on what else the machine
-does. `--page` puts the same text into a page of the documentation, between two comments.
+does.
 
 **exchange** is the time in the collective of the process that comes last: nobody keeps it waiting. **waiting** is what
 the other one spends there beyond that. **unequal work** is the processor time that process 1 had used in the step when
@@ -36,7 +36,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "n-SPSA, n = 4": ("mezo", {"n": 4}),
 }
 EXAMPLES, TOKENS = 4, 32
-BEGIN, END = "<!-- divided_steps: begin -->", "<!-- divided_steps: end -->"
 
 
 class Times(NamedTuple):
@@ -154,22 +153,12 @@ def table(layers: int, steps: int, processes: Arrivals) -> Iterator[str]:
     )
 
 
-def fill(page: Path, text: str) -> None:
-    """Puts a text between the two comments of a page."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"--page: {page} lacks {BEGIN} or {END}")
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
-
-
 def main() -> None:
     """Measures; prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("results/local/benchmarks"))
-    parser.add_argument("--page", type=Path, help="a page with the two comments")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if join(300).world != 2:
@@ -184,8 +173,6 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "divided_steps.md").write_text("".join(lines))
-    if args.page is not None:
-        fill(args.page, "".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time and memory of a step, beside an estimate from the device's rates and beside the released code's way.
+"""Time and memory of a step, beside the released code's way.
 
     python -m benchmarks.steps                                     this machine's defaults
     python -m benchmarks.steps --dry-run                           what that would be
@@ -20,21 +20,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import track
 
 from analysis.report.table import markdown, show
-from benchmarks.steps import figure
 from benchmarks.steps.cases import METHODS, PRECISIONS, Case, cases, split, ways
-from benchmarks.steps.records import Records, code_hash
+from benchmarks.steps.measure import ReleasedStepper, in_turns, loaded
 from benchmarks.steps.released import METHODS as RELEASED
-from benchmarks.steps.session import Session
+from benchmarks.steps.rows import Records, code_hash, draw, row, tables
 from benchmarks.steps.shapes import EXAMPLES, SHAPES
-from benchmarks.steps.tables import tables
 from zo.config import register
 from zo.config.precision import NOISES
 from zo.run import atomic
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accepted, refused = split(dict.fromkeys(wanted))
     records, machine, code = Records(args.out / "steps.csv"), device_name(device), code_hash()
     there = {c for c in accepted if not args.again and records.has(machine, c, rounds, code)}
-    pending = {case: cfg for case, cfg in accepted.items() if case not in there}
+    pending = [case for case in accepted if case not in there]
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(f"{len(pending)} to measure, {len(there)} in the csv, {len(refused)} refused")
     if args.dry_run:
@@ -111,34 +111,38 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"  {case}{' (in the csv)' * (case in there)}", highlight=False)
         _say(console, refused)
         return 0
-    failed = _measured(pending, Session(device, rounds, args.plain, records, print), console)
-    for table in tables(records.of(machine, list(accepted))):
+    failed = measure(pending, rounds, args.plain, records)
+    for table in tables(records.of(machine, accepted)):
         show(table, console)
     _say(console, refused | failed)
     if len(records.rows):
         atomic.replace(args.out / "steps.md", "\n".join(map(markdown, tables(records.rows))))
-        figure.draw(records.rows, args.out)
+        draw(records.rows, args.out)
     return 1 if failed else 0
 
 
-def _measured(pending: dict, session: Session, console: Console) -> dict[Case, str]:
-    """Measures under a progress bar; returns what could not be measured."""
-    columns = MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()
-    words = TextColumn("{task.description}")
-    with Progress(*columns, words, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(pending))
-        seen: set[Case] = set()
+def measure(
+    pending: Sequence[Case], rounds: int, plain: Sequence[str], records: Records
+) -> dict[Case, str]:
+    """Measures cases, those of one group in turns, and keeps each chunk's rows at once; why others failed."""
+    failed: dict[Case, str] = {}
+    groups = [list(group) for _, group in groupby(pending, key=lambda case: case.group)]
+    console = Console(stderr=True)
+    for group in track(groups, "measuring", console=console, transient=True):
+        for chunk in loaded(group, failed):
+            steppers: list[Any] = [stepper for stepper, _ in chunk]
+            first = steppers[0].case
+            too = first.method in plain and first.can_be_released
+            times = in_turns([*steppers, *([ReleasedStepper(first)] if too else [])], rounds)
+            released = times[-1] if too else None
+            pairs = zip(chunk, times, strict=False)
+            records.add([row(*one, measured, released, rounds) for one, measured in pairs])
+            chunk.clear()  # before the next ones are loaded
+            del steppers
+    return failed
 
-        def done(case: Case) -> None:
-            seen.add(case)
-            progress.update(task, completed=len(seen))
 
-        session.say = lambda words: progress.update(task, description=words)
-        session.measure(pending, done)
-    return session.failed
-
-
-def _say(console: Console, reasons: dict[Case, str]) -> None:
+def _say(console: Console, reasons: Mapping[Case, str]) -> None:
     for case, reason in reasons.items():
         console.print(f"not measured: {case}: {reason}", highlight=False)
 

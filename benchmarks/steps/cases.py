@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.steps.shapes import SHAPES
@@ -44,6 +44,12 @@ class Case:
         """What the cases that are timed in turns have in common."""
         return self.shape, self.dtype, self.examples, self.method
 
+    @property
+    def can_be_released(self) -> bool:
+        """Whether the released code's way is rendered for it: decoders, float32."""
+        masked = SHAPES[self.shape].masked
+        return not masked and self.dtype == "float32" and self.method != FORWARD
+
     def config(self) -> RunConfig:
         """Returns the configuration of a run that makes these steps.
 
@@ -63,14 +69,6 @@ class Case:
         where = f"{self.shape} {self.dtype} {self.examples}"
         way = "" if self.method == FORWARD else f" {self.restore} {self.noise}"
         return f"{where} {self.method}{way}"
-
-
-def beside(case: Case) -> Case | None:
-    """Returns MeZO's case that is timed in turns with a method's: the same way, or `merged` for `factors`."""
-    if case.method in (FORWARD, "mezo"):
-        return None
-    restore = "merged" if case.restore == "factors" else case.restore
-    return replace(case, method="mezo", restore=restore)
 
 
 def ways(restores: Sequence[str] | None, noises: Sequence[str] | None) -> list[tuple[str, str]]:
@@ -107,12 +105,13 @@ def cases(
                         yield Case(shape, dtype, kind, method, *pair, **common)
 
 
-def split(wanted: Iterable[Case]) -> tuple[dict[Case, RunConfig], dict[Case, str]]:
-    """Returns the configurations of the cases that a run accepts, and the reasons why it refuses the others."""
-    accepted, refused = {}, {}
+def split(wanted: Iterable[Case]) -> tuple[list[Case], dict[Case, str]]:
+    """Returns the cases that a run accepts, and the reasons why it refuses the others."""
+    accepted, refused = [], {}
     for case in wanted:
         try:
-            accepted[case] = case.config()
+            case.config()
+            accepted.append(case)
         except ConfigError as error:
             refused[case] = "; ".join(str(p) for p in error.problems)
     return accepted, refused

@@ -6,22 +6,19 @@ import gc
 import math
 import multiprocessing
 import os
-import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from unittest import mock
 
 import numpy as np
 import torch
 
 from benchmarks.steps.cases import FORWARD, LR, Case
-from benchmarks.steps.ceilings import clock
 from benchmarks.steps.released import ReleasedStep
-from benchmarks.steps.roofline import Workload
 from benchmarks.steps.shapes import SHAPES, batches
-from zo.config import RunConfig, register
+from zo.config import register
 from zo.lm.load import load
 from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
@@ -37,6 +34,9 @@ STEPS_FOR_MEMORY = 2
 MAPPED = 2**16
 """Bytes from which the C library gives a freed tensor back at once, so that resident memory is memory in use."""
 
+TOGETHER = 6 * 2**30
+"""Bytes of weights and state that cases timed in turns may have together."""
+
 
 class Times(NamedTuple):
     """Seconds of a step, the mean over the mini-batches."""
@@ -46,6 +46,13 @@ class Times(NamedTuple):
     forward: float = 0.0  # of the step, in forward passes
     weights: float = 0.0  # of the step, in passes over the weights
     passes: float = 0.0  # over the weights; a count
+
+
+class Peak(NamedTuple):
+    """Memory, GiB."""
+
+    peak: float  # the most that steps needed
+    before: float  # what was there before the model: on a CPU the libraries, on a GPU nothing
 
 
 class FiniteLoss(BatchLoss):
@@ -64,31 +71,24 @@ class FiniteLoss(BatchLoss):
 class Stepper:
     """Makes steps of one case, as a run makes them."""
 
-    def __init__(self, case: Case, cfg: RunConfig):
-        self.case, self.cfg = case, cfg
-        self.assembly = Assembly.of(cfg)
-        loaded, pad_id = self.assembly.loaded, self.assembly.loaded.tokenizer.pad_token_id
+    def __init__(self, case: Case):
+        cfg = case.config()
+        self.case, self.assembly = case, Assembly.of(cfg)
+        loaded = self.assembly.loaded
+        pad_id = loaded.tokenizer.pad_token_id
         self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss, cfg.model.kind)
         self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
-        self._fill_window()
-
-    def _fill_window(self) -> None:
-        """Makes AdaMeZO's first steps, which are MeZO's, with slopes of 0 and without forward passes."""
-        if self.case.method != FORWARD and hasattr(self.cfg.optimizer, "window"):
-            for _ in range(self.cfg.optimizer.window + 1):
+        if case.method != FORWARD and hasattr(cfg.optimizer, "window"):
+            for _ in range(cfg.optimizer.window + 1):  # AdaMeZO's first steps, which are MeZO's
                 self.assembly.optimizer.replay([0.0, 0.0])
 
     @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return self.assembly.device
-
-    def workload(self) -> Workload:
-        """Returns what a forward pass and a pass over the weights have to do, the mean over the mini-batches."""
-        kind, model = self.cfg.model.kind, self.assembly.loaded.model
-        each = [Workload.of(model, kind, batch) for batch in self.batches]
-        operations = round(statistics.mean(work.operations for work in each))
-        return Workload(each[0].values, each[0].read, operations, each[0].low_rank)
+    def bytes(self) -> int:
+        """Bytes of weights, copies and state."""
+        params = self.assembly.params
+        weights = sum(t.numel() * t.element_size() for t in params.tensors)
+        copies = 2 if params.restore == "snapshot" else 1
+        return copies * weights + self.assembly.optimizer.state_bytes()
 
     def step(self) -> Times:
         """Makes one step on every mini-batch, or one forward pass."""
@@ -103,7 +103,7 @@ class Stepper:
                 else:
                     self.assembly.optimizer.step(losses[-1])
 
-        clocked, forward = clock(work, self.device), sum(loss.seconds for loss in losses)
+        clocked, forward = _clock(work, self.assembly.device), sum(loss.seconds for loss in losses)
         totals = (*clocked, forward, params.seconds - moved, params.passes - passes)
         return Times(*(total / len(losses) for total in totals))
 
@@ -111,45 +111,47 @@ class Stepper:
 class ReleasedStepper:
     """Makes the same method's steps as the released code does, on a model of its own."""
 
-    def __init__(self, case: Case, cfg: RunConfig):
-        self.device = torch.device(case.device)
+    def __init__(self, case: Case):
+        cfg, self.device = case.config(), torch.device(case.device)
         loaded = load(cfg.model, getattr(torch, cfg.precision.dtype), self.device)
-        pad_id = loaded.tokenizer.pad_token_id
-        self.released = ReleasedStep(loaded.model, pad_id, cfg.optimizer, lr=LR)
+        self.released = ReleasedStep(
+            loaded.model, loaded.tokenizer.pad_token_id, cfg.optimizer, lr=LR
+        )
         self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
 
     def step(self) -> Times:
         """Makes one step on every mini-batch."""
-        clocked = clock(lambda: [self.released(b) for b in self.batches], self.device)
+        clocked = _clock(lambda: [self.released(b) for b in self.batches], self.device)
         return Times(*(total / len(self.batches) for total in clocked))
 
 
-def can_be_released(case: Case) -> bool:
-    """Whether the released code's way is rendered for a case: decoders, float32."""
-    masked = SHAPES[case.shape].masked
-    return not masked and case.dtype == "float32" and case.method != FORWARD
+Loaded: TypeAlias = list[tuple[Stepper, Peak]]
+
+
+def loaded(cases: Sequence[Case], failed: dict[Case, str]) -> Iterator[Loaded]:
+    """Yields cases, as many as memory takes together (on a GPU one); `failed` gets the reasons of the others."""
+    chunk: Loaded = []
+    for case in cases:
+        on_gpu = case.device.startswith("cuda")
+        try:
+            chunk.append(peak_here(case) if on_gpu else (Stepper(case), peak_of_child(case)))
+        except RuntimeError as error:  # out of memory among them
+            failed[case] = str(error).strip()
+            continue
+        if on_gpu or sum(stepper.bytes for stepper, _ in chunk) >= TOGETHER:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 def in_turns(steppers: Sequence[Stepper | ReleasedStepper], rounds: int) -> list[Times]:
     """Returns the median times of each, all measured once per round; a first round does not count."""
-    found: list[list[Times]] = [[] for _ in steppers]
-    for r in range(rounds + 1):
-        for times, stepper in zip(found, steppers, strict=True):
-            measured = stepper.step()
-            if r:
-                times.append(measured)
-    return [Times(*np.median(times, axis=0).tolist()) for times in found]
+    found = [[stepper.step() for stepper in steppers] for _ in range(rounds + 1)]
+    return [Times(*np.median(times[1:], axis=0).tolist()) for times in zip(*found, strict=True)]
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Memory, GiB."""
-
-    peak: float  # the most that steps needed
-    before: float  # what was there before the model: on a CPU the libraries, on a GPU nothing
-
-
-def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
+def peak_here(case: Case) -> tuple[Stepper, Peak]:
     """Loads a case and makes its first steps; returns it with the memory that it needed.
 
     On a GPU what PyTorch had allocated; on a CPU resident memory, which is true in a fresh process alone.
@@ -159,11 +161,11 @@ def peak_here(case: Case, cfg: RunConfig) -> tuple[Stepper, Peak]:
     gc.collect()
     memory.reset_peak(device)
     before = memory.peak_gib(device)
-    stepper = Stepper(case, cfg)
-    memory.reset_peak(stepper.device)
+    stepper = Stepper(case)
+    memory.reset_peak(device)
     for _ in range(STEPS_FOR_MEMORY):
         stepper.step()
-    return stepper, Peak(memory.peak_gib(stepper.device), before)
+    return stepper, Peak(memory.peak_gib(device), before)
 
 
 def _prepare(case: Case) -> None:
@@ -188,4 +190,18 @@ def peak_of_child(case: Case) -> Peak:
 
 def _peak_alone(case: Case) -> Peak:
     register()
-    return peak_here(case, case.config())[1]
+    return peak_here(case)[1]
+
+
+def _clock(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Returns seconds and processor seconds of work, on a GPU until it has ended there."""
+    _wait(device)
+    start, busy = time.perf_counter(), time.process_time()
+    work()
+    _wait(device)
+    return time.perf_counter() - start, time.process_time() - busy
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

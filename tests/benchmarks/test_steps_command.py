@@ -1,18 +1,16 @@
 """python -m benchmarks.steps, from the command line to table and figure, on a model of two layers."""
 
 import csv
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from analysis.report.table import markdown
 from benchmarks.steps import __main__ as command
-from benchmarks.steps import ceilings, session, tables
+from benchmarks.steps import measure, rows
 from benchmarks.steps.cases import FORWARD, cases, split
 from benchmarks.steps.measure import Peak, Times, in_turns
-from benchmarks.steps.records import COLUMNS, Records
+from benchmarks.steps.rows import COLUMNS, Records
 from zo.config import register
 
 pytestmark = pytest.mark.process
@@ -23,31 +21,22 @@ LINE += ["--rounds", "1", "--batch-size", "2"]
 COMMON = {"batch_size": 16, "batches": 1, "device": "cpu", "threads": 1}
 
 
-@pytest.fixture
-def few_repeats(monkeypatch):
-    before = torch.get_num_threads()
-    monkeypatch.setattr(ceilings, "REPEATS", 1)
-    yield
-    torch.set_num_threads(before)
-
-
 def read(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_from_the_command_line_to_table_and_figure(tmp_path, few_repeats, monkeypatch, capsys):
+def test_from_the_command_line_to_table_and_figure(tmp_path, monkeypatch, capsys):
     assert command.main([*LINE, "--out", str(tmp_path)]) == 0
-    rows = read(tmp_path / "steps.csv")
-    assert [(r["method"], r["restore"]) for r in rows] == [
+    found = read(tmp_path / "steps.csv")
+    assert [(r["method"], r["restore"]) for r in found] == [
         (FORWARD, "subtract"),
         ("bszo", "subtract"),
         ("bszo", "snapshot"),
     ]
-    forward, subtract, snapshot = rows
-    for row in rows:
+    forward, subtract, snapshot = found
+    for row in found:
         parts = float(row["forward_ms"]) + float(row["weights_ms"])
-        assert float(row["roofline_forward_ms"]) > 0
         assert 0 < parts <= 1.001 * float(row["step_ms"])
         assert 0 < float(row["before_gib"]) < float(row["peak_gib"])
         assert row["code"] != row["revision"] != ""
@@ -63,39 +52,28 @@ def test_from_the_command_line_to_table_and_figure(tmp_path, few_repeats, monkey
     assert (tmp_path / "step_times.pdf").read_bytes().startswith(b"%PDF")
 
     written = (tmp_path / "steps.csv").read_bytes()
-    monkeypatch.setattr(session.Session, "_timed", None)  # whatever is measured now fails
+    monkeypatch.setattr(command, "loaded", None)  # whatever is measured now fails
     assert command.main([*LINE, "--out", str(tmp_path)]) == 0
     assert "0 to measure, 3 in the csv" in capsys.readouterr().out
     assert (tmp_path / "steps.csv").read_bytes() == written
 
 
-@pytest.fixture
-def in_process(monkeypatch, tmp_path):
-    """A session on this CPU that measures no memory, and a function that makes cases of one method."""
+def test_a_case_that_fails_is_named_and_the_others_are_measured(monkeypatch, tmp_path):
     register()
-    monkeypatch.setattr(session, "peak_of_child", lambda case: Peak(1.0, 0.5))
-    monkeypatch.setattr(ceilings, "REPEATS", 1)
-    records = Records(tmp_path / "steps.csv")
-    made = session.Session(torch.device("cpu"), 1, (), records, lambda words: None)
-    common = COMMON | {"batch_size": 2, "threads": torch.get_num_threads()}
-    pairs = [("subtract", "torch"), ("snapshot", "torch")]
-    return made, list(cases(["opt-tiny"], None, ["sst2"], ["mezo"], pairs, **common))
 
-
-def test_a_case_that_fails_is_named_and_the_others_are_measured(in_process, monkeypatch):
-    made, wanted = in_process
-
-    def fail(case):
+    def peak(case):
         if case.restore == "snapshot":
             raise torch.OutOfMemoryError("no room for a copy")
         return Peak(1.0, 0.5)
 
-    monkeypatch.setattr(session, "peak_of_child", fail)
-    done = []
-    made.measure(split(wanted)[0], done.append)
-    assert set(done) == set(wanted)
-    assert list(made.failed.values()) == ["no room for a copy"]
-    assert list(made.records.rows["method"]) == [FORWARD, "mezo"]
+    monkeypatch.setattr(measure, "peak_of_child", peak)
+    common = COMMON | {"batch_size": 2, "threads": torch.get_num_threads()}
+    pairs = [("subtract", "torch"), ("snapshot", "torch")]
+    wanted = cases(["opt-tiny"], None, ["sst2"], ["mezo"], pairs, **common)
+    records = Records(tmp_path / "steps.csv")
+    failed = command.measure(split(wanted)[0], 1, (), records)
+    assert list(failed.values()) == ["no room for a copy"]
+    assert list(records.rows["method"]) == [FORWARD, "mezo"]
 
 
 def row(**changes):
@@ -105,17 +83,15 @@ def row(**changes):
     counts = dict.fromkeys(("threads", "batches", "rounds"), 1)
     counts |= {"batch_size": 16, "forwards": 3, "values": 1000}
     times = {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "processor_ms": 50.0}
-    times |= {"roofline_forward_ms": 8.0, "roofline_weights_ms": 12.0}
     times |= {"peak_gib": 1.5, "before_gib": 0.5}
-    times |= {"passes": 5.0, "passes_estimated": 5.0, "state_bytes": 0}
-    rates = dict.fromkeys(("gb_per_s", "gflop_per_s", "normals_per_ns"), 1.0)
-    return texts | counts | times | rates | changes
+    times |= {"passes": 5.0, "state_bytes": 0}
+    return texts | counts | times | changes
 
 
-def cells(rows, i):
-    (table,) = tables.tables(pd.DataFrame(rows, columns=COLUMNS))
-    shown = dict(zip(table.columns, table.rows[i], strict=True))
-    return dict.fromkeys(tables.HEADS, "") | shown
+def cells(measured, i):
+    (table,) = rows.tables(pd.DataFrame(measured, columns=COLUMNS))
+    shown = zip(table.columns, table.frame.to_numpy()[i], strict=True)
+    return {head: cell.text for head, cell in shown}
 
 
 def test_a_newer_row_takes_the_place_of_the_same_case_s_older_one(tmp_path):
@@ -127,35 +103,21 @@ def test_a_newer_row_takes_the_place_of_the_same_case_s_older_one(tmp_path):
     assert again["state_bytes"].tolist() == [0, 2**40]
 
 
-def test_a_row_is_compared_with_roofline_released_step_forward_and_mezo():
+def test_a_row_is_compared_with_the_released_step_forward_mezo_and_the_paper():
     forward = row(method=FORWARD, step_ms=7.0, weights_ms=0.0, peak_gib=1.25)
-    mezo = row(method="mezo", peak_gib=1.45)
-    rows = [row(plain_ms=200.0), row(plain_ms=200.0, restore="snapshot"), mezo, forward]
-    assert cells(rows, 0)["step"] == "one forward pass"
-    found = cells(rows, 2)
-    assert (found["step"], found["restore"]) == ("BSZO", "subtract")
-    assert (found["roofline"], found["× roofline"], found["rest"]) == ("20", "2.50", "5")
-    assert (found["released"], found["× faster"], found["target"]) == ("200", "4.0", "≥ 3×")
-    assert (found["memory × forward's"], found["memory × MeZO's"]) == (
-        "1.33",
-        "1.05",
-    )  # 1.0 / 0.75, 1.0 / 0.95
-    assert (found["time × MeZO's"], found["passes"], found["beyond MeZO's"]) == (
-        "1.00",
-        "5",
-        "53687.1",
-    )
-    in_turns_with = row(mezo_processor_ms=40.0, restore="streamed", state_bytes=500)
-    found = cells([in_turns_with, mezo, forward], 2)
-    assert (found["time × MeZO's"], found["state, bytes"]) == ("1.25", "0.5")
-    assert cells(rows, 3)["memory × MeZO's"] == "", "MeZO was not measured under snapshot"
-
-
-def test_the_committed_page_has_the_tables_of_the_committed_csv():
-    folder = Path(__file__).parents[2] / "results" / "measured" / "benchmarks"
-    shown = (folder / "steps.md").read_text().strip()
-    pages = map(markdown, tables.tables(Records(folder / "steps.csv").rows))
-    assert shown == "\n".join(pages).strip()
+    mezo = row(method="mezo", peak_gib=1.45, step_ms=40.0)
+    measured = [row(plain_ms=200.0), row(plain_ms=200.0, restore="snapshot"), mezo, forward]
+    assert cells(measured, 0)["step"] == "one forward pass"
+    found = cells(measured, 2)
+    assert (found["step"], found["restore"], found["rest"]) == ("BSZO", "subtract", "5.0")
+    assert (found["released"], found["× faster"], found["passes"]) == ("200.0", "4.0", "5")
+    ratios = [
+        found[f"{name}"] for name in ("memory × forward's", "memory × MeZO's", "time × MeZO's")
+    ]
+    assert ratios == ["1.33", "1.05", "1.25"]  # 1.0 / 0.75, 1.0 / 0.95, 50 / 40
+    assert cells(measured, 3)["memory × MeZO's"] == "–", "MeZO was not measured under snapshot"
+    (paper,) = rows.tables(pd.DataFrame([row(shape="opt-1.3b")], columns=COLUMNS))
+    assert "paper, ms" in paper.columns
 
 
 def test_cases_are_timed_in_turns_and_the_first_round_does_not_count():

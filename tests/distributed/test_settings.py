@@ -2,7 +2,6 @@
 
 import pytest
 
-from benchmarks.scaling import METHODS, step_seconds
 from zo.config import ConfigError, notes
 from zo.config.identity import run_id
 from zo.config.schema import from_plain, scientific
@@ -39,13 +38,3 @@ def test_settings_out_of_range_are_refused_by_name(make_run, settings, sentence)
     with pytest.raises(ConfigError) as refused:
         make_run(*settings)
     assert sentence in str(refused.value)
-
-
-def test_the_predicted_step_counts_turns_and_passes():
-    """Four points of BSZO on two processes: half of the forward passes, and two of three displacements."""
-    method = METHODS["BSZO, k = 3"]
-    forward = step_seconds(method, 4, 1, True) - step_seconds(method, 8, 1, True)
-    assert forward == 0
-    merged = [step_seconds(method, world, 1, False) for world in (1, 2, 4)]
-    assert merged[0] - merged[1] == pytest.approx(2 * (merged[1] - merged[2]))
-    assert step_seconds(method, 2, 1, False) - step_seconds(method, 2, 1, True) > 0

