@@ -1,5 +1,6 @@
 """The launchers behind `hydra/launcher=basic`, `slurm` and `local`; Hydra looks for them in packages of this name."""
 
+import gc
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,7 @@ class _SweepLauncher(Launcher):
         Raises:
             SystemExit: Always.
         """
+        gc.enable()  # train.py disables it for the imports of one run
         GlobalHydra.instance().clear()  # what follows composes on its own
         raise SystemExit(self._make())
 

@@ -136,13 +136,13 @@ CHAINS = {
         At("zo.run.tracking:RunLog.write", 2, "after"),
     ],
     "checkpoints": [
-        At("zo.run.tensor_file:write", 1, "after"),
-        At("zo.run.tensor_file:write", 2),
+        At("torch:save", 1, "after"),
+        At("torch:save", 2),
         At("pathlib:Path.rename", 1),
         At("zo.optim.base:ZOOptimizer.replay", 1, "after"),
         At("pathlib:Path.rename", 1, "after"),
-        At("zo.run.tensor_file:measure", 2, "after"),
-        At("zo.run.tensor_file:write", 1),
+        At("zo.run.checkpoint:_verify", 1, "after"),
+        At("torch:save", 1),
     ],
     "ends": [
         At("pathlib:Path.replace", 1),

@@ -53,7 +53,7 @@ def _of_file(path: Path) -> str:
     large = status.st_size >= KEPT_ON_DISK
     known = (_known.get(key) or (_read_kept(key) if large else None)) if settled else None
     if known is None:
-        known = _read(path)
+        known = read(path)
         if settled:
             _known[key] = known
             if large:
@@ -61,10 +61,11 @@ def _of_file(path: Path) -> str:
     return known
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Returns the hexadecimal digest of a file's content, which is read."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while block := file.read(1 << 22):
+        while block := file.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()
 

@@ -1,28 +1,28 @@
 """Whole states on disk, weights and optimizer, from which a run goes on without repeating its steps.
 
-A checkpoint is a directory `checkpoints/step-00001000` with `weights.safetensors`, `state.safetensors` and
-`manifest.json`: version, run id, step, the optimizer's state without its tensors, length and hash of the other two, and
-its own checksum. It is written under another name and renamed when the disk has it. One that is torn, altered, of
-another version or of another run is passed over with a message.
+A checkpoint is a directory `checkpoints/step-00001000` with `state.pt`, weights and optimizer as torch saves them, and
+`manifest.json`: version, run id, step, length and hash of that file, and its own checksum. It is written under another
+name and renamed when the disk has it. One that is torn, altered, of another version or of another run is passed over
+with a message.
 """
 
+import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
-from safetensors import safe_open
-from torch import Tensor
+import torch
 
+from zo.config import digests
 from zo.optim.base import ZOOptimizer
-from zo.run import atomic, tensor_file
+from zo.run import atomic
 
-VERSION = 2
+VERSION = 3
 FOLDER = "checkpoints"
 KEPT = 2
 """Newest checkpoints that stay: should one be torn by a dying disk, there is another."""
 
-WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.safetensors", "manifest.json"
+STATE, MANIFEST = "state.pt", "manifest.json"
 
 
 class CheckpointError(ValueError):
@@ -57,42 +57,19 @@ def save(run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None
 
 
 def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
-    """Writes the state's files, and the manifest when the disk has them."""
+    """Writes the state, tensor by tensor, and the manifest when the disk has it."""
     params = optimizer.params
-    tensors: list[Tensor] = []
-    state = _without_tensors(optimizer.live_state(), tensors)
-    files = {
-        WEIGHTS: tensor_file.write(place / WEIGHTS, params.names, params.tensors),
-        STATE: tensor_file.write(place / STATE, [str(i) for i in range(len(tensors))], tensors),
-    }
-    step = optimizer.step_index
-    manifest = {"version": VERSION, "run_id": run_id, "step": step, "state": state, "files": files}
+    weights = dict(zip(params.names, params.tensors, strict=True))
+    with (place / STATE).open("wb") as file:
+        try:
+            torch.save({"weights": weights, "optimizer": optimizer.live_state()}, file)
+        except RuntimeError as error:  # it may hide that the disk is full
+            raise error.__context__ or error from None
+        file.flush()
+        os.fsync(file.fileno())
+    manifest = {"version": VERSION, "run_id": run_id, "step": optimizer.step_index}
+    manifest |= {STATE: digests.read(place / STATE)}
     atomic.replace(place / MANIFEST, atomic.seal(manifest))
-
-
-def _without_tensors(state: Any, tensors: list[Tensor]) -> Any:
-    """Returns a nested state as JSON can hold it, and adds its tensors to a list, to whose places it refers."""
-    if isinstance(state, Tensor):
-        tensors.append(state)
-        return {"tensor": str(len(tensors) - 1)}
-    if isinstance(state, dict):
-        return {"dict": [[key, _without_tensors(value, tensors)] for key, value in state.items()]}
-    if isinstance(state, list | tuple):
-        return {type(state).__name__: [_without_tensors(value, tensors) for value in state]}
-    return {"value": state}
-
-
-def _with_tensors(state: Any, file: Any) -> Any:
-    """Returns what `_without_tensors` was given, with the tensors of an open safetensors file."""
-    ((kind, content),) = state.items()
-    if kind == "tensor":
-        return file.get_tensor(content)
-    if kind == "dict":
-        return {key: _with_tensors(value, file) for key, value in content}
-    if kind in ("list", "tuple"):
-        values = [_with_tensors(value, file) for value in content]
-        return values if kind == "list" else tuple(values)
-    return content
 
 
 def steps(run: Path) -> list[int]:
@@ -146,27 +123,22 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
         CheckpointError: If it must not be loaded.
     """
     place, params = _place(run, step), optimizer.params
-    state = _verified(place, run_id, step)["state"]
-    with safe_open(place / WEIGHTS, "pt") as file:
-        shapes = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        found = {n: (tuple(s.get_shape()), s.get_dtype()) for n, s in shapes.items()}
-        wanted = {
-            n: (tuple(t.shape), tensor_file.DTYPES[t.dtype])
-            for n, t in zip(params.names, params.tensors, strict=True)
-        }
-        if found != wanted:
-            raise CheckpointError(f"{place} is of another model")
-        for name, p in zip(params.names, params.tensors, strict=True):
-            p.copy_(file.get_tensor(name))
-    with safe_open(place / STATE, "pt") as file:
-        optimizer.load_state_dict(_with_tensors(state, file))
+    _verify(place, run_id, step)
+    state = torch.load(place / STATE, map_location="cpu", mmap=True, weights_only=True)
+    found = {name: (p.shape, p.dtype) for name, p in state["weights"].items()}
+    named = list(zip(params.names, params.tensors, strict=True))
+    if found != {name: (p.shape, p.dtype) for name, p in named}:
+        raise CheckpointError(f"{place} is of another model")
+    for name, p in named:
+        p.copy_(state["weights"][name])
+    optimizer.load_state_dict(state["optimizer"])
 
 
-def _verified(place: Path, run_id: str, step: int) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint whose files are those that were written, for this run and step.
+def _verify(place: Path, run_id: str, step: int) -> None:
+    """Makes sure that a checkpoint's file is the one that was written, for this run and step.
 
     Raises:
-        CheckpointError: If they are not.
+        CheckpointError: If it is not.
     """
     try:
         manifest = atomic.unseal((place / MANIFEST).read_bytes())
@@ -178,14 +150,12 @@ def _verified(place: Path, run_id: str, step: int) -> dict[str, Any]:
         raise CheckpointError(f"{place} is of another version than {VERSION}")
     if (manifest.get("run_id"), manifest.get("step")) != (run_id, step):
         raise CheckpointError(f"{place} is of another run or step")
-    for name in (WEIGHTS, STATE):
-        try:
-            found = tensor_file.measure(place / name)
-        except OSError as error:
-            raise CheckpointError(f"{place / name}: {error.strerror}") from None
-        if found != manifest["files"].get(name):
-            raise CheckpointError(f"{place / name} is torn or was altered")
-    return manifest
+    try:
+        found = digests.read(place / STATE)
+    except OSError as error:
+        raise CheckpointError(f"{place / STATE}: {error.strerror}") from None
+    if found != manifest.get(STATE):
+        raise CheckpointError(f"{place / STATE} is torn or was altered")
 
 
 def _place(run: Path, step: int) -> Path:

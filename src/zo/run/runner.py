@@ -1,6 +1,7 @@
 """One run, from its configuration to its summary: made, resumed, or left alone if it has ended."""
 
 import errno
+import gc
 import json
 import shutil
 import sys
@@ -141,6 +142,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         start.begin(directory)
     with requests.loading(), processes.together():
         session = Session.open(cfg)
+    gc.enable()  # train.py disables it for the imports
     assembly = session.assembly
     together.check_loaded(processes, cfg, assembly.optimizer, session.read)
     with processes.together():

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import wandb
-
 from zo.config import TrackingConfig
 from zo.run import atomic
 from zo.run.rows import LOSSES, METRICS, Row, read_rows
@@ -65,7 +63,6 @@ class RunLog:
             "dir": str(directory),
             "mode": self._mode,
             "resume": "allow",
-            "settings": wandb.Settings(silent=True, x_transaction_log_flush_interval=FLUSH_SECONDS),
         }
         self._wandb: Any = None
         self._start_wandb(rows)
@@ -101,9 +98,14 @@ class RunLog:
 
     def _start_wandb(self, rows: Sequence[Row]) -> None:
         """Begins the W&B run, or goes on with it if it is online, and sends the rows that it does not have."""
+        if self._mode == "disabled":
+            return
+        import wandb  # here: it takes two seconds, and a run without it needs none of them
+
         if self._mode == "offline":
             shutil.rmtree(self.directory / "wandb", ignore_errors=True)
-        self._call_wandb(lambda: wandb.init(**self._wandb_options))
+        settings = wandb.Settings(silent=True, x_transaction_log_flush_interval=FLUSH_SECONDS)
+        self._call_wandb(lambda: wandb.init(**self._wandb_options, settings=settings))
         known = self._wandb.step if self._wandb is not None else 0
         for row in rows:
             if row["step"] >= known:
@@ -187,4 +189,6 @@ def wandb_mode(mode: str) -> str:
         return mode
     if os.environ.get("WANDB_MODE"):
         return os.environ["WANDB_MODE"]
+    import wandb
+
     return "online" if wandb.login(prompt=False) else "offline"
