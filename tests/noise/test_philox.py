@@ -70,7 +70,7 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
 def test_words_are_the_published_ones(counter, key, expected):
     assert philox.philox(np.array([counter]), tuple(key)).tolist() == [expected]
-    cpu = pytest.importorskip("zo.noise.cpu", exc_type=ImportError)
+    cpu = pytest.importorskip("zo.noise.cpu.draws", exc_type=ImportError)
     out = np.zeros(4, np.uint32)
     cpu.draw_words(out, counter[0], 1, np.array([*key, *counter[1:]], np.uint32))
     assert out.tolist() == expected
@@ -102,7 +102,7 @@ def test_normals_are_those_of_box_muller_in_float64():
 
 def test_compiled_normals_of_extreme_words_have_the_same_bits():
     """Among them u = 1, whose normals are zeros with a sign."""
-    cpu = pytest.importorskip("zo.noise.cpu", exc_type=ImportError)
+    cpu = pytest.importorskip("zo.noise.cpu.draws", exc_type=ImportError)
     w = np.array([(a, b) for a in EDGES for b in EDGES], np.uint32)
     drawn, words = np.empty(cpu.CHUNK, np.float32), np.zeros((2, cpu.CHUNK // 2), np.uint32)
     words[:, : len(w)] = w.T

@@ -4,10 +4,10 @@ A perturbation is never stored. Whoever needs it again asks again with the same 
 order, from any thread, whatever the parameter's dtype: noise is always drawn in float32. No global random state is
 read or written.
 
-There are two kinds, a run's `precision.noise`: `torch`, the generator's own (`generator.py`), and `philox`, counter
-based (`philox.py` defines it): a value depends on its key and its position alone, so any part of a tensor can be drawn,
-and a pass over the weights draws while it adds. `choice.py` picks what draws on a device: `cpu.py` (numba), `cuda.py`
-(Triton), or `reference.py` (numpy) where numba is missing.
+There are two kinds, a run's `precision.noise`: `torch`, the generator's own (`torch_generator.py`), and `philox`,
+counter based (`philox.py` defines it): a value depends on its key and its position alone, so any part of a tensor can
+be drawn, and a pass over the weights draws while it adds. `registry.py` picks what draws on a device: `cpu` (numba),
+`cuda.py` (Triton), or `reference.py` (numpy) where numba is missing.
 """
 
 from zo.noise.engines import DTYPES, Engine, KeyedTerms, Move, PhiloxEngine

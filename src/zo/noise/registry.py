@@ -33,7 +33,7 @@ def engine(noise: str, *devices: str) -> Engine:
         where = " and ".join(kinds)
         raise ValueError(f"noise='philox': draws on cpu or on cuda, not on {where}; use torch")
     if importlib.util.find_spec("numba"):
-        from zo.noise.cpu import NumbaEngine
+        from zo.noise.cpu.engine import NumbaEngine
 
         return NumbaEngine()
     from zo.noise.reference import NumpyEngine

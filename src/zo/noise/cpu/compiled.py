@@ -1,0 +1,106 @@
+"""What the kernels are written in: numba's compiler, and instructions that it lacks.
+
+Compiled code is kept beside its file, or in NUMBA_CACHE_DIR. It is made again when its file or one that it may be
+built on has changed: numba alone looks at its own file.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from zo.noise import philox
+
+F, I32, U, U64 = np.float32, np.int32, np.uint32, np.uint64
+
+_BUILT_ON = [Path(philox.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
+
+
+def compiler(*also: str | None) -> Callable[[Callable[..., Any]], Any]:
+    """Returns a decorator that compiles functions built on this package and on some more files."""
+    files = [*_BUILT_ON, *(Path(name) for name in also if name is not None)]
+    sources = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        made = njit(nogil=True, cache=True, error_model="numpy")(function)
+        index: Any = made._cache._cache_file  # type: ignore[attr-defined]
+        index._source_stamp = index._source_stamp, sources
+        return made
+
+    return compiled
+
+
+compiled = compiler()
+
+
+def _bits_of(typing: Any, x: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(types.uint32))
+
+    return types.uint32(types.float32), code
+
+
+def _float_of(typing: Any, x: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(types.float32))
+
+    return types.float32(types.uint32), code
+
+
+def _wide(typing: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # `set.add`, since llvmlite's own `add` knows no attributes with values
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        set.add(builder.function.attributes, "noinline")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+def _wide_for_float16(typing: Any, x: Any) -> Any:
+    _, code = _wide(typing)
+    if x.dtype == types.int16:
+        return types.void(x), code
+    return types.void(x), lambda context, *_: context.get_dummy_value()
+
+
+def _prefetch(typing: Any, ahead: Any, index: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        of = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        fetch = cgutils.get_or_insert_function(builder.module, of, "llvm.prefetch.p0")
+        at = builder.bitcast(builder.gep(array.data, [args[1]]), pointer)
+        builder.call(fetch, [at, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(ahead, index), code
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""Asks for the cache line of an array's value; the index may be beyond its end."""
+
+wide: Any = intrinsic(_wide)
+"""Has the calling function's loops compiled to 512-bit vectors where the processor has them.
+
+LLVM takes 256 bits on Intel's server processors, which is slower for arithmetic this dense.
+"""
+
+wide_for_float16: Any = intrinsic(_wide_for_float16)
+"""The same where an array is float16, whose conversion is arithmetic; other loops wait for the cache."""
+
+bits_of: Any = intrinsic(_bits_of)
+"""The bits of a float32, as uint32."""
+
+float_of: Any = intrinsic(_float_of)
+"""The float32 of bits, uint32."""
