@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,19 +59,6 @@ def reviews_csv(tmp_path_factory) -> Path:
             text = f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}"
             rows.writerow([text, label, "rotten_tomatoes"])
     return path
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system that can be made smaller, at the place `disturbed`."""
-    from tests.support.damage import SmallDisk
-
-    try:
-        disk = SmallDisk(tmp_path / "disturbed")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"nothing can be mounted here: {error}")
-    yield disk
-    disk.close()
 
 
 @pytest.fixture

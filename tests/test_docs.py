@@ -1,5 +1,6 @@
-"""Commands in README and docs: composed, found or run as a reader would type them."""
+"""Commands in README, docs and examples: composed, found or run as a reader would type them."""
 
+import os
 import re
 import runpy
 import shlex
@@ -8,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from zo import config
 from zo.config import command_line
+from zo.run.export import export
+from zo.run.runner import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -18,31 +23,35 @@ ELSEWHERE = ("model.path=", "adapter.path=", "task.path=", "mezo_clip")
 """Parts of commands about files of the reader's own, or of an example that the page itself adds."""
 
 
-def commands(start: str) -> list[tuple[str, str]]:
-    """Returns (page, command) of every command in a code block that begins with `start`."""
-    found = []
-    for page in PAGES:
-        for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL):
-            for line in block.splitlines():
-                command = re.split(r"\s+#", line.strip())[0]
-                if command.startswith(start):
-                    found.append((page.name, command))
-    return found
+def blocks(page: Path, language: str = r"\w*") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(start: str) -> list[str]:
+    """Every command in a code block that begins with `start`."""
+    lines = [line for page in PAGES for block in blocks(page) for line in block.splitlines()]
+    found = [re.split(r"\s+#", line.strip())[0] for line in lines]
+    return list(dict.fromkeys(command for command in found if command.startswith(start)))
 
 
 def test_every_make_target_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert len(commands("make ")) > 3
-    for page, command in commands("make "):
+    for command in commands("make "):
         named = [word for word in shlex.split(command)[1:] if "=" not in word]
-        assert set(named) <= targets, f"{page}: {command}"
+        assert set(named) <= targets, command
 
 
-@pytest.mark.parametrize(("page", "command"), [*commands("python train.py"), *commands("torchrun")])
-def test_every_training_command_composes(page, command):
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.process] * ("sweep=table" in command))
+        for command in [*commands("python train.py"), *commands("torchrun")]
+        if not any(part in command for part in ELSEWHERE)
+    ],
+)
+def test_every_training_command_composes(command):
     words = shlex.split(command)[2:]
-    if any(part in command for part in ELSEWHERE):
-        pytest.skip("about files of the reader's own")
     overrides = [word for word in words if "=" in word and not word.startswith("hydra")]
     config.register()
     assert command_line.runs(overrides, multirun="-m" in words)
@@ -50,7 +59,7 @@ def test_every_training_command_composes(page, command):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "module", sorted({c.split()[2] for _, c in commands("python -m ") if len(c.split()) > 2})
+    "module", sorted({c.split()[2] for c in commands("python -m ") if len(c.split()) > 2})
 )
 def test_every_module_answers_help(module, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [module, "--help"])
@@ -62,14 +71,11 @@ def test_every_module_answers_help(module, monkeypatch, capsys):
 
 @pytest.mark.process
 def test_a_short_run_from_the_tutorial_ends_with_a_result(tmp_path):
-    (command,) = {
-        c for _, c in commands("python train.py -m optimizer=bszo,mezo lr=1e-3,1e-4 steps")
-    }
-    shorter = ("steps=", "eval_every=")
-    words = [word for word in shlex.split(command)[1:] if not word.startswith(shorter)]
-    words = [sys.executable, *words, "steps=4", "eval_every=4", f"out={tmp_path}"]
+    (command,) = commands("python train.py -m optimizer=bszo,mezo lr=1e-3,1e-4 steps")
+    words = [w for w in shlex.split(command)[1:] if not w.startswith(("steps=", "eval_every="))]
+    few = ["steps=4", "eval_every=4", "task.validation_size=20", "task.test_size=20"]
     done = subprocess.run(
-        [*words, "tracking.mode=disabled", "task.validation_size=20", "task.test_size=20"],
+        [sys.executable, *words, *few, f"out={tmp_path}", "tracking.mode=disabled"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -77,3 +83,79 @@ def test_a_short_run_from_the_tutorial_ends_with_a_result(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("*/metrics.jsonl"))) == 4
+
+
+FEW = ["steps=2", "eval_every=2", "batch_size=4", "tracking.mode=disabled", "task.train_size=8"]
+FEW += ["task.validation_size=4", "task.test_size=4", "task.max_new_tokens=4"]
+PAGE = (ROOT / "docs" / "your-own.md").read_text()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", re.findall(r"^python train\.py (.*)$", PAGE, re.MULTILINE))
+def test_a_command_on_data_of_ones_own_ends_with_a_model_that_transformers_loads(
+    command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("examples/make_t5.py")["make"](str(tmp_path / "t5"))
+    config.register()
+    words = shlex.split(command.replace("model.path=t5", f"model.path={tmp_path / 't5'}"))
+    (cfg,) = command_line.runs([*words, *FEW, f"out={tmp_path / 'out'}"])
+    summary = run(cfg)
+    assert (summary["run/status"], summary["run/steps"]) == ("finished", 2)
+    (directory,) = (tmp_path / "out").glob("mezo-*")
+    export(directory, "last", tmp_path / "model")
+    kind = AutoModelForSeq2SeqLM if cfg.model.kind == "encoder-decoder" else AutoModelForCausalLM
+    kind.from_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            p, id=p.stem, marks=getattr(pytest.mark, "process" if "csv" in p.stem else "slow")
+        )
+        for p in sorted((ROOT / "examples").glob("*.sh"))
+    ],
+)
+def test_an_example_ends_with_a_model_that_transformers_loads(script, tmp_path):
+    done = subprocess.run(
+        ["bash", script, tmp_path / "made", "4"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made" / "model" / "model.safetensors").is_file()
+    assert done.stdout.splitlines()[-1].startswith("'a warm and funny story': ")
+
+
+@pytest.mark.process
+def test_every_snippet_of_the_librarys_page_runs(tmp_path, monkeypatch):
+    """From the first to the last; TRL's SFTTrainer is among them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    pytest.importorskip("trl")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=32, num_hidden_layers=1, pad_token_id=0, **sizes)
+    )
+    tokens = torch.randint(0, 32, (3, 2, 6))
+    given = {
+        "model": model,
+        "loader": [{"input_ids": t, "labels": t} for t in tokens],
+        "data": [{"input_ids": t, "labels": t} for t in tokens.flatten(0, 1)],
+    }
+    before = [p.detach().clone() for p in model.parameters()]
+    snippets = blocks(ROOT / "docs" / "library.md", "python")
+    assert len(snippets) >= 9
+    assert len([line for line in snippets[0].splitlines() if line]) <= 4
+    for snippet in snippets:
+        exec(compile(snippet, "library.md", "exec"), given)
+    after = given["model"].parameters()
+    assert not all(torch.equal(p, q) for p, q in zip(before, after, strict=True))
+    assert (tmp_path / "run.zo").exists()

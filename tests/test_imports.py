@@ -1,6 +1,5 @@
-"""What import-linter cannot say: which room a library may be seen in, and what a configuration must not import."""
+"""What a command that makes no run must not wait for."""
 
-import ast
 import os
 import subprocess
 import sys
@@ -9,39 +8,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SRC = ROOT / "src"
-CORE = ("noise", "weights", "optim")
-COMPILED = {"cpu.py": {"numba", "llvmlite"}, "cuda.py": {"triton"}}
-"""Files that compile the passes over the weights, and with what."""
-
-
-def libraries_of(path: Path) -> set[str]:
-    """Top-level packages outside of zo and the standard library that a file imports anywhere."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "zo").split(".")[0])
-    return found - {"zo"} - sys.stdlib_module_names
-
-
-@pytest.mark.parametrize("room", CORE)
-def test_the_methods_need_torch_and_numpy_alone(room):
-    for path in (SRC / "zo" / room).rglob("*.py"):
-        assert libraries_of(path) <= {"torch", "numpy"} | COMPILED.get(path.name, set()), path
-
-
-def test_wandb_is_imported_in_one_file():
-    users = {path.name for path in SRC.rglob("*.py") if "wandb" in libraries_of(path)}
-    assert users == {"tracking.py"}
-
-
-def test_the_package_imports_nothing_around_it():
-    around = {"analysis", "launch", "train", "tests", "conf", "benchmarks"}
-    assert not {path for path in SRC.rglob("*.py") if libraries_of(path) & around}
-
-
 HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
 """They take seconds to import, which --help and a refused configuration should not wait for."""
 

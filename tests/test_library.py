@@ -86,7 +86,13 @@ GROUPS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "group"), [(n, GROUPS[i % 3]) for i, n in enumerate(METHODS)])
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        pytest.param(n, GROUPS[i % 3], marks=[pytest.mark.process] * (n not in SOME))
+        for i, n in enumerate(METHODS)
+    ],
+)
 def test_groups_have_their_own_learning_rate_and_decay(name, group):
     """A group moves as it does where all tensors have its rates."""
     dtype, how = group

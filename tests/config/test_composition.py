@@ -21,15 +21,13 @@ def by_hydra(overrides):
 
 GRIDS = [
     ["optimizer=hizoo", "steps=10,20"],  # smooth_steps: ${steps}
-    ["model=opt-13b", "task=sst2", "precision=paper", "lr=1,2e-6"],
-    ["optimizer=bszo", "optimizer.k=1,4", "optimizer.m=${optimizer.k}"],
+    ["model=opt-13b", "task=sst2", "precision=paper", "lr=1e-6"],
 ]
 MORE_GRIDS = [
     ["sweep=quickstart", "seed=3", "steps=7"],
     ["optimizer=bszo", "optimizer.k=1,4", "optimizer.m=${optimizer.k}", "optimizer.m=4"],
     ["task.data_files.train=a.csv", "checkpoint.keep_best=true,false", "optimizer=bszo_b"],
     ["optimizer=mezo", "adapter=lora,prefix", "lr=1e-3"],
-    ["optimizer=icl,linear_probe", "seed=0,1"],
     ["adapter=scales", "model.quantization=int4,int8", "lr=1"],
     ["optimizer=mezo", "model.lr_grid={mezo: [1e-3, 2e-3]}", "lr_index=0,1"],  # by Hydra
     ["+model.lr_grid.sgd=[0.1]", "optimizer=sgd", "seed=0,1"],  # by Hydra

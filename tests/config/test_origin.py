@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from zo import config
@@ -14,10 +13,7 @@ from zo.config.origin import CONFIG_DIR, name_of
 
 BASE = ["task=phrases", "steps=1"]
 
-
-@pytest.fixture(autouse=True)
-def schemas():
-    config.register()
+config.register()
 
 
 def run(*overrides):
@@ -26,43 +22,32 @@ def run(*overrides):
 
 
 def test_a_model_of_ones_own_is_named_after_its_path_unless_a_name_is_given():
-    assert run().model.name == "reviews-tiny"
-    own = run("model.path=/models/My Model")
-    assert own.model.name == "My-Model"
-    assert "My-Model" in config.describe(own)
-    assert run("model.path=/models/mine", "model.name=ours").model.name == "ours"
-    again = config.from_yaml(config.to_yaml(run("model.path=/models/mine", "model.name=ours")))
-    assert again.model.name == "ours"
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
+    """By its last component that means something."""
+    assert "My-Model" in config.describe(run("model.path=/models/My Model"))
+    own = run("model.path=/models/mine", "model.name=ours")
+    assert config.from_yaml(config.to_yaml(own)).model.name == own.model.name == "ours"
+    for path, name in (
         ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
         ("/a/b/", "b"),
         ("/hub/models--facebook--opt-1.3b/snapshots/3f5c25d0", "opt-1.3b"),
         (".", Path.cwd().name),
-    ],
-)
-def test_a_name_is_the_last_component_that_means_something(path, name):
-    assert name_of(path) == name
+    ):
+        assert name_of(path) == name
 
 
-@pytest.mark.parametrize("name", [[], ["model.name=ours"]])
-def test_learning_rates_of_another_model_are_said_once(name):
-    own = run("model.path=/models/mine", *name)
+def test_learning_rates_of_another_model_are_said_once():
+    own = run("model.path=/models/mine", "model.name=ours")
     (note,) = notes(own)
     assert note.startswith("lr=0.0003 is one of the learning rates of reviews-tiny (0.0001, 0.0003")
-    assert own.model.name in note
-    assert notes(run("model.path=/models/mine", "lr=2e-5", *name)) == []
+    assert "ours" in note
+    assert notes(run("model.path=/models/mine", "lr=2e-5")) == []
     assert notes(run()) == []
     assert notes(run("model=opt-1.3b", "model.path=/copies/opt-1.3b")) == []
 
 
 def test_a_model_of_ones_own_runs_in_the_dtype_that_it_is_stored_in(tmp_path):
-    (tmp_path / "config.json").write_text(
-        '{"dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}'
-    )
+    stored = {"dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
     given = [f"model.path={tmp_path}", "lr=1e-6"]
     own = run(*given)
     assert (own.precision.name, own.precision.dtype) == ("bf16", "bfloat16")
@@ -77,9 +62,8 @@ def test_a_model_of_ones_own_runs_in_the_dtype_that_it_is_stored_in(tmp_path):
 
 def test_a_run_has_its_id_before_the_hub_s_cache_has_its_model(monkeypatch, tmp_path):
     stored = {"dtype": "float16", "architectures": ["RobertaForMaskedLM"], "vocab_size": 50265}
-    (tmp_path / "config.json").write_text(
-        json.dumps(stored | {"hidden_size": 1024, "num_hidden_layers": 24})
-    )
+    stored |= {"hidden_size": 1024, "num_hidden_layers": 24}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
     asked = []
 
     def fetch(*where, revision):

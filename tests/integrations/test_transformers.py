@@ -21,8 +21,8 @@ from transformers import (
 )
 
 import zo
-from tests.support.crowd import free_port, gather_results
-from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
+from tests.support.crowd import free_port
+from zo.integrations.transformers import ZOTrainer
 
 pytestmark = pytest.mark.process  # importing Trainer and making checkpoints take seconds
 
@@ -45,16 +45,9 @@ class Tokens(Dataset):
 
 def make_model():
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        attention_dropout=0.3,
-        pad_token_id=0,
-    )
-    return LlamaForCausalLM(config)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    rest = {"num_hidden_layers": 2, "attention_dropout": 0.3, "pad_token_id": 0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes, **rest))
 
 
 def arguments(out, **kwargs):
@@ -76,16 +69,10 @@ def arguments(out, **kwargs):
 METHOD = {"method": "bszo", "method_args": {"k": 2, "eps": 1e-3, "prior_std": 1.0}}
 
 
-def make_trainer(out, model=None, callbacks=None, compute_metrics=None, **kwargs):
-    return ZOTrainer(
-        model or make_model(),
-        arguments(out, **kwargs),
-        train_dataset=Tokens(),
-        eval_dataset=Tokens(4),
-        callbacks=callbacks,
-        compute_metrics=compute_metrics,
-        **METHOD,
-    )
+def make_trainer(out, callbacks=None, compute_metrics=None, **kwargs):
+    data = {"train_dataset": Tokens(), "eval_dataset": Tokens(4)}
+    seen = {"callbacks": callbacks, "compute_metrics": compute_metrics}
+    return ZOTrainer(make_model(), arguments(out, **kwargs), **data, **seen, **METHOD)
 
 
 def weights(model):
@@ -176,29 +163,12 @@ def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
 
 def trained(out, accumulated):
     """Trains in all processes that were started together; returns their number, losses and weights."""
-    trainer = make_trainer(
-        out, gradient_accumulation_steps=accumulated, eval_strategy="steps", eval_steps=3
-    )
+    how = {"gradient_accumulation_steps": accumulated, "eval_strategy": "steps", "eval_steps": 3}
+    trainer = make_trainer(out, **how)
     trainer.train()
     assert "eval_loss" in trainer.evaluate()
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    bits = [p.numpy().tobytes() for p in weights(trainer.model)]
-    return trainer.args.world_size, losses, bits
-
-
-def trained_together(processes, *args):
-    return trained(*args)
-
-
-@pytest.fixture(scope="module")
-def accumulated(tmp_path_factory):
-    """One process that accumulates the batches of two."""
-    return trained(str(tmp_path_factory.mktemp("one")), 4)
-
-
-def test_two_processes_have_the_bits_of_one_that_accumulates_their_batches(tmp_path, accumulated):
-    found = gather_results(2, trained_together, str(tmp_path), 2, timeout_s=120)
-    assert found == [(2, *accumulated[1:])] * 2
+    return trainer.args.world_size, losses, [p.numpy().tobytes() for p in weights(trainer.model)]
 
 
 SCRIPT = """
@@ -210,7 +180,10 @@ open(f"{sys.argv[1]}/{dist.get_rank()}.pickle", "wb").write(pickle.dumps((dist.g
 """
 
 
-def test_accelerate_launch_gives_the_bits_of_one_process(tmp_path, accumulated):
+def test_accelerate_launch_gives_two_processes_the_bits_of_one_that_accumulates_their_batches(
+    tmp_path,
+):
+    alone = trained(tmp_path / "one", 4)
     (tmp_path / "script.py").write_text(SCRIPT)
     launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
     plain = f"--mixed_precision no --dynamo_backend no --main_process_port {free_port()}"
@@ -226,7 +199,7 @@ def test_accelerate_launch_gives_the_bits_of_one_process(tmp_path, accumulated):
     )
     assert made.returncode == 0, made.stderr[-2000:]
     found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
-    assert found == [("gloo", (2, *accumulated[1:]))] * 2
+    assert found == [("gloo", (2, *alone[1:]))] * 2
 
 
 def test_a_record_of_a_trainer_replays(tmp_path):
@@ -238,44 +211,6 @@ def test_a_record_of_a_trainer_replays(tmp_path):
     again = make_model()
     zo.replay(again, tmp_path / "run.zo")
     assert equal(weights(trainer.model), weights(again))
-
-
-def test_trls_sfttrainer_makes_zeroth_order_steps(tmp_path):
-    trl = pytest.importorskip("trl")
-    from datasets import Dataset as Rows
-    from transformers import AutoTokenizer
-
-    import zo.assets
-
-    class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer):
-        pass
-
-    tokenizer = AutoTokenizer.from_pretrained(zo.assets.__path__[0] + "/reviews-tiny")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=2, pad_token_id=tokenizer.pad_token_id or 0,
-    )  # fmt: skip
-    given = {k: v for k, v in vars(arguments(tmp_path)).items() if k in ("learning_rate",)}
-    args = trl.SFTConfig(
-        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[],
-        use_cpu=True, bf16=False, gradient_checkpointing=False, logging_steps=1, disable_tqdm=True,
-        save_strategy="no", max_length=16, **given,
-    )  # fmt: skip
-    rows = Rows.from_dict({"text": ["a warm and funny film", "a dull and lifeless mess"] * 4})
-    trainer = ZOSFTTrainer(
-        LlamaForCausalLM(config),
-        args=args,
-        train_dataset=rows,
-        processing_class=tokenizer,
-        **METHOD,
-    )
-    before = weights(trainer.model)
-    trainer.train()
-    assert not equal(before, weights(trainer.model))
-    logs = [log for log in trainer.state.log_history if "loss" in log]
-    assert len(logs) == 3
-    assert all("mean_token_accuracy" in log for log in logs)  # TRL's own metrics of training
 
 
 def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_model(tmp_path):

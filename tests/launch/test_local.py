@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from launch import status, submit
-from launch.sweep import Sweep, standings
+from launch.sweep import Sweep
+from tests.launch.test_standings import states
 
 pytestmark = pytest.mark.process
 
@@ -18,10 +19,10 @@ ROOT = Path(__file__).parents[2]
 LOCAL = ["hydra/launcher=local", "hydra.launcher.processes=2"]
 
 
-def start(*command):
-    pipe = subprocess.PIPE
-    command = [sys.executable, *command]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=subprocess.STDOUT)
+def start(overrides):
+    command = [sys.executable, "train.py", "-m", *overrides, *LOCAL]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
 
 
 def wait_until(condition, timeout_s=120):
@@ -29,11 +30,6 @@ def wait_until(condition, timeout_s=120):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-def states(runs):
-    found = standings(runs)
-    return [found[run.run_id].state for run in runs]
 
 
 def changed(overrides, *others):
@@ -50,7 +46,7 @@ def pair(grid):
 def test_train_runs_a_sweep_in_processes_and_tells_what_failed(pair):
     good, bad = Sweep.of(pair).runs
     (bad.directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
-    process = start("train.py", "-m", *pair, *LOCAL)
+    process = start(pair)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 1, output
     assert output.splitlines()[0] == "2 runs: 2 missing; 2 submitted"
@@ -59,7 +55,7 @@ def test_train_runs_a_sweep_in_processes_and_tells_what_failed(pair):
     assert states([good, bad]) == ["finished", "failed"]
     assert "Traceback" in (bad.directory / "error.txt").read_text()
     (bad.directory / "predictions.json").rmdir()
-    process = start("train.py", "-m", *pair, *LOCAL)
+    process = start(pair)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert output.splitlines()[0] == "2 runs: 1 finished, 1 failed; 1 submitted"
@@ -68,7 +64,7 @@ def test_train_runs_a_sweep_in_processes_and_tells_what_failed(pair):
 def test_ctrl_c_stops_the_runs_and_the_same_command_continues_them(pair):
     long = changed(pair, "optimizer=mezo", "steps=100000", "eval_every=100000")
     (run,) = Sweep.of(long).runs
-    process = start("train.py", "-m", *long, *LOCAL)
+    process = start(long)
     wait_until(lambda: (run.directory / "metrics.jsonl").exists())
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

@@ -11,19 +11,14 @@ import pytest
 
 from launch import measured
 from launch.measured import Stage
-from launch.sweep import Sweep, standings
+from launch.sweep import Sweep
+from tests.launch.test_standings import states
 
 
 @pytest.fixture
 def runs_of(tmp_path):
     """Returns a function that returns the runs of a stage."""
     return lambda stage: Sweep.of([*stage.overrides, f"out={tmp_path / 'out'}"]).runs
-
-
-@pytest.fixture
-def states(runs_of):
-    """Returns a function that returns where the runs of some stages stand."""
-    return lambda *stages: [s.state for one in stages for s in standings(runs_of(one)).values()]
 
 
 @pytest.fixture
@@ -51,33 +46,31 @@ def small(grid):
 
 
 @pytest.mark.process
-def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, runs_of, states, capfd):
+def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, runs_of, capfd):
     first, second = small("first", "seed=0", "optimizer=bszo"), small("second", "seed=1")
     assert call(first, second, arguments=["--minutes", "0.001"]) == 3
     assert "no time left for first" in capfd.readouterr().out
-    assert states(first, second) == ["missing"] * 3
+    runs = [*runs_of(first), *runs_of(second)]
+    assert states(runs) == ["missing"] * 3
     assert call(first, second) == 0
-    assert states(first, second) == ["finished"] * 3
-    given = [
-        [json.loads((run.directory / "job.json").read_text())["when"] for run in runs_of(stage)]
-        for stage in (first, second)
-    ]
-    assert max(given[0]) < min(given[1])
+    assert states(runs) == ["finished"] * 3
+    given = [json.loads((run.directory / "job.json").read_text())["when"] for run in runs]
+    assert given[0] < min(given[1:])
     assert call(first) == 0
-    for run in runs_of(first):
-        assert len((run.directory / "attempts.jsonl").read_text().splitlines()) == 1
+    assert len((runs[0].directory / "attempts.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.process
 def test_a_failed_run_and_a_stage_without_weights_do_not_end_the_others(
-    small, call, runs_of, states, capfd
+    small, call, runs_of, capfd
 ):
     stage = small("one", "seed=0")
-    _, bad = runs_of(stage)
+    runs = runs_of(stage)
+    bad = runs[1]
     (bad.directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
     lost = small("lost", "model.path=package:no_such_package/x.gguf")
     assert call(lost, stage) == 1
-    assert sorted(states(stage)) == ["failed", "finished"]
+    assert states(runs) == ["finished", "failed"]
     told = capfd.readouterr()
     assert "no_such_package" in told.err
     assert "failed: IsADirectoryError" in told.out

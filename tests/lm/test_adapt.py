@@ -25,7 +25,6 @@ SETTINGS = {
     "layers": {"pattern": r"layers?\.1\."},
     "bias": {},
 }
-PEFT = ("lora", "prefix", "prompt", "ia3")
 
 
 def adapted(model, name, kind="decoder", seed=0, **settings):
@@ -62,7 +61,7 @@ def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture,
     assert any(not torch.equal(a, b) for a, b in zip(snapshot, start, strict=True))
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "layers", "bias"])
+@pytest.mark.parametrize("name", ["lora", "prefix", "bias"])
 def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
     found = {}
     for restore in ("snapshot", "factors"):
@@ -136,12 +135,9 @@ def test_only_what_is_named_is_trained_and_the_note_says_how_much():
     loaded = adapted(llama(), "layers", pattern=r"layers\.1\.mlp")
     trained = {n: p.numel() for n, p in loaded.model.named_parameters() if p.requires_grad}
     assert set(trained) == {f"model.layers.1.mlp.{n}_proj.weight" for n in ("gate", "up", "down")}
-    total = sum(p.numel() for p in loaded.model.parameters())
-    (note,) = loaded.notes
-    count = sum(trained.values())
-    assert note == (
-        f"adapter=layers: {count:,} parameters are trained, {count / total:.2%} of the model's {total:,}"
-    )
+    count, total = sum(trained.values()), sum(p.numel() for p in loaded.model.parameters())
+    share = f"{count:,} parameters are trained, {count / total:.2%} of the model's {total:,}"
+    assert loaded.notes == (f"adapter=layers: {share}",)
 
 
 def test_first_values_follow_the_seed_alone():
@@ -173,8 +169,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(model, name, settings, sai
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", PEFT)
+@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "ia3"])
 def test_an_adapter_of_half_precision_keeps_the_models_dtype(name):
-    loaded = adapted(gpt2().to(torch.bfloat16), name)
-    trained = [p for p in loaded.model.parameters() if p.requires_grad]
-    assert {p.dtype for p in trained} == {torch.bfloat16}
+    model = adapted(gpt2().to(torch.bfloat16), name).model
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.bfloat16}

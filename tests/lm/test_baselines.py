@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from tests.lm.test_scoring import SHAPES, make_examples
-from tests.support.plain_scoring import plain_scores
 from tests.support.tiny_models import llama, opt, tokenizer
 from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scoring import CandidateScorer
@@ -21,7 +20,7 @@ def encoded(texts, tok):
     return encode(TASK, tok, examples)
 
 
-def test_demonstrations_are_whole_texts_behind_one_beginning():
+def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_alone():
     tok = tokenizer()
     train, (own, *_) = encoded(REVIEWS, tok), encoded(["to see"], tok)
     scorer = CandidateScorer(opt(max_position_embeddings=300), pad_id=1)
@@ -35,27 +34,12 @@ def test_demonstrations_are_whole_texts_behind_one_beginning():
     assert text.count("</s>") == 1
     assert found.candidate_ids == own.candidate_ids
 
-
-def test_the_draw_follows_the_seed_and_takes_all_if_there_are_fewer():
-    tok = tokenizer()
-    train, own = encoded(REVIEWS, tok), encoded(["to see"], tok)
-    scorer = CandidateScorer(opt(max_position_embeddings=300), pad_id=1)
-
     def prompt(k, seed):
-        return Demonstrations(train, k, seed, " ", tok).before(own, scorer)[0].prompt_ids
+        return Demonstrations(train, k, seed, " ", tok).before([own], scorer)[0].prompt_ids
 
     assert prompt(2, 0) == prompt(2, 0)
     assert len({tuple(prompt(2, seed)) for seed in range(6)}) > 1
-    assert sorted(prompt(4, 0)) == sorted(prompt(99, 1))
-
-
-def test_texts_with_shared_demonstrations_score_as_if_alone():
-    tok, model = tokenizer(), llama(max_position_embeddings=300)
-    train, own = encoded(REVIEWS, tok), encoded([*REVIEWS, "to see"], tok)
-    scorer = CandidateScorer(model, pad_id=1)
-    texts = Demonstrations(train, 3, 0, "\n\n", tok).before(own, scorer)
-    found = scorer.evaluate(texts, 400)
-    assert found.predictions == np.argmax(plain_scores(model, texts), 1).tolist()
+    assert sorted(prompt(4, 0)) == sorted(prompt(99, 1)), "all, if there are fewer"
 
 
 def test_too_many_demonstrations_are_refused_by_their_key():
@@ -80,19 +64,14 @@ def test_a_probe_finds_what_the_last_states_know():
     assert 0 < found.loss < 0.3
     wrong = [Encoded(e.prompt_ids, e.candidate_ids, 1 - e.label) for e in examples[30:]]
     assert probe.evaluate(wrong, 200).value == 0.0
+    with pytest.raises(TaskError, match=r"^task\.train_size: all training examples are of one"):
+        LinearProbe(scorer, examples[::2], 1.0, 200)
 
 
 def test_features_are_the_last_states_in_the_order_of_the_examples():
     model, examples = llama(), make_examples(SHAPES["one token"])
     found = CandidateScorer(model, pad_id=1).features(examples, 30)
     with torch.inference_mode():
-        expected = [
-            model.model(torch.tensor([e.prompt_ids])).last_hidden_state[0, -1] for e in examples
-        ]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
-
-
-def test_a_probe_of_one_class_is_refused():
-    examples = [Encoded([5, 6], [[3], [4]], 1)] * 4
-    with pytest.raises(TaskError, match=r"^task\.train_size: all training examples are of one"):
-        LinearProbe(CandidateScorer(opt(), pad_id=1), examples, 1.0, 200)
+        texts = [torch.tensor([e.prompt_ids]) for e in examples]
+        expected = torch.stack([model.model(ids).last_hidden_state[0, -1] for ids in texts])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

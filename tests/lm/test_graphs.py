@@ -26,6 +26,10 @@ class Rerun:
         return result, lambda: result.copy_(compute())
 
 
+def model_of(kind):
+    return (MASKED[kind](), "masked") if kind in MASKED else (DECODERS[kind](), "decoder")
+
+
 def batches_of(model, kind="decoder", objective="classification"):
     """Three batches, the first two of one shape."""
     make = Collator(model, 1, kind, STEP)
@@ -39,13 +43,13 @@ def batches_of(model, kind="decoder", objective="classification"):
     [*rotated(DECODERS, ["lm", "classification"]), *((kind, "classification") for kind in MASKED)],
 )
 def test_a_recording_gives_the_loss_of_each_batch_at_the_weights_of_the_moment(kind, objective):
-    masked = kind in MASKED
-    model, name = (MASKED if masked else DECODERS)[kind](), "masked" if masked else "decoder"
+    model, name = model_of(kind)
     scorer = CandidateScorer(model, 1, kind=name, objective=objective)
     record = Rerun()
     graphs = Graphs(scorer._loss, record)
     batches = batches_of(model, name, objective)
     assert batches[0].input_ids.shape == batches[1].input_ids.shape != batches[2].input_ids.shape
+    before = {n: t.clone() for n, t in batches[0].tensors().items()}
     seen = set()
     with torch.inference_mode():
         for _ in range(2):
@@ -57,18 +61,7 @@ def test_a_recording_gives_the_loss_of_each_batch_at_the_weights_of_the_moment(k
                 parameter.mul_(1.1)
     assert len(seen) == 6
     assert record.recorded == 2
-
-
-def test_a_batch_stays_as_it_was():
-    """A recording reads copies: what the next batch overwrites is not the first one's."""
-    model = opt()
-    graphs = Graphs(CandidateScorer(model, 1)._loss, Rerun())
-    first, second, _ = batches_of(model)
-    before = {name: tensor.clone() for name, tensor in first.tensors().items()}
-    with torch.inference_mode():
-        graphs(first)
-        graphs(second)
-    assert all(torch.equal(before[name], tensor) for name, tensor in first.tensors().items())
+    assert all(torch.equal(before[n], t) for n, t in batches[0].tensors().items()), "a copy is read"
 
 
 def test_the_recording_that_was_used_longest_ago_goes_first():
@@ -96,10 +89,9 @@ def test_recordings_are_refused_where_they_cannot_be():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
-def test_a_gpu_records_the_loss_that_it_computes(kind):
-    masked = kind in MASKED
-    model = (MASKED if masked else DECODERS)[kind]().cuda()
-    name = "masked" if masked else "decoder"
+def test_a_gpu_records_the_loss_that_it_computes_and_is_waited_for_by_nothing_else(kind):
+    model, name = model_of(kind)
+    model.cuda()
     plain, recorded = (
         CandidateScorer(model, 1, kind=name, graphs=graphs) for graphs in (False, True)
     )
@@ -110,20 +102,11 @@ def test_a_gpu_records_the_loss_that_it_computes(kind):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.1)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", [*DECODERS, *MASKED])
-def test_a_gpu_is_waited_for_by_nothing_but_the_loss_itself(kind):
-    masked = kind in MASKED
-    model = (MASKED if masked else DECODERS)[kind]().cuda()
-    name = "masked" if masked else "decoder"
-    scorer = CandidateScorer(model, 1, kind=name)
-    examples = examples_of([1, 4, 2], LENGTHS, masked)
+    examples = examples_of([1, 4, 2], LENGTHS, name == "masked")
     torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.inference_mode():
-            loss = scorer._loss(scorer.collate(examples))
+            loss = plain._loss(plain.collate(examples))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert loss.isfinite()

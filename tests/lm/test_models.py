@@ -4,43 +4,24 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BloomConfig, BloomForCausalLM, T5Config, T5ForConditionalGeneration
 
-from tests.support.plain_scoring import plain_loss, plain_masked_scores, plain_scores
-from tests.support.tiny_models import (
-    LLAMA,
-    VOCABULARY,
-    llama,
-    opt,
-    roberta,
-    tokenizer,
-)
+from tests.support.plain_scoring import plain_loss, plain_scores
+from tests.support.tiny_models import VOCABULARY, llama, opt, roberta, tokenizer
 from zo.lm import gguf as gguf_files
 from zo.lm.config import ModelConfig, ModelError
-from zo.lm.heads import check_head
 from zo.lm.load import load, random_weights
 from zo.lm.scoring import CandidateScorer
-from zo.tasks import Example, TaskConfig, encode, encode_masked, hub
+from zo.tasks import Example, TaskConfig, encode, hub
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
-ASSETS = Path(gguf_files.__file__).parents[1] / "assets" / "reviews-tiny"
 SENTIMENT = TaskConfig(
     name="made_up", prompt="{text} It was", candidates=[" terrible", " great"], max_length=64
 )
@@ -109,57 +90,6 @@ def sentence(config):
     return str(caught.value)
 
 
-GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
-SUPPORTED = {
-    "capped logits": (
-        "decoder",
-        lambda: Gemma2ForCausalLM(Gemma2Config(**GEMMA2, final_logit_softcapping=2.0)),
-    ),
-    "no positions": (
-        "decoder",
-        lambda: BloomForCausalLM(
-            BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=VOCABULARY)
-        ),
-    ),
-    "no attention": (
-        "decoder",
-        lambda: MambaForCausalLM(
-            MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY)
-        ),
-    ),
-    "a loss beside its head": (
-        "masked",
-        lambda: DistilBertForMaskedLM(
-            DistilBertConfig(
-                dim=32, hidden_dim=64, n_heads=4, n_layers=2, vocab_size=VOCABULARY + 1
-            )
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", SUPPORTED)
-def test_unusual_models_are_scored_as_plainly_rendered(what):
-    kind, make = SUPPORTED[what]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = make().eval()
-    check_head(model, kind)
-    if kind == "masked":
-        words = {"masked_prompt": "{text} It was <mask> .", "label_words": [" was", " the"]}
-        task = TaskConfig(**SENTIMENT.__dict__ | words)
-        examples, plain = (
-            encode_masked(task, tokenizer(mask="<mask>"), REVIEWS),
-            plain_masked_scores,
-        )
-    else:
-        task = TaskConfig(**SENTIMENT.__dict__ | {"candidates": [" was", " the"]})
-        examples, plain = encode(task, tokenizer(), REVIEWS), plain_scores
-    scorer = CandidateScorer(model, pad_id=1, kind=kind)
-    scores = scorer.scores(scorer.collate(examples))
-    torch.testing.assert_close(scores, torch.tensor(plain(model, examples)), rtol=0, atol=2e-5)
-
-
 def edit(directory, change):
     """Rewrites a saved model's tensors."""
     tensors = change(load_file(directory / "model.safetensors"))
@@ -205,20 +135,18 @@ def test_tensors_that_are_not_used_are_one_note_and_tied_ones_none(tmp_path):
     assert "1 tensor (score.weight) in the files, not in OPTForCausalLM" in note
 
 
+BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 1, "vocab_size": VOCABULARY}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
 KINDS = {
     "masked as decoder": (roberta, "decoder", "use model.kind=masked"),
     "decoder as masked": (llama, "masked", "use model.kind=decoder"),
     "encoder-decoder": (
-        lambda: T5ForConditionalGeneration(
-            T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, vocab_size=VOCABULARY)
-        ),
+        lambda: T5ForConditionalGeneration(T5Config(**T5, vocab_size=VOCABULARY)),
         "decoder",
         "use model.kind=encoder-decoder",
     ),
     "attention": (
-        lambda: BloomForCausalLM(
-            BloomConfig(hidden_size=32, n_head=4, n_layer=1, vocab_size=VOCABULARY)
-        ),
+        lambda: BloomForCausalLM(BloomConfig(**BLOOM)),
         "decoder",
         "model.attention: BloomForCausalLM has no sdpa attention; use model.attention=eager",
     ),
@@ -259,17 +187,11 @@ def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
     hub.answers.cache_clear()
 
 
-def masked(tmp_path, model=None):
-    """A saved RoBERTa and its configuration."""
-    path = tmp_path / "roberta"
-    (roberta() if model is None else model).save_pretrained(path)
-    tokenizer(mask="<mask>").save_pretrained(path)
-    return ModelConfig(name="roberta", path=str(path), kind="masked")
-
-
 def test_a_masked_model_comes_with_its_whole_head_and_every_tensor_once(tmp_path):
-    model = load(masked(tmp_path), torch.float32, "cpu").model
-    assert not model.training
+    roberta().save_pretrained(tmp_path)
+    tokenizer(mask="<mask>").save_pretrained(tmp_path)
+    config = ModelConfig(name="roberta", path=str(tmp_path), kind="masked")
+    model = load(config, torch.float32, "cpu").model
     names = [name for name, _ in model.named_parameters()]
     assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
     assert model.lm_head.decoder.bias is model.lm_head.bias
@@ -296,27 +218,14 @@ def test_a_committed_architecture_has_the_models_number_of_parameters(name):
     assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
 
 
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-}
-SMALL |= {"num_key_value_heads": 2, "ffn_dim": 64, "word_embed_proj_dim": 32}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"intermediate_size": 64, "num_key_value_heads": 2}
 
 
-def small(name):
-    """The committed model with every width cut down; vocabulary and positions stay."""
-    config = from_yaml(name, weights="random", path="nobody/nothing")
-    architecture = config.architecture
-    config.architecture = architecture | {k: v for k, v in SMALL.items() if k in architecture}
-    return config
-
-
-@pytest.mark.parametrize("name", ["roberta-large", "mistral-7b"])
-def test_random_weights_need_no_hub_and_no_global_random_state(name, monkeypatch):
+def test_random_weights_need_no_hub_and_no_global_random_state(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    config = small(name)
+    config = from_yaml("mistral-7b", weights="random", path="nobody/nothing")
+    config.architecture = config.architecture | SMALL
     before = torch.get_rng_state()
     loaded = load(config, torch.float16, "cpu")
     assert torch.equal(before, torch.get_rng_state())
@@ -327,13 +236,10 @@ def test_random_weights_need_no_hub_and_no_global_random_state(name, monkeypatch
     assert all(torch.equal(t, again[n]) for n, t in loaded.model.state_dict().items())
 
 
-@pytest.fixture
-def gguf(tmp_path, monkeypatch):
-    """A model configuration of a file that stands for a GGUF; converting it yields a tiny OPT."""
-    file = tmp_path / "tiny.gguf"
+def test_a_gguf_file_is_converted_once(tmp_path, monkeypatch):
+    """Something stands for the file; converting it yields a tiny OPT."""
+    file, calls = tmp_path / "tiny.gguf", []
     file.write_bytes(b"GGUF, so to speak")
-    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "cache"))
-    calls = []
 
     def convert(source, target):
         calls.append(source)
@@ -342,28 +248,14 @@ def gguf(tmp_path, monkeypatch):
         checksum = {"file": "model.safetensors", "sha256": digest}
         (target / "checksum.json").write_text(json.dumps(checksum), encoding="utf-8")
 
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(gguf_files, "_convert", convert)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return ModelConfig(name="tiny", path=str(tmp_path), gguf_file=file.name, sha256=digest), calls
-
-
-def test_a_gguf_file_is_converted_once(gguf, tmp_path):
-    config, calls = gguf
+    config = ModelConfig(name="tiny", path=str(tmp_path), gguf_file=file.name, sha256=digest)
     for _ in range(2):
         load(config, torch.float32, "cpu")
-    assert calls == [tmp_path / "tiny.gguf"]
-    assert os.listdir(tmp_path / "cache") == [f"tiny-{config.sha256[:12]}"]
-
-
-@pytest.mark.skipif(
-    not (ASSETS / "model.safetensors").exists(), reason="reviews-tiny is not trained yet"
-)
-def test_reviews_tiny_scores_as_plainly_rendered():
-    loaded = load(from_yaml("reviews-tiny"), torch.float32, "cpu")
-    examples = encode(SENTIMENT, loaded.tokenizer, REVIEWS)
-    assert examples[0].prompt_ids[0] == loaded.tokenizer.bos_token_id
-    assert [len(ids) for e in examples for ids in e.candidate_ids] == [1, 1, 1, 1]
-    check_scores(loaded, examples)
+    assert calls == [file]
+    assert os.listdir(tmp_path / "cache") == [f"tiny-{digest[:12]}"]
 
 
 @pytest.mark.slow
@@ -378,8 +270,8 @@ def test_smollm2_is_converted_and_completes_a_sentence(tmp_path, monkeypatch):
     assert loaded.tokenizer.decode(loaded.model(ids).logits[0, -1].argmax()) == " Paris"
     assert sum(p.numel() for p in loaded.model.parameters()) == 134_515_008
     check_scores(loaded, encode(SENTIMENT, loaded.tokenizer, REVIEWS))
-    SENTIMENT_LONG = TaskConfig(**SENTIMENT.__dict__ | {"candidates": [" a bore", " moving art"]})
-    check_scores(loaded, encode(SENTIMENT_LONG, loaded.tokenizer, REVIEWS))
+    longer = replace(SENTIMENT, candidates=[" a bore", " moving art"])
+    check_scores(loaded, encode(longer, loaded.tokenizer, REVIEWS))
 
 
 def check_scores(loaded, examples):

@@ -2,18 +2,21 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import accuracy_score, f1_score
 from transformers import T5Config, T5ForConditionalGeneration
 
 import zo
 from tests.support.tiny_models import VOCABULARY, opt, tokenizer
+from tests.tasks.test_task_data import from_yaml
 from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
 from zo.lm.objectives import MetricScorer, load_function, text_scorer
-from zo.tasks import Encoded, TaskConfig, TaskError, load_splits, tokenize
+from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 
 TOKENS = tokenizer()
@@ -29,18 +32,14 @@ def asked(n=3):
     ]
 
 
-def test_a_batch_writes_what_each_prompt_alone_does():
+def test_a_batch_writes_what_each_prompt_alone_does_up_to_the_stop():
     write = Generator(opt(), TOKENS, 8, None)
     together = write(asked())
-    assert together == [write([e])[0] for e in asked()]
-    assert together == write(asked())
+    assert together == [write([e])[0] for e in asked()] == write(asked())
     assert len(set(together)) > 1
-
-
-def test_text_ends_before_its_stop():
-    free = Generator(opt(), TOKENS, 12, None)(asked(1))[0]
-    stop = free[len(free) // 2]
-    assert Generator(opt(), TOKENS, 12, stop)(asked(1))[0] == free.partition(stop)[0]
+    stop = together[0][len(together[0]) // 2]
+    stopped = Generator(opt(), TOKENS, 8, stop)(asked(1))[0]
+    assert stopped == together[0].partition(stop)[0]
 
 
 def test_measures_are_those_of_squad_and_rouge():
@@ -60,24 +59,12 @@ def test_a_metric_is_negated_and_counts_right_predictions(metric):
     batch = scorer.collate(examples)
     predictions = scorer.scores(batch).argmax(-1).tolist()
     labels = [e.label for e in examples]
-    right = sum(p == y for p, y in zip(predictions, labels, strict=True)) / 6
-    per_class = [
-        2
-        * sum(p == y == c for p, y in zip(predictions, labels, strict=True))
-        / (predictions.count(c) + labels.count(c))
-        for c in (0, 1)
-    ]
-    assert scorer.loss(batch) == pytest.approx(
-        -(right if metric == "accuracy" else sum(per_class) / 2)
-    )
+    by_sklearn = {"accuracy": accuracy_score, "f1": partial(f1_score, average="macro")}[metric]
+    assert scorer.loss(batch) == pytest.approx(-by_sklearn(labels, predictions))
     assert scorer.branches(batch, 2) == [scorer.loss(batch)] * 2
 
 
 TASK = TaskConfig(name="own", path="x", kind="completion", max_new_tokens=6)
-
-
-def test_generated_texts_are_rated_by_the_tasks_measure():
-    assert text_scorer(TASK, None, opt(), TOKENS).evaluate(asked(), 200).measure.name == "f1"
 
 
 def rewards(tmp_path, body):
@@ -86,7 +73,10 @@ def rewards(tmp_path, body):
     return f"{file}:score"
 
 
-def test_a_reward_sees_prompts_and_texts(tmp_path):
+def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with_their_prompts(
+    tmp_path,
+):
+    assert text_scorer(TASK, None, opt(), TOKENS).evaluate(asked(), 200).measure.name == "f1"
     function = rewards(tmp_path, "return [len(p) + 100 * len(t) for p, t in zip(prompts, texts)]")
     model = opt()
     written = Generator(model, TOKENS, 6, None)(asked())
@@ -106,9 +96,9 @@ def test_steps_make_the_reward_larger(tmp_path):
     scorer = text_scorer(task, function, model, TOKENS)
     before = scorer.evaluate(asked(), 200).value
     method = zo.MeZO(model, lr=0.3, eps=0.5, seed=0)
-    for _ in range(16):
+    for _ in range(8):
         method.step(lambda: scorer.loss(asked()))
-    assert scorer.evaluate(asked(), 200).value > before + 3
+    assert scorer.evaluate(asked(), 200).value > before + 1
 
 
 REWARDS = {
@@ -128,17 +118,14 @@ def test_a_reward_that_fails_is_one_sentence_with_its_row(case, tmp_path):
         scorer.check(asked())
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
+def test_a_function_that_is_not_there_is_one_sentence():
+    for address, message in (
         ("no_such_module:score", "No module named 'no_such_module'"),
         ("json:score", "json has no function score"),
         ("/nowhere/rules.py:score", "No such file"),
-    ],
-)
-def test_a_function_that_is_not_there_is_one_sentence(address, message):
-    with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
-        load_function(address)
+    ):
+        with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
+            load_function(address)
 
 
 def test_a_prompt_that_leaves_no_room_to_write_is_named():
@@ -180,8 +167,6 @@ def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded():
 
 def test_an_encoder_decoder_reads_prompt_and_completion_apart():
     task = TaskConfig(name="own", path="x", kind="completion", prompt="{a}", completion="{b}")
-    from zo.tasks import Example
-
     (found,) = tokenize(
         task, TOKENS, [Example({"a": "the film", "b": " was"}, 0)], "encoder-decoder"
     )
@@ -212,8 +197,6 @@ PROMPT = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_tasks_of_the_mezo_line_are_asked_in_its_form(name, tmp_path):
-    from tests.tasks.test_task_data import from_yaml
-
     file = tmp_path / "rows.jsonl"
     file.write_text((json.dumps(ROWS[name]) + "\n") * 8)
     changes = {"revision": None, "data_dir": None}

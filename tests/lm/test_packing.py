@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DebertaV2Config, DebertaV2ForMaskedLM, Lfm2Config, Lfm2ForCausalLM
 
 from tests.support.pairwise import pairwise, rotated
 from tests.support.plain_scoring import (
@@ -17,8 +17,8 @@ from tests.support.plain_scoring import (
     plain_scores,
 )
 from tests.support.quadratic import DTYPES
-from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, opt, roberta
-from zo.lm.heads import packs
+from tests.support.tiny_models import DECODERS, LLAMA, MASKED, MASKED_LM, VOCABULARY, opt, roberta
+from zo.lm.heads import check_head, packs
 from zo.lm.packing import Blocks, Tree, pack
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskError
@@ -28,28 +28,18 @@ WORDS = [[7], [201], [44]]
 
 
 @given(st.lists(SHORT, min_size=1, max_size=8))
-def test_a_tree_holds_every_beginning_once_and_a_token_sees_what_leads_to_it(texts):
-    tree = Tree()
-    columns = [tree.add(text) for text in texts]
-    beginnings = {tuple(text[: n + 1]) for text in texts for n in range(len(text))}
-    assert len(tree.ids) == len(beginnings)
-    sees = tree.sees()
-    for text, of_text in zip(texts, columns, strict=True):
-        assert [tree.ids[c] for c in of_text] == text
-        assert [tree.positions[c] for c in of_text] == list(range(len(text)))
-        for n, column in enumerate(of_text):
-            assert np.flatnonzero(sees[column]).tolist() == of_text[: n + 1]
-
-
-@given(st.lists(SHORT, min_size=1, max_size=8))
-def test_in_blocks_a_token_sees_its_whole_text_and_no_other(texts):
-    blocks = Blocks()
-    columns = [blocks.add(text) for text in texts]
-    sees = blocks.sees()
-    for text, of_text in zip(texts, columns, strict=True):
-        assert [blocks.ids[c] for c in of_text] == text
-        assert [blocks.positions[c] for c in of_text] == list(range(len(text)))
-        assert all(np.flatnonzero(sees[c]).tolist() == of_text for c in of_text)
+def test_a_tree_holds_every_beginning_once_and_blocks_hold_whole_texts(texts):
+    """In a tree a token sees what leads to it, in blocks its whole text and no other."""
+    tree, blocks = Tree(), Blocks()
+    columns = [(tree.add(text), blocks.add(text)) for text in texts]
+    assert len(tree.ids) == len({tuple(text[: n + 1]) for text in texts for n in range(len(text))})
+    for text, both in zip(texts, columns, strict=True):
+        for layout, of_text in zip((tree, blocks), both, strict=True):
+            assert [layout.ids[c] for c in of_text] == text
+            assert [layout.positions[c] for c in of_text] == list(range(len(text)))
+            for n, column in enumerate(of_text):
+                seen = of_text[: n + 1] if layout is tree else of_text
+                assert np.flatnonzero(layout.sees()[column]).tolist() == seen
 
 
 @given(
@@ -135,75 +125,74 @@ def test_the_gradient_does_not_depend_on_the_layout(objective, monkeypatch):
         torch.testing.assert_close(found[0], other, rtol=0, atol=2e-5)
 
 
-def deberta():
-    """Knows distances in columns, so that its texts cannot share a row."""
-    config = DebertaV2Config(
-        hidden_size=32,
-        intermediate_size=64,
-        num_attention_heads=4,
-        num_hidden_layers=2,
-        vocab_size=VOCABULARY,
-        relative_attention=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        pad_token_id=0,
-        initializer_range=0.3,
-    )
+GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
+BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
+MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
+DISTILBERT = {
+    "dim": 32,
+    "hidden_dim": 64,
+    "n_heads": 4,
+    "n_layers": 2,
+    "vocab_size": VOCABULARY + 1,
+}
+DEBERTA = MASKED_LM | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+DEBERTA |= {"position_biased_input": False, "pad_token_id": 0}  # knows distances in columns
+UNUSUAL = {
+    "capped logits": ("Gemma2ForCausalLM", {**GEMMA2, "final_logit_softcapping": 2.0}),
+    "no positions": ("BloomForCausalLM", BLOOM),
+    "no attention": ("MambaForCausalLM", MAMBA),
+    "convolutions": ("Lfm2ForCausalLM", LFM2),
+    "a loss beside its head": ("DistilBertForMaskedLM", DISTILBERT),
+    "distances": ("DebertaV2ForMaskedLM", DEBERTA),
+}
+
+
+def unusual(what):
+    name, settings = UNUSUAL[what]
+    make = getattr(transformers, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return DebertaV2ForMaskedLM(config).eval()
+        model = make(make.config_class(**settings)).eval()
+    return model, "masked" if "Masked" in name else "decoder"
 
 
-def lfm2():
-    """Half its layers are convolutions over neighbouring columns."""
-    config = Lfm2Config(
-        hidden_size=32,
-        intermediate_size=64,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_hidden_layers=2,
-        layer_types=["conv", "full_attention"],
-        vocab_size=VOCABULARY,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Lfm2ForCausalLM(config).eval()
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_unusual_models_are_scored_as_plainly_rendered_one_text_to_a_row_if_need_be(what):
+    model, kind = unusual(what)
+    check_head(model, kind)
+    examples = examples_of([1, 1], LENGTHS, kind == "masked")
+    scorer = CandidateScorer(model, pad_id=0, kind=kind)
+    batch = scorer.collate(examples)
+    alone = what in ("convolutions", "distances", "no attention", "no positions")
+    assert (len(batch.input_ids) == len(examples)) == alone
+    plain = plain_masked_scores if kind == "masked" else plain_scores
+    expected = torch.tensor(plain(model, examples))
+    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
+    if what == "convolutions":
+        with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):
+            scorer.collate(examples_of([1, 2], LENGTHS))
 
 
-def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not():
+def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not_in_any_dtype():
     for (kind, make), dtype in zip([*DECODERS.items(), *MASKED.items()], DTYPES * 2, strict=True):
         assert packs(make().to(dtype), "masked" if kind in MASKED else "decoder")
-    assert not packs(lfm2().bfloat16(), "decoder")
-    assert not packs(deberta().half(), "masked")
-
-
-def test_texts_that_cannot_share_a_row_have_one_each():
-    for model, kind, plain in (
-        (lfm2(), "decoder", plain_scores),
-        (deberta(), "masked", plain_masked_scores),
-    ):
-        examples = examples_of([1, 1], LENGTHS, kind == "masked")
-        scorer = CandidateScorer(model, pad_id=0, kind=kind)
-        batch = scorer.collate(examples)
-        assert len(batch.input_ids) == len(examples)
-        expected = torch.tensor(plain(model, examples))
-        torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
-    with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):
-        CandidateScorer(lfm2(), pad_id=0).collate(examples_of([1, 2], LENGTHS))
+    for what, dtype in (("convolutions", torch.bfloat16), ("distances", torch.half)):
+        model, kind = unusual(what)
+        assert not packs(model.to(dtype), kind)
 
 
 @pytest.mark.parametrize(
     ("kind", "candidates", "objective"),
     [
         *rotated(DECODERS, [[1, 1], [1, 4, 2]], ["classification", "lm"]),
-        *[(kind, [1, 1], "classification") for kind in (*MASKED, "lfm2")],
+        *[(kind, [1, 1], "classification") for kind in (*MASKED, "convolutions")],
     ],
     ids=str,
 )
 def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
     masked = kind in MASKED
-    model = {**DECODERS, **MASKED, "lfm2": lfm2}[kind]()
+    model = unusual(kind)[0] if kind in UNUSUAL else {**DECODERS, **MASKED}[kind]()
     name = "masked" if masked else "decoder"
     scorer = CandidateScorer(model, pad_id=1, kind=name, objective=objective)
     batch = scorer.collate(examples_of(candidates, LENGTHS, masked))

@@ -66,33 +66,27 @@ def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, sh
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "reads"),
-    [("opt", "several tokens", 1 + 3), ("llama", "mixed lengths", 1 + 6)],
+    ("kind", "shape", "logits"),
+    [
+        ("opt", "several tokens", [5 * (1 + 3)]),
+        ("llama", "mixed lengths", [5 * (1 + 6)]),
+        ("llama", "one token", [5]),
+        ("opt", "one token", []),
+    ],
 )
-def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(kind, shape, reads):
+def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(kind, shape, logits):
+    """Of answers of one token only their own, by looking them up, where embeddings are tied."""
     model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
     scorer = CandidateScorer(model, pad_id=1)
-    calls = {"tokens": [], "logits": []}
-    model.get_input_embeddings().register_forward_hook(lambda *c: calls["tokens"].append(c[1][0]))
-    model.lm_head.register_forward_hook(lambda *c: calls["logits"].append(c[2].shape))
-    scorer.loss(scorer.collate(examples))
-    assert calls["logits"] == [(5 * reads, VOCABULARY)]
-    texts = [ids for e in examples for ids in [e.prompt_ids, *(c[:-1] for c in e.candidate_ids)]]
-    (ids,) = calls["tokens"]
-    assert sum(map(len, texts)) <= ids.numel() <= 1.2 * sum(map(len, texts))
-
-
-@pytest.mark.parametrize("kind", ["opt", "llama"])
-def test_of_one_token_answers_no_logit_but_their_own_is_computed_where_embeddings_are_tied(kind):
-    model, examples = DECODERS[kind](), make_examples(SHAPES["one token"])
-    scorer = CandidateScorer(model, pad_id=1)
-    looked_up, logits = [], []
+    looked_up, computed = [], []
     model.get_input_embeddings().register_forward_hook(lambda *c: looked_up.append(c[1][0].shape))
-    model.lm_head.register_forward_hook(lambda *c: logits.append(c[2].shape))
+    model.lm_head.register_forward_hook(lambda *c: computed.append(c[2].shape))
     scorer.loss(scorer.collate(examples))
-    tied = kind == "opt"
-    assert logits == ([] if tied else [(5, VOCABULARY)])
-    assert looked_up[1:] == ([(5, 2)] if tied else [])
+    assert computed == [(n, VOCABULARY) for n in logits]
+    texts = [ids for e in examples for ids in [e.prompt_ids, *(c[:-1] for c in e.candidate_ids)]]
+    tokens, *answers = looked_up
+    assert sum(map(len, texts)) <= tokens.numel() <= 1.2 * sum(map(len, texts))
+    assert answers == ([] if logits else [(5, 2)])
 
 
 @pytest.mark.parametrize(("kind", "dtype"), rotated(DECODERS, DTYPES))

@@ -5,6 +5,7 @@ import random
 import shutil
 import tracemalloc
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -80,54 +81,42 @@ def test_the_newest_up_to_a_step_is_loaded(saved, capsys):
     assert capsys.readouterr().err == ""
 
 
-FILES = (checkpoint.STATE, checkpoint.MANIFEST)
-
-
-@pytest.mark.parametrize("how", [flip_bit, truncate])
-@pytest.mark.parametrize("file", FILES)
-def test_damage_anywhere_is_found_and_the_one_before_is_loaded(saved, file, how, capsys):
-    run, theta = saved
-    place, whole = run / "checkpoints" / "step-00000004", run / "whole"
-    shutil.copytree(place, whole)
-    for seed in range(8):
-        how(place / file, random.Random(seed))
-        step, toy = newest(run)
-        assert step == 2, seed
-        assert same(toy.weights(), theta[2])
-        said = capsys.readouterr().err
-        assert said.startswith(str(place))
-        assert said.endswith("; going back to an earlier one\n")
-        shutil.copy(whole / file, place / file)
-    assert newest(run)[0] == 4
-
-
 def edit_manifest(place, **changes):
     path = place / checkpoint.MANIFEST
     path.write_bytes(atomic.seal({**atomic.unseal(path.read_bytes()), **changes}))
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (partial(edit_manifest, version=2), "is of another version than 3"),
-        (partial(edit_manifest, run_id="mezo-ba9876543210"), "is of another run or step"),
-        (partial(edit_manifest, step=3), "is of another run or step"),
-        (partial(edit_manifest, **{checkpoint.STATE: ""}), "is torn or was altered"),
-        (
-            lambda place: (place / checkpoint.MANIFEST).write_text("[]"),
-            "has no whole manifest.json",
-        ),
-        (lambda place: (place / checkpoint.MANIFEST).unlink(), "has no whole manifest.json"),
-        (lambda place: (place / checkpoint.STATE).unlink(), "No such file or directory"),
-        (lambda place: (place / checkpoint.STATE).write_bytes(b""), "is torn or was altered"),
-    ],
-)
-def test_a_foreign_or_incomplete_one_is_passed_over_with_a_message(saved, change, why, capsys):
+FILES = (checkpoint.STATE, checkpoint.MANIFEST)
+FOREIGN_OR_INCOMPLETE = [
+    (partial(edit_manifest, version=2), "is of another version than 3"),
+    (partial(edit_manifest, run_id="mezo-ba9876543210"), "is of another run or step"),
+    (partial(edit_manifest, step=3), "is of another run or step"),
+    (partial(edit_manifest, **{checkpoint.STATE: ""}), "is torn or was altered"),
+    (lambda place: (place / checkpoint.MANIFEST).write_text("[]"), "has no whole manifest.json"),
+    (lambda place: (place / checkpoint.MANIFEST).unlink(), "has no whole manifest.json"),
+    (lambda place: (place / checkpoint.STATE).unlink(), "No such file or directory"),
+    (lambda place: (place / checkpoint.STATE).write_bytes(b""), "is torn or was altered"),
+]
+DAMAGED = [
+    (lambda place, how=how, file=file, seed=seed: how(place / file, random.Random(seed)), "")
+    for how, file, seed in product((flip_bit, truncate), FILES, range(8))
+]
+
+
+def test_after_any_damage_the_one_before_is_loaded_with_a_message(saved, capsys):
     run, theta = saved
-    change(run / "checkpoints" / "step-00000004")
-    step, toy = newest(run)
-    assert same((step, toy.weights()), (2, theta[2]))
-    assert why in capsys.readouterr().err
+    place, whole = run / "checkpoints" / "step-00000004", run / "whole"
+    shutil.copytree(place, whole)
+    for i, (damage, why) in enumerate([*FOREIGN_OR_INCOMPLETE, *DAMAGED]):
+        damage(place)
+        step, toy = newest(run)
+        assert same((step, toy.weights()), (2, theta[2])), i
+        said = capsys.readouterr().err
+        assert said.startswith(str(place))
+        assert why in said
+        assert said.endswith("; going back to an earlier one\n")
+        shutil.copytree(whole, place, dirs_exist_ok=True)
+    assert newest(run)[0] == 4
 
 
 def test_one_of_another_model_is_passed_over(saved, capsys):
@@ -139,19 +128,23 @@ def test_one_of_another_model_is_passed_over(saved, capsys):
     assert capsys.readouterr().err.count("is of another model; going back") == 2
 
 
-def test_one_that_does_not_fit_gives_its_room_back(saved, monkeypatch):
+def test_later_ones_stay_until_a_new_one_is_whole_and_what_is_not_leaves_nothing(saved):
+    """As after rows were lost; the disk is full at first."""
     run, theta = saved
-    toy = Toy().steps(6)
-    with monkeypatch.context() as full:
+    toy = Toy().steps(3)
+    with pytest.MonkeyPatch.context() as full:
         full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(OSError, match="full"):
             checkpoint.save(run, RUN_ID, toy.optimizer)
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000002", "step-00000004"]
     assert same(newest(run)[1].weights(), theta[4])
+    checkpoint.save(run, RUN_ID, toy.optimizer)
+    assert checkpoint.steps(run) == [2, 3]
+    assert newest(run)[0] == 3
 
 
-def test_leftovers_are_no_checkpoints_and_are_removed(saved):
+def test_leftovers_are_no_checkpoints_and_all_go_but_the_one_that_is_kept(saved):
     run, _ = saved
     (run / "checkpoints" / "step-00000006.partial").mkdir()
     (run / "checkpoints" / "step-old").mkdir()
@@ -159,24 +152,7 @@ def test_leftovers_are_no_checkpoints_and_are_removed(saved):
     checkpoint.remove_partial(run)
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert names == {"step-00000002", "step-00000004", "step-old"}
-
-
-def test_later_ones_stay_until_a_new_one_is_whole(saved):
-    """As after rows were lost."""
-    run, _ = saved
-    toy = Toy().steps(3)
-    with pytest.MonkeyPatch.context() as full:
-        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
-        with pytest.raises(OSError, match="full"):
-            checkpoint.save(run, RUN_ID, toy.optimizer)
-    assert checkpoint.steps(run) == [2, 4]
-    checkpoint.save(run, RUN_ID, toy.optimizer)
-    assert checkpoint.steps(run) == [2, 3]
-    assert newest(run)[0] == 3
-
-
-def test_all_go_but_the_one_that_is_kept(saved):
-    run, _ = saved
+    (run / "checkpoints" / "step-old").rmdir()
     checkpoint.remove(run, keep=2)
     assert checkpoint.steps(run) == [2]
     checkpoint.remove(run)

@@ -1,8 +1,6 @@
 """Inputs of a run: changed data, weights or noise are another run or refused, never mixed and never overlooked."""
 
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,11 @@ import pytest
 from zo.config.addresses import missing
 from zo.run import loop
 from zo.run.__main__ import main
+from zo.run.command import make
 from zo.run.directory import directory_of, freeze
 from zo.run.inputs import Inputs, digest_examples
 from zo.run.runner import run
+from zo.run.signals import Interrupted
 from zo.tasks import Example
 
 REVIEWS_TINY = Path(loop.__file__).parents[1] / "assets" / "reviews-tiny"
@@ -45,27 +45,15 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     assert f"a new run, not {first}: task.data_files.train has another content" in said
 
 
-def stop_after(steps, monkeypatch):
-    """Interrupts the next run, as a signal would, once it has made some steps."""
-    made = loop._step
-
-    def stopping(session, examples):
-        row = made(session, examples)
-        if session.assembly.optimizer.step_index == steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return row
-
-    monkeypatch.setattr(loop, "_step", stopping)
-
-
 def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
-    make_run, reviews, monkeypatch, capsys
+    make_run, reviews, stop_after, capsys
 ):
+    """The run is stopped by a signal on its way, and says so."""
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
-    with monkeypatch.context() as patched:
-        stop_after(3, patched)
-        with pytest.raises(SystemExit):
-            run(cfg)
+    with stop_after(3), pytest.raises(Interrupted):
+        make(cfg)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "stopped at step 3, saved; the same command goes on from there"
     directory = directory_of(cfg)
     whole = reviews.read_bytes()
     flip_labels(reviews)
@@ -82,7 +70,6 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
 def test_an_exchanged_model_directory_is_another_run(make_run, tmp_path):
     model = shutil.copytree(REVIEWS_TINY, tmp_path / "model")
     cfg = make_run("optimizer=zero_shot", "lr=null", f"model.path={model}")
-    run(cfg)
     first = directory_of(cfg)
     weights = next(model.glob("*.safetensors"))
     data = bytearray(weights.read_bytes())
@@ -91,24 +78,19 @@ def test_an_exchanged_model_directory_is_another_run(make_run, tmp_path):
     assert directory_of(cfg) != first
 
 
-def test_a_finished_run_is_found_without_its_data(make_run, reviews, capsys):
-    cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
-    run(cfg)
-    directory = directory_of(cfg)
-    reviews.unlink()
-    assert main([str(directory)]) == 0
-    assert "finished before" in capsys.readouterr().out
-
-
-def test_inputs_that_are_lost_are_recorded_anew(make_run):
-    cfg = make_run("optimizer=mezo")
-    directory = freeze(cfg)
+def test_inputs_that_are_lost_are_recorded_anew_and_a_finished_run_needs_no_data(
+    make_run, reviews, capsys
+):
+    directory = freeze(make_run("optimizer=mezo", f"task.data_files.train={reviews}"))
     whole = Inputs.load(directory)
     (directory / "inputs.json").write_bytes(b"{}")
     assert main([str(directory)]) == 0
     again = Inputs.load(directory)
     assert (again.identity, again.files) == (whole.identity, whole.files)
     assert set(again.read) == {"train", "validation", "test", "weights", "noise", "parameters"}
+    reviews.unlink()
+    assert main([str(directory)]) == 0
+    assert "finished before" in capsys.readouterr().out
 
 
 def test_a_splits_digest_holds_its_texts_its_labels_and_their_order():
@@ -124,15 +106,7 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     assert str(missing(cfg)).startswith(told)
     directory_of(cfg).mkdir(parents=True)
     assert missing(cfg) is None
-
-
-@pytest.mark.parametrize(
-    "override", ["model.path=/no/such", "task.path=./no/such", "task.data_files.train=/no/such.csv"]
-)
-def test_a_path_that_is_not_there_is_named(make_run, override):
-    key, _, path = override.partition("=")
-    assert str(missing(make_run(override))).startswith(
-        f"{key}: there is no file or directory {path}"
-    )
+    told = "model.path: there is no file or directory /no/such"
+    assert str(missing(make_run("model.path=/no/such"))).startswith(told)
     random = ["model.weights=random", "+model.architecture={model_type:opt}"]
-    assert missing(make_run(override, *random)) is None or "model" not in override
+    assert missing(make_run("model.path=/no/such", *random)) is None

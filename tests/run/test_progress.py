@@ -10,25 +10,12 @@ from zo.run import progress
 from zo.run.progress import Progress
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Returns a function that makes consoles of a width, and where they write."""
-
-    def make(width: int, is_terminal: bool = True) -> io.StringIO:
-        written = io.StringIO()
-        options = {"file": written, "width": width, "force_terminal": is_terminal}
-        monkeypatch.setattr(
-            progress, "Console", lambda **given: Console(**given, **options, _environ={})
-        )
-        return written
-
-    return make
-
-
 @pytest.mark.parametrize("width", [50, 60, 80, 120])
 @pytest.mark.parametrize("steps", [600, 20_000])
-def test_the_bar_and_its_time_left_fit_on_one_row(terminal, width, steps):
-    written = terminal(width)
+def test_the_bar_and_its_time_left_fit_on_one_row(monkeypatch, width, steps):
+    written = io.StringIO()
+    terminal = {"file": written, "width": width, "force_terminal": True, "_environ": {}}
+    monkeypatch.setattr(progress, "Console", lambda **given: Console(**given, **terminal))
     with Progress(steps) as shown:
         for _ in range(3):
             shown.advance(0.7123, "72.8%")

@@ -1,14 +1,11 @@
 """Rows of metrics.jsonl: what an interrupted run left behind, as far as it is whole, is all that it needs."""
 
 import random
-import shutil
 
 import pytest
 
 from tests.support.damage import flip_bit, truncate
 from tests.support.victims import what_it_came_to
-from zo.run import checkpoint
-from zo.run.__main__ import main
 from zo.run.directory import freeze
 from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
@@ -49,55 +46,6 @@ def test_a_row_that_lacks_its_evaluation_or_losses_is_made_again(cfg):
     assert usable_rows(ROWS[1:], cfg, 2) == []
     cfg.eval_every = 3
     assert usable_rows(ROWS, cfg, 2) == ROWS[:2]
-
-
-@pytest.fixture
-def killed(make_run, tmp_path):
-    """A run with checkpoints of steps 3 and 4 that ended before step 6, and its undisturbed twin, in float32."""
-
-    def directory(out):
-        return freeze(
-            make_run(
-                *("optimizer=bszo", f"out={out}", "steps=6", "eval_every=2", "threads=1"),
-                *("checkpoint.full_every=1", "batch_size=8", "device=cpu"),
-            )
-        )
-
-    twin, disturbed = directory(tmp_path / "twin"), directory(tmp_path / "run")
-    saved = tmp_path / "saved"
-    save = checkpoint.save
-
-    def keeping(place, *rest):
-        save(place, *rest)
-        if rest[1].step_index == 4:
-            shutil.copytree(place, saved)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(checkpoint, "save", keeping)
-        assert main([str(twin)]) == 0
-    shutil.rmtree(disturbed)
-    shutil.copytree(saved, disturbed)
-    write_rows(disturbed, read_rows(twin)[:5])
-    return disturbed, twin
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("file", ["metrics.jsonl", "inputs.json", "status.json"])
-def test_a_flipped_bit_costs_what_comes_after_it_and_no_checkpoint(killed, file, monkeypatch):
-    run, twin = killed
-    path = run / file
-    data = bytearray(path.read_bytes())
-    data[len(data) * 7 // 10] ^= 1  # in the rows: in the fourth
-    path.write_bytes(data)
-    there = []
-    train = "zo.run.runner.train"
-    import zo.run.runner as runner
-
-    real = runner.train
-    monkeypatch.setattr(train, lambda *a: there.append(checkpoint.steps(run)) or real(*a))
-    assert main([str(run)]) == 0
-    assert there == [[3, 4]], "none is deleted before something newer is whole"
-    assert what_it_came_to(run) == what_it_came_to(twin)
 
 
 @pytest.mark.process

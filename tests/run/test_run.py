@@ -1,28 +1,25 @@
 """Runs: what the loop writes, when it stops, and that it repeats itself bit for bit."""
 
+import errno
 import itertools
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from zo.lm.scoring import CandidateScorer
-from zo.run import loop
+from zo.run import atomic, loop
+from zo.run.directory import DirectoryError, directory_of
 from zo.run.runner import run
+from zo.run.tracking import read_status
 
 NO_TIMES = ("time/", "mem/", "crc")  # and the checksum, which counts them in
 
 
 def rows_of(cfg):
-    (directory,) = Path(cfg.out).glob(f"{cfg.optimizer.name}-*")
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    lines = (directory_of(cfg) / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def without_times(rows):
-    return [{k: v for k, v in row.items() if not k.startswith(NO_TIMES)} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -56,18 +53,19 @@ def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(finish
             best, step, test = row["eval/val_accuracy"], row["step"], row["eval/test_accuracy"]
     assert (summary["best/step"], summary["best/val_accuracy"]) == (step, best)
     assert summary["best/test_accuracy"] == test
-    hits = [
-        a == b
-        for a, b in zip(summary["best/test_predictions"], summary["test/labels"], strict=True)
-    ]
-    assert sum(hits) / len(hits) == test
+    pairs = list(zip(summary["best/test_predictions"], summary["test/labels"], strict=True))
+    assert sum(a == b for a, b in pairs) / len(pairs) == test
 
 
 def test_the_same_configuration_gives_the_same_numbers(finished):
     first = rows_of(finished)
     run(replace(finished, resume=False))
-    assert rows_of(finished) != first, "it was made again"
-    assert without_times(rows_of(finished)) == without_times(first)
+    again = rows_of(finished)
+    assert again != first, "it was made again"
+    for row, other in zip(first, again, strict=True):
+        assert {k: v for k, v in row.items() if not k.startswith(NO_TIMES)} == {
+            k: v for k, v in other.items() if not k.startswith(NO_TIMES)
+        }
 
 
 def test_a_finished_run_is_not_run_again(finished, capsys, monkeypatch):
@@ -79,19 +77,10 @@ def test_a_finished_run_is_not_run_again(finished, capsys, monkeypatch):
 def test_patience_stops_a_run_and_it_says_so(make_run, capsys):
     cfg = make_run("optimizer=mezo", "steps=20", "eval_every=1", "patience=3", "lr=1e-12")
     summary = run(cfg)  # such a small step changes no prediction: the first evaluation stays best
-    assert summary["run/stop_reason"] == "patience"
-    assert summary["run/steps"] == 4
+    assert (summary["run/stop_reason"], summary["run/steps"]) == ("patience", 4)
     assert summary["best/step"] == 1
     told = "stopped early at step 4: patience=3, no better validation accuracy since step 1. Test "
     assert told in capsys.readouterr().out
-
-
-def test_a_non_finite_loss_ends_the_run_as_collapsed_with_its_step(make_run, capsys):
-    summary = run(make_run("optimizer=mezo", "lr=1e30", "patience=null"))
-    assert summary["run/status"] == "collapsed"
-    assert summary["run/collapse_step"] == 2  # step 1 moves the weights out of range
-    assert summary["run/steps"] == 1
-    assert "collapsed at step 2" in capsys.readouterr().out
 
 
 def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_run, monkeypatch):
@@ -100,54 +89,63 @@ def test_an_exception_leaves_a_failed_status_and_the_run_can_start_again(make_ru
         broken.setattr(loop, "_step", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(cfg)
-    (directory,) = Path(cfg.out).glob("mezo-*")
-    status = json.loads((directory / "status.json").read_text())
+    status = json.loads((directory_of(cfg) / "status.json").read_text())
     assert status == {"run/status": "failed", "run/error": "ZeroDivisionError: division by zero"}
-    assert "1 / 0" in (directory / "error.txt").read_text()
+    assert "1 / 0" in (directory_of(cfg) / "error.txt").read_text()
     assert run(cfg)["run/status"] == "finished"
 
 
+@pytest.mark.parametrize(("rows", "then"), [(0, "starts again"), (3, "goes on after step 3")])
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(
+    make_run, monkeypatch, rows, then
+):
+    cfg, write, count = make_run("optimizer=mezo"), atomic.Appender.write, itertools.count()
+
+    def full(file, data):
+        if next(count) > rows:  # the first record is the attempt's
+            raise OSError(errno.ENOSPC, "No space left", str(file.path))
+        write(file, data)
+
+    with monkeypatch.context() as small:
+        small.setattr(atomic.Appender, "write", full)
+        with pytest.raises(DirectoryError) as told:
+            run(cfg)
+    why = f"{directory_of(cfg)}/metrics.jsonl: No space left; make room and repeat the command, "
+    assert str(told.value) == f"{why}which {then}"
+    assert read_status(directory_of(cfg))["run/status"] == "failed"
+    assert run(cfg)["run/status"] == "finished"
+    assert [row["step"] for row in rows_of(cfg)] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(("optimizer", "eval_every"), [("mezo_adam", 1), ("adam", 2)])
-def test_adam_in_fp16_ends_as_a_collapse_with_its_step(make_run, optimizer, eval_every):
+def test_adam_in_fp16_ends_as_a_collapse_with_its_step(make_run, capsys, optimizer, eval_every):
     """Its moments underflow at the first step. Found there if weights are looked at, else by the next loss."""
     cfg = make_run(f"optimizer={optimizer}", "precision=fp16", f"eval_every={eval_every}")
     summary = run(cfg)
-    assert summary["run/status"] == "collapsed"
-    assert summary["run/stop_reason"] == "non_finite"
-    assert summary["run/collapse_step"] == eval_every
-    expected = (
-        r"parameter \S+ is (nan|inf) at step 1" if eval_every == 1 else "loss is nan at step 2"
-    )
-    assert re.fullmatch(expected, summary["run/collapse_what"])
-    rows = rows_of(cfg)
-    assert [row["step"] for row in rows] == [1]
-    assert not any(key.startswith("eval/") for row in rows for key in row)
+    assert (summary["run/status"], summary["run/stop_reason"]) == ("collapsed", "non_finite")
+    assert (summary["run/collapse_step"], summary["run/steps"]) == (eval_every, 1)
+    at_once, later = r"parameter \S+ is (nan|inf) at step 1", "loss is nan at step 2"
+    assert re.fullmatch(at_once if eval_every == 1 else later, summary["run/collapse_what"])
+    assert f"collapsed at step {eval_every}" in capsys.readouterr().out
+    (row,) = rows_of(cfg)
+    assert not any(key.startswith("eval/") for key in row)
     assert "best/step" not in summary
     assert json.loads(json.dumps(summary)) == summary, "no NaN in what is reported"
 
 
-def spoil(monkeypatch, step: int, name: str, value: float) -> None:
-    """Puts one bad number into a tensor after that step of any run."""
-    made = loop._step
+def test_a_weight_that_is_not_finite_is_a_collapse_at_the_next_evaluation(make_run, monkeypatch):
+    """The position of the last token of the longest possible input: no loss ever sees it."""
+    name, made = "model.decoder.embed_positions.weight", loop._step
 
     def then_spoilt(session, *rest):
-        metrics = made(session, *rest)
-        if session.assembly.optimizer.step_index == step:
-            session.assembly.params.tensors[session.assembly.params.names.index(name)].view(-1)[
-                -1
-            ] = value
+        metrics, params = made(session, *rest), session.assembly.params
+        if session.assembly.optimizer.step_index == 3:
+            params.tensors[params.names.index(name)].view(-1)[-1] = float("-inf")
         return metrics
 
     monkeypatch.setattr(loop, "_step", then_spoilt)
-
-
-def test_a_weight_that_is_not_finite_is_a_collapse_at_the_next_evaluation(make_run, monkeypatch):
-    """The position of the last token of the longest possible input: no loss ever sees it."""
-    name = "model.decoder.embed_positions.weight"
-    spoil(monkeypatch, 3, name, float("-inf"))
     cfg = make_run("optimizer=mezo", "steps=8", "eval_every=2", "precision.restore=snapshot")
     summary = run(cfg)
-    assert summary["run/status"] == "collapsed"
     assert summary["run/collapse_what"] == f"parameter {name} is inf at step 4"
     assert (summary["run/collapse_step"], summary["run/steps"]) == (4, 4)
     rows = rows_of(cfg)

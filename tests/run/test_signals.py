@@ -1,14 +1,20 @@
-"""Requests to stop: a signal is heeded where it is asked for, and whoever listened before is told, too."""
+"""Requests to stop: heeded where they are asked for, told to whoever listened before, one line of a command."""
 
 # ruff: noqa: PT012  where in the body a request is heeded is what these tests are about
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from zo.run import loop
+from zo.run.command import make
 from zo.run.signals import HEEDED, INTERRUPTED, Interrupted, requests
 
 
@@ -66,14 +72,42 @@ def test_a_run_that_ends_before_it_heeds_is_simply_over(submitit):
 
 
 def test_outside_the_main_thread_there_are_no_requests():
-    heard = []
-
     def listen() -> None:
         with requests() as asked:
             asked.heed()
             heard.append("nothing")
 
+    heard = []
     thread = threading.Thread(target=listen)
     thread.start()
     thread.join()
     assert heard == ["nothing"]
+
+
+def test_a_run_that_is_loading_stops_at_once(make_run, monkeypatch, capsys):
+    def load(cfg):
+        send(signal.SIGINT)
+        pytest.fail("it went on loading")
+
+    monkeypatch.setattr(loop.Session, "open", load)
+    with pytest.raises(Interrupted):
+        make(make_run())
+    assert capsys.readouterr().err == "stopped before step 1; the same command starts again\n"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("seconds", "number"), [(0.3, signal.SIGINT), (1, signal.SIGTERM), (3, signal.SIGINT)]
+)
+def test_a_signal_while_the_command_starts_is_one_line(tmp_path, seconds, number):
+    arguments = ["train.py", "-m", "seed=0,1", f"out={tmp_path}/out", "tracking.mode=disabled"]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = subprocess.Popen(
+        [sys.executable, *arguments], cwd=Path(__file__).parents[2], text=True, **pipes
+    )
+    time.sleep(seconds)
+    command.send_signal(number)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode in (128 + number, 143)
+    assert "Traceback" not in err
+    assert "stopped" in err

@@ -12,31 +12,30 @@ def label(*names):
 
 IDX = {"idx": NUMBER}
 NO_YES = label("False", "True")
-PAIR = {"premise": TEXT, "hypothesis": TEXT}
+
+
+def texts(*columns):
+    return dict.fromkeys(columns, TEXT)
+
+
+def numbers(*columns):
+    return dict.fromkeys(columns, NUMBER)
+
+
+PAIR = texts("premise", "hypothesis")
 SUPER_GLUE = {
     "rte": {**PAIR, **IDX, "label": label("entailment", "not_entailment")},
     "cb": {**PAIR, **IDX, "label": label("entailment", "contradiction", "neutral")},
-    "copa": {
-        **dict.fromkeys(("premise", "choice1", "choice2", "question"), TEXT),
-        **IDX,
-        "label": label("choice1", "choice2"),
-    },
-    "wic": {
-        **dict.fromkeys(("word", "sentence1", "sentence2"), TEXT),
-        **dict.fromkeys(("start1", "start2", "end1", "end2"), NUMBER),
-        **IDX,
-        "label": NO_YES,
-    },
-    "wsc.fixed": {
-        "text": TEXT,
-        "span1_index": NUMBER,
-        "span2_index": NUMBER,
-        "span1_text": TEXT,
-        "span2_text": TEXT,
-        **IDX,
-        "label": NO_YES,
-    },
-    "boolq": {"question": TEXT, "passage": TEXT, **IDX, "label": NO_YES},
+    "copa": texts("premise", "choice1", "choice2", "question")
+    | IDX
+    | {"label": label("choice1", "choice2")},
+    "wic": texts("word", "sentence1", "sentence2")
+    | numbers("start1", "start2", "end1", "end2", "idx")
+    | {"label": NO_YES},
+    "wsc.fixed": texts("text", "span1_text", "span2_text")
+    | numbers("span1_index", "span2_index", "idx")
+    | {"label": NO_YES},
+    "boolq": texts("question", "passage") | IDX | {"label": NO_YES},
 }
 SST2 = {"sentence": TEXT, "label": label("negative", "positive"), "idx": NUMBER}
 KINDS = ("DESC", "ENTY", "ABBR", "HUM", "NUM", "LOC")  # in the order of label_coarse

@@ -25,34 +25,16 @@ WORDS = (
 )
 
 
-OPT = {
-    "hidden_size": 32,
-    "word_embed_proj_dim": 32,
-    "ffn_dim": 64,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 64,
-    "vocab_size": VOCABULARY,
-    "init_std": 0.3,
-}
-LLAMA = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 64,
-    "vocab_size": VOCABULARY,
-    "initializer_range": 0.3,
-}
-GPT2 = {
-    "n_embd": 32,
-    "n_head": 4,
-    "n_layer": 2,
-    "n_positions": 64,
-    "vocab_size": VOCABULARY,
-    "initializer_range": 0.3,
-}
+SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+SIZES |= {"vocab_size": VOCABULARY, "max_position_embeddings": 64}
+OPT = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 64, "init_std": 0.3}
+WIDE = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
+LLAMA = WIDE | {"num_key_value_heads": 2}
+MASKED_LM = WIDE | {
+    "max_position_embeddings": 66
+}  # RoBERTa: two of them come before the first token
+GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
+GPT2 |= {"vocab_size": VOCABULARY, "initializer_range": 0.3}
 
 
 def opt(**changes):
@@ -69,17 +51,6 @@ def mistral(**changes):
 
 def gpt2(**changes):
     return _random(GPT2LMHeadModel, GPT2Config(**GPT2 | changes))
-
-
-MASKED_LM = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 66,  # RoBERTa: two of them come before the first token
-    "vocab_size": VOCABULARY,
-    "initializer_range": 0.3,
-}
 
 
 def roberta(**changes):

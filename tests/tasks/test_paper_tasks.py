@@ -1,32 +1,15 @@
 """The paper's tasks: its prompts to the letter, the hub's labels, and Table 6's sizes."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from tests.support import hub_copies
-from zo.tasks import TaskConfig, load_splits, render
+from tests.tasks.test_task_data import from_yaml
+from zo.tasks import load_splits, render
 from zo.tasks.templates import fill
 
-CONF = Path(__file__).parents[2] / "conf" / "task"
 PARTS = {n: n for n in ("rte", "cb", "copa", "wic", "boolq")} | {"wsc": "wsc.fixed"}
-TABLE_6 = {
-    "sst2": (1000, 500),
-    "boolq": (1000, 500),
-    "rte": (1000, 500),
-    "copa": (300, 100),
-    "wic": (1000, 500),
-    "wsc": (450, 100),
-    "cb": (200, 50),
-    "trec": (1000, 500),
-}
-
-
-def from_yaml(name, **changes):
-    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    del values["defaults"]
-    return TaskConfig(**values | changes)
+TABLE_6 = dict.fromkeys(("sst2", "boolq", "rte", "wic", "trec"), (1000, 500))
+TABLE_6 |= {"copa": (300, 100), "wsc": (450, 100), "cb": (200, 50)}
 
 
 def copy_of(name, root):
@@ -139,3 +122,11 @@ def test_prompts_answers_labels_and_splits_are_those_of_the_paper(name, tmp_path
     assert task.test_split == ("test" if name == "trec" else "validation")
     committed = from_yaml(name)
     assert (committed.train_size, committed.validation_size) == TABLE_6[name]
+
+
+def test_the_phrases_that_come_with_the_suite_are_asked_as_sst2():
+    phrases, sst2 = (vars(from_yaml(name)) for name in ("phrases", "sst2"))
+    for key in ("prompt", "masked_prompt"):  # the asset has no spaces to strip
+        assert phrases[key] == sst2[key].replace(":strip", "")
+    for key in ("candidates", "label_words", "max_length"):
+        assert phrases[key] == sst2[key]

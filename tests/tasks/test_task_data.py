@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from zo.tasks import TaskConfig, TaskError, load_splits
@@ -48,7 +47,7 @@ def texts(examples):
     return [example.fields["text"] for example in examples]
 
 
-def test_splits_are_disjoint_rows_that_where_keeps(table):
+def test_splits_are_disjoint_rows_that_where_keeps_the_same_every_time(table):
     splits = load_splits(table)
     chosen = texts(splits.train) + texts(splits.validation) + texts(splits.test)
     assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [8, 5, 4]
@@ -57,15 +56,11 @@ def test_splits_are_disjoint_rows_that_where_keeps(table):
     labels = {sentence: i // 2 % 2 for i, sentence in enumerate(SENTENCES)}
     for example in splits.train + splits.validation + splits.test:
         assert example.label == labels[example.fields["text"]]
-
-
-def test_splits_are_the_same_every_time_and_touch_no_global_random_state(table):
-    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
-    first = load_splits(table)
-    assert load_splits(table) == first
-    assert load_splits(dataclasses.replace(table, train_set_seed=1)) != first
-    assert (np.random.get_state()[1] == before[0]).all()  # noqa: NPY002
-    assert torch.equal(torch.get_rng_state(), before[1])
+    np.random.seed(1)  # noqa: NPY002  it is not what decides
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    assert load_splits(table) == splits
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+    assert load_splits(dataclasses.replace(table, train_set_seed=1)) != splits
 
 
 MISTAKES = {
@@ -93,56 +88,34 @@ MISTAKES = {
 }
 
 
-def rows_of(tmp_path, text, name="rows.csv", **changes):
-    """A task over a file with this text, of which two rows train and one validates and tests each."""
-    file = tmp_path / name
-    file.write_text(text, encoding="utf-8")
-    values = {
-        "name": "made_up",
-        "path": "csv",
-        "data_files": {"train": str(file)},
-        "test_split": None,
-        "split_order": "first",
-        "prompt": "{text} It was",
-        "candidates": [" bad", " good"],
-        "train_size": 2,
-        "validation_size": 1,
-        "test_size": 1,
-    }
-    return TaskConfig(**values | changes)
-
-
-JSON = '{"text": "a film", "label": 0}\n{"text": "a film", "label": 1}\n' * 2
 FILES = {
     "unquoted commas": (
         "text,label\na film,0\na long, dull film,1\na long, dull, film,1\n",
-        {},
         r"task\.data_files\.train: 2 rows of .*rows\.csv do not have the 2 columns .* line 3: 3\); put",
     ),
-    "empty": ("", {}, r"task\.data_files\.train: .*rows\.csv is empty"),
-    "json as csv": (JSON, {}, r"task\.path=csv: .* looks like json; use task\.path=json"),
+    "empty": ("", r"task\.data_files\.train: .*rows\.csv is empty"),
+    "json as csv": (
+        '{"text": "a film", "label": 0}\n' * 4,
+        r"task\.path=csv: .* looks like json; use task\.path=json",
+    ),
 }
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_data_that_cannot_be_meant_are_refused_with_row_and_count(file, tmp_path):
-    text, changes, message = FILES[file]
+def test_data_that_cannot_be_meant_are_refused_with_row_and_count(file, table):
+    text, message = FILES[file]
+    Path(table.data_files["train"]).write_text(text, encoding="utf-8")
     with pytest.raises(TaskError, match=message) as caught:
-        load_splits(rows_of(tmp_path, text, **changes))
+        load_splits(dataclasses.replace(table, where=None))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_as_path_is_read(tmp_path):
-    task = rows_of(tmp_path, "text,label\n" + "a film,0\na film,1\n" * 2)
-    file = dataclasses.replace(task, path=task.data_files["train"], data_files=None)
-    assert load_splits(file) == load_splits(task)
-
-
-def test_a_validation_split_of_its_own_has_the_size_asked_for(tmp_path):
-    task = rows_of(tmp_path, "text,label\n" + "a film,0\na film,1\n" * 4, validation_size=3)
-    task.data_files["dev"] = task.data_files["train"]
-    splits = load_splits(dataclasses.replace(task, validation_split="dev"))
-    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [2, 3, 1]
+def test_a_file_as_path_is_read_and_a_validation_split_of_its_own_has_the_size_asked_for(table):
+    file = table.data_files["train"]
+    assert load_splits(dataclasses.replace(table, path=file, data_files=None)) == load_splits(table)
+    own = dataclasses.replace(table, data_files={"train": file, "dev": file})
+    splits = load_splits(dataclasses.replace(own, validation_split="dev", validation_size=3))
+    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [8, 3, 4]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
