@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.power import TTestPower
+from scipy import optimize, stats
 
 from analysis.stats.intervals import holm, paired_t, student_interval
 from benchmarks.compare.protocol import PARTS, Cell, Entry, Losses, chosen_for, seeds_of
@@ -86,8 +86,13 @@ def line(
 
 def detectable(gaps: Sequence[float], alpha: float) -> float:
     """Returns the difference that so many gaps of this spread show at level `alpha` with a probability of 80 %."""
-    effect = TTestPower().solve_power(nobs=len(gaps), alpha=alpha, power=0.8)
-    return float(effect * np.std(gaps, ddof=1))
+    n = len(gaps)
+    least = stats.t.ppf(1 - alpha / 2, n - 1)
+
+    def missed(effect: float) -> float:
+        return float(stats.nct.cdf(least, n - 1, effect * math.sqrt(n))) - 0.2
+
+    return float(optimize.brentq(missed, 0.0, 1e3) * np.std(gaps, ddof=1))
 
 
 def _summary(name: str, values: Sequence[float]) -> dict[str, float]:

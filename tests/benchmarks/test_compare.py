@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.compare.protocol import (
     BY_NAME,
@@ -14,6 +16,7 @@ from benchmarks.compare.protocol import (
     start_of,
     wanted,
 )
+from benchmarks.compare.results import detectable
 
 WHOLE, SMALL = Part(()), Part((), seeds=(0, 1), rates=3, most_rates=5)
 START = range(-9, -6)
@@ -76,3 +79,12 @@ def test_a_search_that_never_turns_ends():
 def test_half_decades_are_written_as_people_write_them():
     assert [rate_of(e) for e in (-9, -8, -7)] == [3e-5, 1e-4, 3e-4]
     assert [list(start_of(lr)) for lr in (1e-4, 3e-4)] == [[-9, -8, -7], [-8, -7, -6]]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 17])
+def test_the_difference_that_could_be_found_is_found_in_four_of_five_studies(alpha):
+    """With statsmodels' solve_power it is found in six of ten at the smaller level."""
+    noise = np.random.default_rng(0).standard_normal((4000, 5))
+    gaps = noise + detectable([-1.0, 0.0, 0.0, 0.0, 1.0], alpha) / math.sqrt(0.5)
+    found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < alpha
+    assert found.mean() == pytest.approx(0.8, abs=0.02)
