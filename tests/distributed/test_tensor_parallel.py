@@ -1,14 +1,16 @@
 """train.py with distributed.tensor: two processes hold a part of each tensor."""
 
 import pytest
+import torch
 
 from tests.support.crowd import gather_results
-from tests.support.divided_runs import told_by
+from tests.support.divided_runs import exit_statuses, told_by
 from tests.support.tiny_models import llama, tokenizer
+from tests.support.victims import At, what_it_came_to
 from zo.config import ConfigError
-from zo.run import runner
+from zo.run import checkpoint, runner
 from zo.run.assembly import Assembly
-from zo.run.directory import directory_of
+from zo.run.directory import directory_of, freeze, load
 from zo.run.replay import replay_to
 from zo.run.rows import read_rows, trajectory_of
 
@@ -42,6 +44,29 @@ def test_a_run_with_divided_tensors_moves_the_weights_as_one_process_does(llama_
     assert trajectory.bests
     replay_to(whole, trajectory, max(trajectory.bests))  # refuses other weights
     assert whole.weights_hash() == trajectory.bests[max(trajectory.bests)].weights
+
+
+@pytest.mark.process
+def test_a_run_with_divided_tensors_goes_on_from_a_whole_checkpoint(llama_run, tmp_path):
+    """After a process was killed; the checkpoint has the bits that one process replays."""
+    settings = "optimizer=zo_momentum", "checkpoint.full_every=2", "checkpoint.keep_best=true"
+    run, twin = (
+        freeze(llama_run("distributed.tensor=2", *settings, "steps=7", f"out={tmp_path / name}"))
+        for name in ("run", "twin")
+    )
+    log = run / "log.txt"
+    points = {1: (At("zo.run.losses:TensorParallelLoss.__call__", 10),)}
+    assert exit_statuses(run, 2, points) == [143, -9], log.read_text()
+    assert checkpoint.steps(run) == [2, 4]
+    one = Assembly.of(load(run))
+    assert replay_to(one, trajectory_of(run), 4) == 0
+    saved = Assembly.of(load(run))
+    assert checkpoint.load_newest(run, run.name, saved.optimizer, 4) == 4
+    assert saved.weights_hash() == one.weights_hash()
+    assert all(map(torch.equal, saved.optimizer.state["m"], one.optimizer.state["m"]))
+    assert exit_statuses(run, 2) == exit_statuses(twin, 2) == [0, 0], log.read_text()
+    assert "goes on after step 4 (from step 4, 0 steps replayed)" in log.read_text()
+    assert what_it_came_to(run) == what_it_came_to(twin)
 
 
 def test_what_divided_tensors_cannot_do_is_refused_by_key(make_run):

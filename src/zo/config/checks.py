@@ -179,7 +179,6 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
         ("model.quantization", run.model.quantization, (None,)),
         ("adapter", run.adapter.name, ("none",)),
         ("objective", run.objective.of(run.task), ("classification", "lm", "completion")),
-        ("checkpoint.keep_best", run.checkpoint.keep_best, (False,)),
         ("distributed.shards", run.distributed.shards, (1,)),
     ):
         if value not in allowed:

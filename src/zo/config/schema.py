@@ -154,10 +154,6 @@ def notes(run: RunConfig) -> list[str]:
             f"precision={run.precision.name}, as the weights of {run.model.name} are stored: small updates are rounded"
             " away; precision=fp32, or precision.noise=philox precision.rounding=stochastic, keeps them"
         )
-    if run.distributed.tensor > 1 and run.steps > 0 and run.checkpoint.full_every is not None:
-        found.append(
-            "distributed.tensor: no whole checkpoints are written; a run goes on by repeating its recorded steps"
-        )
     grid = run.model.lr_grid.get(run.optimizer.name, ())
     if run.model.lr_grid_of and run.lr in grid and not run.adapter.own_rates:
         rates = ", ".join(f"{lr:g}" for lr in grid)

@@ -136,6 +136,11 @@ class Processes:
                 raise ProcessesError(f"process {rank}: {problem}")
 
 
+def is_loss(error: RuntimeError) -> bool:
+    """Whether an error comes from a collective that lost a process; gloo's have no class of their own."""
+    return isinstance(error, dist.DistError | ProcessLostError) or "gloo/transport" in str(error)
+
+
 @contextmanager
 def _lost() -> Iterator[None]:
     """Turns what a collective raises into one sentence."""

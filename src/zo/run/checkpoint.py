@@ -9,13 +9,21 @@ with a message.
 import os
 import shutil
 import sys
+from itertools import count
+from mmap import MAP_SHARED
 from pathlib import Path
+from typing import IO, Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.serialization import set_default_mmap_options, skip_data
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.config import digests
 from zo.optim.base import ZOOptimizer
 from zo.run import atomic
+from zo.weights.sharded import whole
 
 VERSION = 3
 FOLDER = "checkpoints"
@@ -29,15 +37,24 @@ class CheckpointError(ValueError):
     """A checkpoint that must not be loaded; one sentence that says why."""
 
 
-def save(run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None) -> None:
+def save(
+    run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None, writes: bool = True
+) -> None:
     """Writes the state after the step that was made last, and then removes all but the newest two.
+
+    Sharded tensors are put together one after another: all processes that share them call this, and one writes.
 
     Args:
         run: The run's directory.
         run_id: Its id.
         optimizer: Its optimizer, and with that its θ; `step_index` is the number of steps made.
         keep: A step whose checkpoint stays, too.
+        writes: Whether this process writes.
     """
+    if not writes:
+        for tensor in _tensors(_content(optimizer)):
+            whole(tensor)
+        return
     step = optimizer.step_index
     partial = _place(run, step).with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -58,11 +75,10 @@ def save(run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None
 
 def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
     """Writes the state, tensor by tensor, and the manifest when the disk has it."""
-    params = optimizer.params
-    weights = dict(zip(params.names, params.tensors, strict=True))
+    content, sharded = _content(optimizer), optimizer.params.sharded
     with (place / STATE).open("wb") as file:
         try:
-            torch.save({"weights": weights, "optimizer": optimizer.live_state()}, file)
+            (_save_sharded if sharded else torch.save)(content, file)
         except RuntimeError as error:  # it may hide that the disk is full
             raise error.__context__ or error from None
         file.flush()
@@ -70,6 +86,31 @@ def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
     manifest = {"version": VERSION, "run_id": run_id, "step": optimizer.step_index}
     manifest |= {STATE: digests.read(place / STATE)}
     atomic.replace(place / MANIFEST, atomic.seal(manifest))
+
+
+def _content(optimizer: ZOOptimizer) -> dict[str, Any]:
+    """Returns weights and state; DTensors stand for what several processes share."""
+    params = optimizer.params
+    weights = dict(zip(params.names, params.shared(params.tensors), strict=True))
+    state = {name: params.shared(of) for name, of in optimizer.state.items()}
+    return {"weights": weights, "optimizer": optimizer.live_state() | state}
+
+
+def _save_sharded(content: dict[str, Any], file: IO[bytes]) -> None:
+    """Writes a file with room for all tensors in one piece, then one tensor after another."""
+    with FakeTensorMode(), skip_data(materialize_fake_tensors=True):
+        empty = tree_map_only(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), content)
+        torch.save(empty, file)
+    file.flush()
+    with set_default_mmap_options(MAP_SHARED):
+        written = torch.load(file.name, mmap=True, weights_only=True)
+    for target, tensor in zip(_tensors(written), _tensors(content), strict=True):
+        target.copy_(whole(tensor))
+
+
+def _tensors(content: dict[str, Any]) -> list[Tensor]:
+    """Returns the tensors of weights and state."""
+    return [t for t in tree_leaves(content) if isinstance(t, Tensor)]
 
 
 def steps(run: Path) -> list[int]:
@@ -126,12 +167,13 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
     _verify(place, run_id, step)
     state = torch.load(place / STATE, map_location="cpu", mmap=True, weights_only=True)
     found = {name: (p.shape, p.dtype) for name, p in state["weights"].items()}
-    named = list(zip(params.names, params.tensors, strict=True))
+    named = list(zip(params.names, params.parameters, strict=True))
     if found != {name: (p.shape, p.dtype) for name, p in named}:
         raise CheckpointError(f"{place} is of another model")
-    for name, p in named:
-        p.copy_(state["weights"][name])
-    optimizer.load_state_dict(state["optimizer"])
+    for i, (name, p) in enumerate(zip(params.names, params.tensors, strict=True)):
+        p.copy_(params.own(i, state["weights"][name]))
+    own = {name: map(params.own, count(), state["optimizer"][name]) for name in optimizer.state}
+    optimizer.load_state_dict(state["optimizer"] | own)
 
 
 def _verify(place: Path, run_id: str, step: int) -> None:

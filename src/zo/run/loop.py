@@ -349,9 +349,10 @@ def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
 def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:
     """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed.
 
-    Process 0 writes, so there is none of sharded tensors, whose steps are replayed.
+    Process 0 writes. The others take part where the tensors are sharded.
     """
-    if isinstance(journal.log, NoLog) or session.assembly.params.sharded:
+    writes = not isinstance(journal.log, NoLog)
+    if not (writes or session.assembly.params.sharded):
         return
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
     step = optimizer.step_index
@@ -361,7 +362,7 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     if due:
         journal.sync()
         keep = best.step if cfg.checkpoint.keep_best else None
-        checkpoint.save(journal.log.directory, journal.run_id, optimizer, keep)
+        checkpoint.save(journal.log.directory, journal.run_id, optimizer, keep, writes)
 
 
 def _collapse(error: NonFiniteError, step: int) -> Summary:

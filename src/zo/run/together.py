@@ -17,7 +17,7 @@ import torch
 
 from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
-from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
+from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
 from zo.optim.base import ZOOptimizer
 from zo.run.inputs import flat
 from zo.run.provenance import device_name
@@ -145,13 +145,15 @@ def notes(processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer) -> Itera
 
 @contextmanager
 def losing() -> Iterator[None]:
-    """Turns the loss of a process into an interruption of the run.
+    """Turns the loss of a process into an interruption of the run, also within a forward pass of sharded tensors.
 
     Raises:
         Lost: If another process ended or did not answer.
     """
     try:
         yield
-    except ProcessLostError as error:
+    except RuntimeError as error:
+        if not is_loss(error):
+            raise
         print(error, file=sys.stderr)
         raise Lost from None

@@ -79,6 +79,19 @@ def whole(t: Tensor) -> Tensor:
     return t.full_tensor() if isinstance(t, DTensor) else t
 
 
+def shared_as(t: Tensor, local: Tensor) -> Tensor:
+    """Returns a DTensor placed as `t`, of which this process holds `local`; `local` itself where `t` is whole."""
+    if part_of(t)[1] is None:
+        return local
+    from torch.distributed.tensor import DTensor  # slow to import
+
+    assert isinstance(t, DTensor)
+    mesh, placements = t.device_mesh, t.placements
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=t.shape, stride=t.stride()
+    )
+
+
 def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
     """Returns what draws this process's parts as an engine draws whole tensors.
 

@@ -12,7 +12,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
-from zo.weights.sharded import part_of, parts_engine, whole
+from zo.weights.sharded import part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
@@ -74,7 +74,8 @@ class ParameterSpace:
         self.parameters = [tensor for _, tensor in kept]
         held = [part_of(tensor) for tensor in self.parameters]
         self.tensors = [tensor.detach() for tensor, _ in held]
-        parts = {i: part for i, (_, part) in enumerate(held) if part is not None}
+        self._parts = {i: part for i, (_, part) in enumerate(held) if part is not None}
+        parts = self._parts
         if parts and restore in ("streamed", "factors"):
             name = self.names[min(parts)]
             raise ValueError(f"restore={restore!r}: {name} is sharded; snapshot or merged move it")
@@ -173,6 +174,14 @@ class ParameterSpace:
         names, tensors = self.policy.beside()
         own = map(whole, self.parameters) if self.sharded else self.tensors
         return self.names + names, chain(own, tensors)
+
+    def shared(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Returns tensors of this process, one per tensor of θ, as DTensors where those of θ are."""
+        return [shared_as(p, t) for p, t in zip(self.parameters, tensors, strict=True)]
+
+    def own(self, i: int, tensor: Tensor) -> Tensor:
+        """Returns this process's part of a tensor that has the shape of tensor `i`, or all of it."""
+        return tensor[self._parts[i].place] if i in self._parts else tensor
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
