@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.distributed.closure import DataParallel, ElasticParallel, Together
+from zo.distributed.closure import SAME, DataParallel, ElasticParallel, TensorParallel, Together
 from zo.distributed.elastic import Elastic
 from zo.distributed.processes import Processes
 from zo.noise import NOISES
@@ -34,9 +34,6 @@ Parameters: TypeAlias = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 )
 Closure: TypeAlias = Callable[..., Tensor | float]
-
-SAME = 1e-6
-"""Relative difference of two losses at the same weights that a GPU's order of summation explains."""
 
 
 class ZerothOrder(torch.optim.Optimizer):
@@ -116,6 +113,9 @@ class ZerothOrder(torch.optim.Optimizer):
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
+        for setting, given in (("record", record), ("elastic", elastic)):
+            if space.sharded and given is not None:
+                raise ValueError(f"{setting}: the weights are sharded; it needs whole ones")
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
         self._together: Together | None = None
@@ -126,11 +126,9 @@ class ZerothOrder(torch.optim.Optimizer):
                 raise ValueError("group and elastic: give one of them")
             self._together = self._elastic(elastic, check_every, settled)
         elif group is not None:
-            if space.sharded:
-                raise ValueError(
-                    "group: the weights are sharded, and all processes measure together; leave it out"
-                )
             self._together = DataParallel(group, check_every, self.method, settled)
+        elif space.sharded:
+            self._together = TensorParallel(self.method, settled)
         if self._together is not None and not self._together.processes.leads:
             self._recorder = None
 

@@ -1,5 +1,6 @@
 """A training loop of the user's own on several processes, whose step they divide."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,12 +13,16 @@ from torch import Tensor
 from zo.distributed.agreement import check_same, code_digest, tensor_digest
 from zo.distributed.elastic import Elastic, Follower, Lead, Members, MembersChangedError
 from zo.distributed.loss import DividedLoss
-from zo.distributed.processes import Processes
+from zo.distributed.processes import Processes, ProcessesError
 from zo.distributed.watch import Watch, watched
 from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer
 from zo.optim.losses import number
+from zo.weights.sharded import part_of
 
 Result = TypeVar("Result")
+
+SAME = 1e-6
+"""Relative difference of two losses at the same weights that an order of summation explains."""
 
 
 class Together(ABC):
@@ -68,9 +73,11 @@ class DataParallel(Together):
         settings: Mapping[str, Any],
     ):
         self.processes = Processes(group)
-        self._watch = Watch(self.processes, check_every)
+        sharded = method.params.sharded  # each process holds other values then
+        self._watch = Watch(self.processes, None if sharded else check_every)
         check_same(self.processes, settings, "give all processes the same")
-        self._watch.compare(method)
+        if not sharded:
+            self._watch.compare(method)
 
     def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
         """As `Together.step`; the step's loss is the mean of the parts."""
@@ -81,6 +88,50 @@ class DataParallel(Together):
         info = method.step(loss)
         self._watch.after_step(method)
         return info
+
+    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
+        """As `Together.own`."""
+        return closure
+
+    def checking(self) -> AbstractContextManager[None]:
+        """As `Together.checking`; where it fails on one process, it fails on all."""
+        return self.processes.together()
+
+
+class TensorParallel(Together):
+    """Processes that hold parts of the same tensors and measure the same mini-batch.
+
+    Args:
+        method: What makes the steps.
+        settings: Of the training.
+
+    Raises:
+        ProcessesError: If settings differ.
+    """
+
+    def __init__(self, method: ZOOptimizer, settings: Mapping[str, Any]):
+        tensors: list[Any] = method.params.parameters
+        mesh = next(t.device_mesh for t in tensors if part_of(t)[1] is not None)
+        self.processes = Processes(mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD)
+        check_same(self.processes, settings, "give all processes the same")
+
+    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+        """As `Together.step`.
+
+        Raises:
+            ProcessesError: If the losses differ by more than rounding.
+        """
+
+        def loss() -> float:
+            found = [of_one for (of_one,) in self.processes.gather([number(closure())])]
+            if not all(math.isclose(found[0], x, rel_tol=SAME) for x in found if x == x):
+                raise ProcessesError(
+                    f"loss: {found[0]} on process 0, and {found} on all; processes that hold parts of the same weights"
+                    " need the same mini-batch, or group=, which takes the mean of their parts of one"
+                )
+            return found[0] if all(x == x for x in found) else math.nan
+
+        return method.step(loss)
 
     def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
         """As `Together.own`."""

@@ -5,11 +5,12 @@ those of the model in one piece, bit for bit.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
@@ -77,6 +78,18 @@ def whole(t: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor  # slow to import
 
     return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def keep_sharded(model: nn.Module) -> None:
+    """Makes FSDP2's modules free gathered weights after each forward pass: the next one would compute with them."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
 
 
 def shared_as(t: Tensor, local: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank, Terms
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
-from zo.weights.sharded import part_of, parts_engine, shared_as, whole
+from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
 from zo.weights.updates import ParameterUpdate, Rounding
@@ -67,6 +67,8 @@ class ParameterSpace:
         ):
             if value not in allowed:
                 raise ValueError(f"{setting}={value!r}: must be one of {', '.join(allowed)}")
+        if model is not None:
+            keep_sharded(model)
         kept = distinct(named)
         if not kept:
             raise ValueError("no trainable tensors: at least one is needed")
