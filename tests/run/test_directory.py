@@ -6,6 +6,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from zo.run import lock
 from zo.run.__main__ import main
 from zo.run.directory import DirectoryError, directory_of, freeze, load
 from zo.run.runner import run
@@ -50,10 +51,19 @@ def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, tex
     assert load(path.parent).optimizer == cfg.optimizer
 
 
+def test_a_run_that_another_process_makes_is_left_alone(make_run, monkeypatch, capsys):
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
+    directory = freeze(make_run("optimizer=mezo"))
+    with lock.held(directory):
+        assert main([str(directory)]) == 75
+    assert capsys.readouterr().err.startswith(f"{directory} is being written by process ")
+    assert {path.name for path in directory.iterdir()} == {"config.yaml", "inputs.json", "lock"}
+
+
 def test_where_a_run_is_made_and_that_it_was_begun_anew_is_not_frozen(make_run):
     """resume=false is for the command that says it, not for what continues the run after it was killed."""
-    directory = freeze(make_run("optimizer=mezo"))
-    same = ("device=cpu", "threads=1", "checkpoint.full_every=7", "resume=false")
+    directory = freeze(make_run("optimizer=mezo", "resume=false"))
+    same = ("device=cpu", "threads=1", "checkpoint.full_every=7")
     assert freeze(make_run("optimizer=mezo", *same)) == directory
     assert load(directory).resume
     assert directory_of(make_run("optimizer=mezo", "batch_size=8")) != directory

@@ -11,8 +11,10 @@ from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.directory import directory_of, freeze
 from zo.run.inputs import Inputs, digest_examples
+from zo.run.rows import read_rows
 from zo.run.runner import run
 from zo.run.signals import Interrupted
+from zo.run.tracking import read_status
 from zo.tasks import Example
 
 REVIEWS_TINY = Path(loop.__file__).parents[1] / "assets" / "reviews-tiny"
@@ -55,6 +57,10 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == "stopped at step 3, saved; the same command goes on from there"
     directory = directory_of(cfg)
+    status = read_status(directory)
+    assert (status["run/status"], status["run/signal"]) == ("interrupted", "SIGTERM")
+    assert status["run/steps"] == len(read_rows(directory)) == 3
+    assert not (directory / "checkpoints").exists(), "its steps can be replayed"
     whole = reviews.read_bytes()
     flip_labels(reviews)
     capsys.readouterr()

@@ -173,38 +173,3 @@ def test_a_kill_anywhere_leaves_nothing_that_misleads(frozen, chain):
     assert here(run) == 0
     shutil.rmtree(run / "checkpoints", ignore_errors=True)  # the last kill may come before that
     assert what_it_came_to(run) == what_it_came_to(twin)
-
-
-@pytest.mark.parametrize(
-    ("number", "where"),
-    [
-        (signal.SIGTERM, "zo.lm.scoring:CandidateScorer.evaluate"),
-        (signal.SIGUSR2, "zo.run.loop:BatchLoss.__call__"),
-    ],
-)
-def test_a_run_that_is_asked_to_stop_saves_says_so_and_goes_on(frozen, number, where):
-    run, twin = frozen("optimizer=bszo", "checkpoint.full_every=null")
-    assert end_of(run, At(where, 2, number=number)) == 143
-    status = read_status(run)
-    assert status["run/status"] == "interrupted"
-    assert status["run/signal"] == signal.Signals(number).name
-    assert status["run/steps"] == len(read_rows(run)) < STEPS
-    assert not (run / "checkpoints").exists(), "its steps can be replayed"
-    if number == signal.SIGTERM:
-        assert end_of(run) == here(twin) == 0
-        assert what_it_came_to(run) == what_it_came_to(twin)
-
-
-def test_two_processes_never_make_one_run(frozen):
-    run, _ = frozen("optimizer=mezo")
-    first = start(run, At("zo.run.loop:BatchLoss.__call__", 3, number=signal.SIGSTOP))
-    while not read_rows(run):
-        assert first.exitcode is None
-    try:
-        assert end_of(run) == 75
-        assert f"{run} is being written by process {first.pid} on " in (run / "log.txt").read_text()
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
-        first.join(60)
-    assert first.exitcode == 0
-    assert len((run / "attempts.jsonl").read_text().splitlines()) == 1
