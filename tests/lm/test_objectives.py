@@ -101,31 +101,33 @@ def test_steps_make_the_reward_larger(tmp_path):
     assert scorer.evaluate(asked(), 200).value > before + 1
 
 
-REWARDS = {
-    "raises": ("return [1 / (len(p) - 8) for p in prompts]", r"ZeroDivisionError: .* \(row 1\)"),
-    "too few": ("return [1.0]", r"returns 1 numbers for 3 texts"),
-    "text": ("return ['good'] * len(texts)", r"returns 'good' for row 0; a finite number"),
-    "nan": ("return [0, 0, float('nan')]", r"returns nan for row 2"),
-    "none": ("pass", r"TypeError: 'NoneType' object is not iterable"),
-}
-
-
-@pytest.mark.parametrize("case", REWARDS)
-def test_a_reward_that_fails_is_one_sentence_with_its_row(case, tmp_path):
-    body, message = REWARDS[case]
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return [1 / (len(p) - 8) for p in prompts]", r"ZeroDivisionError: .* \(row 1\)"),
+        ("return [1.0]", r"returns 1 numbers for 3 texts"),
+        ("return ['good'] * len(texts)", r"returns 'good' for row 0; a finite number"),
+        ("return [0, 0, float('nan')]", r"returns nan for row 2"),
+        ("pass", r"TypeError: 'NoneType' object is not iterable"),
+    ],
+)
+def test_a_reward_that_fails_is_one_sentence_with_its_row(body, message, tmp_path):
     scorer = text_scorer(TASK, rewards(tmp_path, body), opt(), TOKENS)
     with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
         scorer.check(asked())
 
 
-def test_a_function_that_is_not_there_is_one_sentence():
-    for address, message in (
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
         ("no_such_module:score", "No module named 'no_such_module'"),
         ("json:score", "json has no function score"),
         ("/nowhere/rules.py:score", "No such file"),
-    ):
-        with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
-            load_function(address)
+    ],
+)
+def test_a_function_that_is_not_there_is_one_sentence(address, message):
+    with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
+        load_function(address)
 
 
 def test_a_prompt_that_leaves_no_room_to_write_is_named():
