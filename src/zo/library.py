@@ -21,7 +21,7 @@ from zo.distributed.closure import SAME, DataParallel, ElasticParallel, TensorPa
 from zo.distributed.elastic import Elastic
 from zo.distributed.processes import Processes
 from zo.noise import NOISES
-from zo.optim import OPTIMIZERS
+from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, Rates, StepInfo
 from zo.optim.config import MethodConfig
 from zo.optim.losses import number
@@ -113,6 +113,10 @@ class ZerothOrder(torch.optim.Optimizer):
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
+        if space.sharded and self.name not in SHARDABLE:
+            raise ValueError(
+                f"{self.name}: cannot move sharded weights; one of {', '.join(SHARDABLE)} can"
+            )
         for setting, given in (("record", record), ("elastic", elastic)):
             if space.sharded and given is not None:
                 raise ValueError(f"{setting}: the weights are sharded; it needs whole ones")

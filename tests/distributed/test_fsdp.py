@@ -14,13 +14,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 import zo
 from tests.support.crowd import free_port, gather_results
-from zo.config.checks import TENSOR_PARALLEL
 from zo.distributed.processes import Processes
+from zo.optim import SHARDABLE
 
 pytestmark = pytest.mark.process
 
 IDS = torch.arange(16).reshape(4, 4)
-METHODS = [name for name in TENSOR_PARALLEL if name != "zero_shot"]
 POLICIES = "merged", "snapshot"
 
 
@@ -59,10 +58,8 @@ def trained(shard: str, rows: slice, name: str = "bszo", **options: Any) -> Any:
 def cases(processes: Processes) -> dict[Any, Any]:
     """Returns what each case gives on two processes beside what it should give."""
     found: dict[Any, Any] = {}
-    for i, name in enumerate(METHODS):
+    for i, name in enumerate(SHARDABLE):
         how = {"restore": POLICIES[i % 2], "noise": "torch" if i % 3 else "philox"}
-        if name in ("mezo_adam", "hizoo"):
-            how["noise"] = "torch"
         for shard in ("layers", "root"):
             several, one = (trained(of, slice(4), name, **how) for of in (shard, ""))
             found[name, shard] = several, one
@@ -70,6 +67,7 @@ def cases(processes: Processes) -> dict[Any, Any]:
     group = dist.group.WORLD
     found["own parts"] = tuple(trained(of, half, group=group) for of in ("layers", ""))
     found["other batches"] = trained("layers", half)
+    found["conmezo"] = trained("layers", slice(4), "conmezo")
     found["streamed"] = trained("layers", slice(4), restore="streamed")
     found["record"] = trained("layers", slice(4), record="run.zo")
     return found
@@ -79,6 +77,7 @@ def test_fully_shard_gives_the_bits_of_one_process():
     first, second = gather_results(2, cases)
     assert first == second
     refused = {"other batches": "need the same mini-batch, or group="}
+    refused |= {"conmezo": "cannot move sharded weights; one of mezo, "}
     refused |= {"streamed": "0.weight is sharded; snapshot or merged", "record": "whole ones"}
     for name, why in refused.items():
         assert why in first.pop(name)

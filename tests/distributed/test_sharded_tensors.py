@@ -9,10 +9,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.support.crowd import gather_results
-from zo.config.checks import TENSOR_PARALLEL, WHOLE_STATE
 from zo.distributed.processes import Processes
 from zo.noise import NoiseKey
-from zo.optim import OPTIMIZERS
+from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.weights.directions import Gaussian, LowRank
 from zo.weights.space import ParameterSpace
 
@@ -115,9 +114,4 @@ def same_as_whole(processes: Processes) -> list[tuple[str, str, str]]:
 
 def test_exactly_the_methods_that_a_run_takes_move_parts_as_they_move_whole_tensors():
     first, second = gather_results(2, same_as_whole, timeout_s=200)
-    taken = [
-        (method, noise, restore)
-        for method, noise, restore in CASES
-        if method in TENSOR_PARALLEL and (noise == "torch" or method not in WHOLE_STATE)
-    ]
-    assert first == second == taken
+    assert first == second == [case for case in CASES if case[0] in SHARDABLE]

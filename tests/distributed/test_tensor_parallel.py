@@ -74,8 +74,6 @@ def test_what_divided_tensors_cannot_do_is_refused_by_key(make_run):
         make_run("distributed.tensor=2", "optimizer=lozo", "precision.restore=streamed")
     assert "optimizer=lozo: must be mezo or bszo or bszo_b or" in str(refused.value)
     assert "restore=streamed: must be merged or subtract or snapshot" in str(refused.value)
-    with pytest.raises(ConfigError, match=r"precision\.noise=philox: must be torch with distrib"):
-        make_run("distributed.tensor=2", "optimizer=hizoo", "precision.noise=philox")
 
 
 def test_the_number_of_processes_is_that_of_the_setting(llama_run):

@@ -7,18 +7,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from zo.config.settings import RunConfig
-from zo.optim import OPTIMIZERS
+from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.tasks.objective import FITS, OF_TEXT
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
-
-WHOLE_STATE = ("mezo_adam", "hizoo")
-"""Methods that move sharded tensors under torch's noise alone: their Philox passes take whole tensors."""
-
-TENSOR_PARALLEL = (
-    *("mezo", "bszo", "bszo_b", "fzoo", "adamezo", "zo_sign", "zo_momentum", "zo_conservative"),
-    *(*WHOLE_STATE, "zero_shot"),
-)
-"""Methods that move sharded tensors."""
 
 BUDGETS = ("steps", "forward_passes")
 
@@ -167,11 +158,8 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
     """Yields what tensor parallelism cannot do, or was not tried with."""
     if run.distributed.tensor == 1:
         return
-    if run.optimizer.name in WHOLE_STATE and run.precision.noise != "torch":
-        right = f"must be torch with distributed.tensor and optimizer={run.optimizer.name}"
-        yield Problem("precision.noise", run.precision.noise, right)
     for key, value, allowed in (
-        ("optimizer", run.optimizer.name, TENSOR_PARALLEL),
+        ("optimizer", run.optimizer.name, (*SHARDABLE, "zero_shot")),
         ("precision.restore", run.precision.restore, ("merged", "subtract", "snapshot")),
         ("precision.graphs", run.precision.graphs, (False,)),
         ("model.kind", run.model.kind, ("decoder",)),

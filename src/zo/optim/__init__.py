@@ -90,4 +90,10 @@ OPTIMIZERS: dict[str, Method] = {
 }
 """Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
 
-__all__ = ["OPTIMIZERS", "Method", "MethodConfig"]
+SHARDABLE = (
+    *("mezo", "mezo_adam", "hizoo", "bszo", "bszo_b"),
+    *("fzoo", "adamezo", "zo_sign", "zo_momentum", "zo_conservative"),
+)
+"""Methods that move sharded tensors as whole ones."""
+
+__all__ = ["OPTIMIZERS", "SHARDABLE", "Method", "MethodConfig"]

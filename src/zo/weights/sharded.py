@@ -123,12 +123,16 @@ class _OfParts:
     Args:
         engine: What draws.
         parts: Of the sharded tensors, by position.
+
+    Attributes:
+        engine: As given.
+        parts: As given.
     """
 
     def __init__(self, engine: Any, parts: Mapping[int, Part]):
         self.backend = engine.backend
-        self._engine = engine
-        self._parts = parts
+        self.engine = engine
+        self.parts = parts
 
 
 class PartsEngine(_OfParts, Engine):
@@ -140,7 +144,7 @@ class PartsEngine(_OfParts, Engine):
         Raises:
             ValueError: If a sharded tensor's direction is not one number per value.
         """
-        return self._kept(self._engine.normal_, out, key, tensor)
+        return self._kept(self.engine.normal_, out, key, tensor)
 
     def rademacher_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
         """As `Engine.rademacher_`.
@@ -148,7 +152,7 @@ class PartsEngine(_OfParts, Engine):
         Raises:
             ValueError: If a sharded tensor's direction is not one number per value.
         """
-        return self._kept(self._engine.rademacher_, out, key, tensor)
+        return self._kept(self.engine.rademacher_, out, key, tensor)
 
     def _kept(
         self,
@@ -158,7 +162,7 @@ class PartsEngine(_OfParts, Engine):
         tensor: int,
     ) -> Tensor:
         """Draws the whole tensor and keeps this process's part."""
-        part = self._parts.get(tensor)
+        part = self.parts.get(tensor)
         if part is None:
             return draw(out, key, tensor)
         _check_shape(out, part)
@@ -168,17 +172,8 @@ class PartsEngine(_OfParts, Engine):
 class PhiloxPartsEngine(_OfParts, PhiloxEngine):
     """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor."""
 
-    @property
-    def kernels(self) -> str:  # type: ignore[override]
-        """There are none.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError("noise='philox': this method cannot move sharded tensors; torch can")
-
     def _draw(self, out: Tensor, move: Move) -> None:
-        draw, part = self._engine._draw, self._parts.get(move.tensor)
+        draw, part = self.engine._draw, self.parts.get(move.tensor)
         if part is None:
             draw(out, move)
             return
@@ -191,7 +186,7 @@ class PhiloxPartsEngine(_OfParts, PhiloxEngine):
             out.copy_(whole[part.place])
 
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        add, part = self._engine._add, self._parts.get(move.tensor)
+        add, part = self.engine._add, self.parts.get(move.tensor)
         if part is None:
             add(out, theta, move)
             return

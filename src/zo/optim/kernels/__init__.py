@@ -4,12 +4,14 @@
 `cpu.py` for numba's, `cuda.py` for Triton's. Each engine names its module in `PhiloxEngine.kernels`.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
 from zo.noise import KeyedTerms, NoiseKey, PhiloxEngine
+from zo.weights.sharded import Part, PhiloxPartsEngine
 from zo.weights.updates import UpdateTarget
 
 
@@ -76,6 +78,39 @@ class FusedKernels(Protocol):
         """
 
 
+class PartsKernels:
+    """The passes over this process's parts of sharded tensors: over whole ones with the parts in their places.
+
+    Args:
+        kernels: What makes the passes over whole tensors.
+        parts: Of the sharded tensors, by position.
+    """
+
+    def __init__(self, kernels: FusedKernels, parts: Mapping[int, Part]):
+        self._kernels = kernels
+        self._parts = parts
+
+    def hizoo(self, at: UpdateTarget, h: Tensor, *rest: Any) -> None:
+        """As `FusedKernels.hizoo`."""
+        self._run(self._kernels.hizoo, at, [h], *rest)
+
+    def adam(self, at: UpdateTarget, m: Tensor, v: Tensor, *rest: Any) -> None:
+        """As `FusedKernels.adam`."""
+        self._run(self._kernels.adam, at, [m, v], *rest)
+
+    def _run(self, run: Any, at: UpdateTarget, state: list[Tensor], *rest: Any) -> None:
+        part = self._parts.get(at.i)
+        if part is None:
+            run(at, *state, *rest)
+            return
+        p, *wholes = (part.in_whole(t) for t in (at.p, *state))
+        run(at._replace(p=p), *wholes, *rest)
+        for t, moved in zip((at.p, *state), (p, *wholes), strict=True):
+            t.copy_(moved[part.place])
+
+
 def kernels(engine: PhiloxEngine) -> FusedKernels:
     """Returns the passes that draw as the engine does."""
+    if isinstance(engine, PhiloxPartsEngine):
+        return PartsKernels(kernels(engine.engine), engine.parts)
     return cast(FusedKernels, import_module(f"{__name__}.{engine.kernels}"))
