@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -210,6 +211,31 @@ def test_a_move_and_its_way_back_are_one_pass_as_they_are_two(dtype):
 
 def interpreted(drawer: PhiloxEngine) -> bool:
     return type(drawer).__name__ == "TritonEngine" and not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "signs", "rounding"),
+    [
+        (3 * [torch.float32], True, None),
+        (3 * [torch.bfloat16], False, BITS),
+        (DTYPES, False, None),
+    ],
+    ids=str,
+)
+def test_all_tensors_are_moved_as_one_by_one(dtypes, signs, rounding):
+    """In three threads, whose parts begin and end anywhere; and tensors of several dtypes."""
+    moved, before = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for move in (engine("philox").add_to_all_, partial(PhiloxEngine.add_to_all_, NUMPY)):
+            given = zip([(3,), (400, 500), (7001,)], dtypes, strict=True)
+            tensors = [some(*of, i) for i, of in enumerate(given)]
+            terms, back = [(0.5, KEYS[1]), (-0.25, KEYS[2])], [(0.1, KEYS[3])]
+            move(tensors, terms, [0.0, 0.25, 0.5], rounding, back, signs)
+            moved.append(tensors)
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(same_bits, *moved))
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -190,6 +190,19 @@ class PhiloxEngine(Engine):
         )
         return out if whole is out else out.copy_(whole)
 
+    def add_to_all_(
+        self,
+        tensors: Sequence[Tensor],
+        terms: KeyedTerms,
+        decays: Sequence[float],
+        rounding: NoiseKey | None = None,
+        pending: KeyedTerms = (),
+        signs: bool = False,
+    ) -> None:
+        """Moves all tensors of a `ParameterSpace`, in its order, in place as `add_`; `decays` has a share for each."""
+        for i, (t, decay) in enumerate(zip(tensors, decays, strict=True)):
+            self.add_(t, t, i, terms, decay, rounding=rounding, pending=pending, signs=signs)
+
     def round_(
         self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int = 0
     ) -> Tensor:

@@ -71,9 +71,12 @@ def counter(key: NoiseKey, tensor: int) -> tuple[int, int, int, int, int]:
     Raises:
         ValueError: If a part of it does not fit its place.
     """
-    ranges = {"tensor": (tensor, TENSORS), "stream": (key.stream, 2**8)}
-    ranges |= {"step": (key.step, 2**32), "direction": (key.direction, 2**32)}
-    for name, (value, bound) in ranges.items():
+    for name, value, bound in (
+        ("tensor", tensor, TENSORS),
+        ("stream", key.stream, 2**8),
+        ("step", key.step, 2**32),
+        ("direction", key.direction, 2**32),
+    ):
         if not 0 <= value < bound:
             raise ValueError(f"{name}={value}: must be 0 to {bound - 1}")
     seed = key.seed & (2**64 - 1)

@@ -237,8 +237,11 @@ def fused(terms: Terms, p: Tensor) -> Fused | None:
     There is one if all directions are Gaussian, or all Rademacher, or all one of these Preconditioned by one H, or
     Masked by the same limits, of one Philox engine that can move `p`.
     """
-    keyed, kinds = [], set[tuple[Engine, type]]()
-    changes = dict[tuple[int, int], tuple[Sequence[Tensor] | None, Sequence[Tensor] | None]]()
+    if p.dtype not in DTYPES:
+        return None
+    keyed = []
+    kinds: set[tuple[Engine, type]] = set()
+    changes: dict[tuple[int, int], tuple[Sequence[Tensor] | None, Sequence[Tensor] | None]] = {}
     for c, z in terms:
         h, limits = getattr(z, "h", None), getattr(z, "limits", None)
         if isinstance(z, (Preconditioned, Masked)):
@@ -251,6 +254,6 @@ def fused(terms: Terms, p: Tensor) -> Fused | None:
     if len(kinds) != 1 or len(changes) != 1:
         return None
     ((engine, kind),), (change,) = kinds, changes.values()
-    if not isinstance(engine, PhiloxEngine) or p.dtype not in DTYPES:
+    if not isinstance(engine, PhiloxEngine):
         return None
     return Fused(engine, keyed, kind is Rademacher, *change)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from zo.noise import NoiseKey, PhiloxEngine
-from zo.weights.directions import Terms, at_least_float32, fused
+from zo.noise import DTYPES, KeyedTerms, NoiseKey, PhiloxEngine
+from zo.weights.directions import Fused, Terms, at_least_float32, fused
 
 
 class Rounding(NamedTuple):
@@ -61,6 +61,13 @@ class ParameterUpdate(ABC):
         """
         return None
 
+    def apply_to_all(
+        self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
+    ) -> None:
+        """Updates all tensors, each as `apply`."""
+        for at in targets:
+            self.apply(at, pending, None if residuals is None else residuals[at.i])
+
     def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
         """Updates a tensor in as few passes over it as there are.
 
@@ -102,18 +109,43 @@ class LinearUpdate(ParameterUpdate):
         """Returns the terms."""
         return self.of
 
+    def apply_to_all(
+        self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
+    ) -> None:
+        """Updates all tensors, by one call of the engine where it draws all terms in the pass."""
+        first = targets[0]
+        pair = None if residuals is not None else self._fused(first.p, pending)
+        if pair is None or not all(at.p.dtype in DTYPES for at in targets):
+            super().apply_to_all(targets, pending, residuals)
+            return
+        before, then = pair
+        decays = [at.decay for at in targets]
+        then.engine.add_to_all_(
+            [at.p for at in targets], then.terms, decays, first.bits, before, then.signs
+        )
+
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass where all terms are Gaussian, or all Rademacher, of one Philox engine."""
-        first, then = fused(pending, at.p), fused(self.of, at.p)
-        if first is None or then is None or first.engine is not then.engine:
+        if (pair := self._fused(at.p, pending)) is None:
             return None
-        if not (first.plain and then.plain) or first.signs != then.signs:
-            return None
-        add, p, of = then.engine.add_, at.p, first.terms
-        signs = then.signs
+        before, then = pair
+        add, p, signs = then.engine.add_, at.p, then.signs
         return lambda: add(
-            p, p, at.i, then.terms, at.decay, rounding=at.bits, pending=of, signs=signs
+            p, p, at.i, then.terms, at.decay, rounding=at.bits, pending=before, signs=signs
         )
+
+    def _fused(self, p: Tensor, pending: Terms) -> tuple[KeyedTerms, Fused] | None:
+        """Returns what is pending, and the terms, as one pass over a tensor; None if there is none."""
+        then = fused(self.of, p)
+        if then is None or not then.plain:
+            return None
+        if not pending:
+            return (), then
+        before = fused(pending, p)
+        if before is None or not before.plain:
+            return None
+        same = before.engine is then.engine and before.signs == then.signs
+        return (before.terms, then) if same else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,6 +87,17 @@ def _prefetch(typing: Any, ahead: Any, index: Any) -> Any:
     return types.void(ahead, index), code
 
 
+def _pointer(typing: Any, address: Any, like: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(address, like), code
+
+
+pointer: Any = intrinsic(_pointer)
+"""The pointer, to values of an array's dtype, that an address is."""
+
 prefetch: Any = intrinsic(_prefetch)
 """Asks for the cache line of an array's value; the index may be beyond its end."""
 

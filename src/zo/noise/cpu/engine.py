@@ -1,7 +1,7 @@
 """Philox noise on the CPU: one pass over the weights, compiled by numba, in as many threads as torch has."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -13,8 +13,8 @@ from torch import Tensor
 from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
-from zo.noise.cpu.passes import add, add_rows, fill, fill_rows
-from zo.noise.engines import Move, PhiloxEngine
+from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
+from zo.noise.engines import KeyedTerms, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 ALONE = 2**16
@@ -40,12 +40,31 @@ class NumbaEngine(PhiloxEngine):
             each=w,
         )
 
+    def add_to_all_(
+        self,
+        tensors: Sequence[Tensor],
+        terms: KeyedTerms,
+        decays: Sequence[float],
+        rounding: NoiseKey | None = None,
+        pending: KeyedTerms = (),
+        signs: bool = False,
+    ) -> None:
+        """As `PhiloxEngine.add_to_all_`, tensors of one dtype in one call: each call costs as much as 10⁵ values."""
+        if len({t.dtype for t in tensors}) > 1 or not all(t.is_contiguous() for t in tensors):
+            super().add_to_all_(tensors, terms, decays, rounding, pending, signs)
+            return
+        addresses = np.array([t.data_ptr() for t in tensors], np.int64)
+        ends = np.cumsum([t.numel() for t in tensors])
+        keeps = np.array([1.0 - decay for decay in decays], F)
+        fixed = len(pending), *_terms([*pending, *terms], 0), key_words(rounding, 0), signs or None
+        like = flat_array(tensors[0])[:0]
+        in_parts(int(ends[-1]), lambda a, b: add_to_all(addresses, ends, keeps, a, b, like, *fixed))
+
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        to, of = flat_array(out), flat_array(theta)
+        of = flat_array(theta)
+        to = of if out is theta else flat_array(out)
         h = None if move.scale is None else flat_array(move.scale)
-        both = [*move.pending, *move.terms]
-        keys = np.array([philox.counter(key, move.tensor) for _, key in both], U).reshape(-1, 5)
-        coefficients = np.array([c for c, _ in both], F)
+        coefficients, keys = _terms([*move.pending, *move.terms], move.tensor)
         bits = key_words(move.rounding, move.tensor)
         limit = None if move.limit is None else F(move.limit.item())
         more = len(move.pending), coefficients, keys, F(move.keep), bits, move.signs or None, limit
@@ -62,6 +81,12 @@ class NumbaEngine(PhiloxEngine):
             lambda a, b: add_rows(to[a * w : b * w], of, h, index[a:b], w, *more),
             each=w,
         )
+
+
+def _terms(terms: KeyedTerms, tensor: int) -> tuple[Any, Any]:
+    """Returns the coefficients and the keys, (terms, 5), that the kernels take."""
+    keys = [philox.counter(key, tensor) for _, key in terms]
+    return np.array([c for c, _ in terms], F), np.array(keys, U).reshape(-1, 5)
 
 
 def flat_array(tensor: Tensor) -> Any:

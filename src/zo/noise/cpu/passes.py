@@ -3,8 +3,18 @@
 from typing import Any
 
 import numpy as np
+from numba import carray
 
-from zo.noise.cpu.compiled import U, bits_of, compiled, float_of, prefetch, wide, wide_for_float16
+from zo.noise.cpu.compiled import (
+    U,
+    bits_of,
+    compiled,
+    float_of,
+    pointer,
+    prefetch,
+    wide,
+    wide_for_float16,
+)
 from zo.noise.cpu.draws import (
     CHUNK,
     NORMALS,
@@ -162,6 +172,39 @@ def add(
         if limit is not None:
             _undo_beyond(total, part, keep, limit)
         write(out[i + low : i + high], total, low, at // 4, rounding)
+
+
+@compiled
+def add_to_all(
+    addresses: Any,
+    ends: Any,
+    keeps: Any,
+    begin: Any,
+    end: Any,
+    like: Any,
+    pending: Any,
+    coefficients: Any,
+    keys: Any,
+    rounding: Any,
+    signs: Any,
+) -> None:
+    """`add` in place to the values from `begin` to `end` of tensors of like's dtype, counted through all of them.
+
+    Tensor j ends at ends[j]. Keys are those of tensor 0.
+    """
+    own = keys.copy()
+    bits = None if rounding is None else rounding.copy()
+    first = 0
+    for j in range(len(addresses)):
+        a, b = max(begin, first), min(end, ends[j])
+        if a < b:
+            theta = carray(pointer(addresses[j], like), ends[j] - first)[a - first : b - first]
+            own[:, 2] = keys[:, 2] + U(j)
+            if bits is not None:
+                bits[2] = rounding[2] + U(j)
+            at = a - first
+            add(theta, theta, None, at, pending, coefficients, own, keeps[j], bits, signs, None)
+        first = ends[j]
 
 
 @compiled

@@ -115,9 +115,9 @@ class RestorePolicy(Probe):
         space = self.space
         rounding, residuals = space.rounding_of(key), None if key is None else space.residuals
         with space.timed():
-            for i, p in enumerate(space.tensors):
-                target = UpdateTarget(p, i, decay if space.decays[i] else 0.0, rounding)
-                update.apply(target, pending, None if residuals is None else residuals[i])
+            decays = [decay if decays else 0.0 for decays in space.decays]
+            targets = [UpdateTarget(p, i, decays[i], rounding) for i, p in enumerate(space.tensors)]
+            update.apply_to_all(targets, pending, residuals)
 
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Takes note that θ moves along these directions' V from now on; returns state that belongs in a checkpoint."""
