@@ -86,23 +86,17 @@ def test_text_of_logs_is_text(page: str, tree: ElementTree.Element) -> None:
 
 
 def test_paper_and_measured_stand_side_by_side(tree: ElementTree.Element) -> None:
-    rows = {tuple(map(shown, list(row)[:6])): row for row in rows_of(tree, "paper-measured")}
-    paper, measured, difference, n, _ = list(
-        rows["4", "OPT-13B", "–", "HiZOO", "bf16", "memory, GB"]
-    )[6:]
-    assert [shown(cell) for cell in (paper, measured, n)] == [
-        "58.9",
-        f"{14 * 2**30 / 1e9:.2f}",
-        "1",
-    ]
-    assert shown(difference) == f"{14 * 2**30 / 1e9 - 58.9:+.2f}".replace("-", "−")
+    rows = {
+        tuple(map(shown, list(row)[:6])): list(row)[6:] for row in rows_of(tree, "paper-measured")
+    }
+    paper, measured, difference, n, _ = rows["4", "OPT-13B", "–", "HiZOO", "bf16", "memory, GB"]
+    here = 14 * 2**30 / 1e9
+    assert [shown(cell) for cell in (paper, measured, n)] == ["58.9", f"{here:.2f}", "1"]
+    assert shown(difference) == f"{here - 58.9:+.2f}".replace("-", "−")
     assert "Runs: hizoo-" in tips(measured)
     assert paper.get("class") == measured.get("class", "").split()[0] == "n"
-    missing = list(rows["1", "RoBERTa-large", "SST-2", "MeZO", "fp32", "accuracy, %"])[7]
+    missing = rows["1", "RoBERTa-large", "SST-2", "MeZO", "fp32", "accuracy, %"][1]
     assert shown(missing) == "–"
-    assert "python -m launch.submit sweep=table1 task=sst2 optimizer=mezo" in tips(missing)
-    collapsed = list(rows["3", "Mistral-7B", "TREC", "HiZOO", "fp16", "accuracy, %"])[7]
+    assert "python -m launch.submit sweep=table1" in tips(missing)
+    collapsed = rows["3", "Mistral-7B", "TREC", "HiZOO", "fp16", "accuracy, %"][1]
     assert shown(collapsed) == "*"
-    assert "sweep=table5_c optimizer.k=4 optimizer.adaptive_noise=false" in tips(
-        section(tree, "paper")
-    )
