@@ -10,7 +10,6 @@ key is one of docs/design.md, and a test holds them against what runs log.
 Needs the extra `dashboards`. A dry run describes the report without its runs' project, which only W&B can look up.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -59,10 +58,12 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
     if ws is None:
         raise LogError("wandb-workspaces is missing: pip install -e '.[dashboards]'")
     try:
+        send = directory is None
+        made = {"workspace": workspace(entity, project), "report": report(entity, project, send)}
         if directory is None:
-            made = [workspace(entity, project).save(), report(entity, project, True).save()]
-            return [one.url for one in made]
-        texts = specification(entity, project)
+            return [one.save().url for one in made.values()]
+        models = {name: one._to_model() for name, one in made.items()}
+        texts = {n: m.model_dump_json(by_alias=True, indent=2) for n, m in models.items()}
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise LogError(f"W&B did not take the dashboards: {reason[0]}") from error
@@ -127,18 +128,6 @@ def report(entity: str, project: str, with_runs: bool) -> Any:
     )
 
 
-def specification(entity: str, project: str) -> dict[str, str]:
-    """What would be sent, as JSON text with ids in the order of their appearance: the same every time."""
-    models = {
-        "workspace": workspace(entity, project)._to_model(),
-        "report": report(entity, project, with_runs=False)._to_model(),
-    }
-    return {
-        name: _normalised(json.loads(model.model_dump_json(by_alias=True, exclude_none=True)))
-        for name, model in models.items()
-    }
-
-
 def _line(title: str, x: str, y: str, **settings: Any) -> Any:
     return wr.LinePlot(
         title=title, x=x, y=[y], groupby_aggfunc="mean", groupby_rangefunc="minmax", **settings
@@ -173,18 +162,3 @@ def _grid(runsets: Sequence[Any], panels: Sequence[Any], width: int) -> Any:
         x, y = i % beside * width, i // beside * ROW
         panel.layout = wr.Layout(x=x, y=y, w=width, h=ROW)
     return wr.PanelGrid(runsets=list(runsets), panels=list(panels))
-
-
-def _normalised(content: Any) -> str:
-    """JSON text in which each random id is replaced by its number."""
-    ids: dict[str, str] = {}
-
-    def walk(value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            return {name: walk(inner, name) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [walk(inner, key) for inner in value]
-        named = key in ("__id__", "id") and isinstance(value, str)
-        return ids.setdefault(value, f"id-{len(ids)}") if named else value
-
-    return json.dumps(walk(content), indent=2, ensure_ascii=False) + "\n"

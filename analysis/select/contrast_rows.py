@@ -23,6 +23,10 @@ from analysis.stats.contrasts import (
 ACCURACY, CHANGE = "test accuracy", "change of test accuracy from fp32"
 AREA, AT_END, VAL_ACCURACY = "mean validation loss", "last validation loss", "validation accuracy"
 POINTS, NATS, DOUBLING = "points", "nats", "points per doubling of k"
+AT_STEP = "at a step"  # kind of a row, beside ACCURACY, CHANGE, AREA, AT_END and VAL_ACCURACY
+HIDDEN = ["kind", "method", "short"]
+"""Columns that say what a row is, for summaries: no file has them."""
+
 Term = tuple[float, Setting]
 """One setting of a contrast behind its weight."""
 Value = Callable[[pd.DataFrame, float, float], float]
@@ -118,7 +122,7 @@ def curve_row(
         {s: study.curve(of_seed[s]["run_id"]) for s in seeds if s in of_seed} for of_seed in runs
     ]
     every = [curve for of_seed in curves for curve in of_seed.values()]
-    said |= {"quantity": quantity, "unit": unit}
+    said = {"quantity": quantity, "kind": quantity, "unit": unit} | said
     if any(curve.empty for curve in every):
         said["remark"] = "the evaluations of its runs were not kept"
         return _row(study, claim, terms, Estimate(), **said)
@@ -187,14 +191,20 @@ def _row(
     unit: str = POINTS,
     remark: str = "",
     claimed: bool = True,
+    kind: str = ACCURACY,
+    short: str = "",
 ) -> dict[str, Any]:
     """A row; `claimed` says whether it is a claim, with a verdict, and part of the claim's family of tests."""
     settings = [setting for _, setting in terms]
     equal = "equal in all seeds: no interval" * bool(estimate.n > 1 and np.isnan(estimate.low))
     reasons = [*map(study.why, settings), remark, "" if remark else equal]
+    labels = [method_label(setting.method) for setting in settings]
     return {
         "claim": claim,
-        "what": what or " against ".join(method_label(setting.method) for setting in settings),
+        "what": what or " against ".join(labels),
+        "kind": kind,
+        "method": settings[0].method,
+        "short": short or what or f"against {labels[-1]}",
         "precision": settings[0].precision,
         "quantity": quantity,
         "unit": unit,

@@ -42,8 +42,8 @@ def claims_frame(study: Study) -> pd.DataFrame:
     """All rows.
 
     Returns:
-        Columns `claim` (a key of CLAIMS), `what`, `precision`, `quantity`, `unit`, the fields of
-        `analysis.stats.contrasts.Estimate`, `p_holm` (over the claim's rows that are claims), `verdict` (see
+        Columns `claim` (a key of CLAIMS), `what`, those of `contrast_rows.HIDDEN`, `precision`, `quantity`, `unit`, the
+        fields of `analysis.stats.contrasts.Estimate`, `p_holm` (over the claim's rows that are claims), `verdict` (see
         `analysis.stats.contrasts.verdicts`), `remark` (which runs lack or collapsed). No claim, in no family, are the
         changes from float32, and the rows about a method whose runs equal another's, but for those per forward pass.
     """
@@ -69,7 +69,8 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
             yield from _losses(study, "ii", pair, "step", **said)
             for step in rows.common_steps(study, pair) if other == RIVAL else ():
                 words, value = f"validation loss at step {step}", rows.at_step(step)
-                yield curve_row(study, "ii", pair, words, "step", value, **said)
+                at_step = said | {"kind": rows.AT_STEP}
+                yield curve_row(study, "ii", pair, words, "step", value, **at_step)
             said |= {"claimed": True}
             yield from _losses(study, "iii", pair, "forwards", **said)
             what = rows.VAL_ACCURACY, "forwards", rows.accuracy_at_end, rows.POINTS
@@ -124,15 +125,17 @@ def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[s
     """Each method's change from fp32, which is no claim, and how much less BSZO loses than each."""
     change = {m: _pair(Setting(m, precision), Setting(m, REFERENCE)) for m in methods}
     about = {"quantity": rows.CHANGE}
+    own = about | {"kind": rows.CHANGE, "claimed": False}
     for method in methods:
         what = f"{method_label(method)}, {precision} − {REFERENCE}"
-        yield accuracy_row(study, "iv", change[method], what=what, claimed=False, **about)
+        yield accuracy_row(study, "iv", change[method], what=what, **own)
     for method in methods:
         if method not in (OURS, VARIANT):
             terms = [*change[OURS], *((-weight, setting) for weight, setting in change[method])]
             what = f"{method_label(OURS)} loses less than {method_label(method)}"
-            said = _equal(study, method, precision, REFERENCE)
-            yield accuracy_row(study, "iv", terms, what=what, **about, **said)
+            said = _equal(study, method, precision, REFERENCE) | about
+            said["short"] = f"against {method_label(method)}"
+            yield accuracy_row(study, "iv", terms, what=what, **said)
 
 
 def _subspace(study: Study) -> Iterator[dict[str, Any]]:

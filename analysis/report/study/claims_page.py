@@ -7,17 +7,12 @@ import pandas as pd
 from analysis.paper.names import method_label
 from analysis.report.markdown import page
 from analysis.report.table import ABSENT, Cell, Column, Table
-from analysis.select.contrast_rows import ACCURACY, AREA, CHANGE, NATS
-from analysis.select.study_claims import CLAIMS, OURS, RIVAL, VARIANT
+from analysis.select.contrast_rows import ACCURACY, AREA, AT_STEP, CHANGE, NATS
+from analysis.select.study_claims import CLAIMS, OURS, RIVAL
 from analysis.select.study_runs import Study
 from analysis.stats.contrasts import CONTRADICTED, HOLDS, NONE, OPEN
 
 WORDS = {HOLDS: "ahead", CONTRADICTED: "behind", OPEN: "open"}
-PREFIXES = [
-    method_label(name) + words
-    for name in (OURS, VARIANT)
-    for words in (" against ", " loses less than ")
-]
 
 
 def claims_markdown(study: Study, frame: pd.DataFrame) -> str:
@@ -31,18 +26,18 @@ def summary(frame: pd.DataFrame, claim: str) -> str:
     """What the numbers say about one claim, a clause per precision."""
     rows = frame[frame["claim"] == claim]
     if claim in ("ii", "iii", "vii"):
-        rows = rows[rows["quantity"].str.startswith(AREA) | (rows["quantity"] == ACCURACY)]
+        rows = rows[rows["kind"].isin([AREA, ACCURACY])]
     clauses = []
     for precision, of_precision in rows.groupby("precision", sort=False):
-        claimed = of_precision[~of_precision["what"].str.contains(" − ", regex=False)]
+        claimed = of_precision[of_precision["kind"] != CHANGE]
         parts = []
         for verdict in WORDS:  # `holds: against MeZO (+1.20 points), LOZO (+0.30 points)`
             found = claimed[claimed["verdict"] == verdict].to_dict("records")
-            named = ", ".join(f"{short(row['what'])} ({_value(row)})" for row in found)
+            named = ", ".join(f"{row['short']} ({_value(row)})" for row in found)
             parts += [f"{verdict}: {named}"] if found else []
         none = claimed[(claimed["verdict"] == NONE) & claimed["p_value"].isna()]
         if len(none):
-            reasons = ", ".join(dict.fromkeys(map(short, none["what"])))
+            reasons = ", ".join(dict.fromkeys(none["short"]))
             named = f": {reasons}" if len(none) < len(claimed) else ""
             parts.append(f"nothing can be said yet{named}")
         more = {"iv": _changes(of_precision), "ii": _steps(frame, str(precision))}.get(claim, "")
@@ -50,27 +45,19 @@ def summary(frame: pd.DataFrame, claim: str) -> str:
     return " ".join(clauses) or "Nothing has been run for it."
 
 
-def short(what: str) -> str:
-    """A contrast without what every one of its claim begins with."""
-    prefix = next((prefix for prefix in PREFIXES if what.startswith(prefix)), None)
-    return what if prefix is None else f"against {what.removeprefix(prefix)}"
-
-
 def _changes(rows: pd.DataFrame) -> str:
     """What each of the two methods loses, with its interval."""
-    labels = [method_label(name) for name in (OURS, RIVAL)]
-    said = []
-    for row in rows[(rows["quantity"] == CHANGE) & rows["low"].notna()].to_dict("records"):
-        label = row["what"].partition(",")[0]
-        if label in labels and " − " in row["what"]:
-            said.append(f"{label} changes by {_value(row)} ({_interval(row)})")
+    mine = rows[(rows["kind"] == CHANGE) & rows["method"].isin([OURS, RIVAL]) & rows["low"].notna()]
+    said = [
+        f"{method_label(row['method'])} changes by {_value(row)} ({_interval(row)})"
+        for row in mine.to_dict("records")
+    ]
     return ". From fp32 " + ", ".join(said) if said else ""
 
 
 def _steps(frame: pd.DataFrame, precision: str) -> str:
     """At how many evaluations BSZO is ahead of MeZO."""
-    at_step = frame["quantity"].str.startswith("validation loss at step")
-    rows = frame[(frame["claim"] == "ii") & (frame["precision"] == precision) & at_step]
+    rows = frame[(frame["precision"] == precision) & (frame["kind"] == AT_STEP)]
     if (rows["verdict"] == NONE).all():
         return ""
     counts = [f"{words} at {(rows['verdict'] == v).sum()}" for v, words in WORDS.items()]

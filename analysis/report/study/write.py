@@ -12,6 +12,7 @@ from analysis.report.study.claims_page import claims_markdown, claims_tables, su
 from analysis.report.study.roundings_page import roundings_markdown, summaries
 from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
 from analysis.report.table import Table, console, latex, markdown, show
+from analysis.select.contrast_rows import HIDDEN
 from analysis.select.provenance import runs_json
 from analysis.select.study_claims import CLAIMS, claims_frame
 from analysis.select.study_frames import ablation_frame, accuracy_frame, eps_frame, grid_frame
@@ -35,7 +36,7 @@ def write_study(study: Study, directory: Path) -> list[Path]:
     for name, (frame, shown) in tables.items():
         texts |= {f"{name}.csv": _csv(frame), f"{name}.md": markdown(shown)}
     texts |= {
-        "claims.csv": _csv(claims),
+        "claims.csv": _csv(claims.drop(columns=HIDDEN)),
         "claims.md": claims_markdown(study, claims),
         "roundings.md": roundings_markdown(study, roundings),
         "provenance.json": provenance(study),

@@ -8,7 +8,6 @@ import html5lib
 import pytest
 
 from analysis.report.page.build import report
-from analysis.report.style import LOOKS
 from analysis.select.cell_runs import EDGE
 from tests.analysis.report.report_page import NASTY, material
 
@@ -73,11 +72,6 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     assert "running or killed" in shown(newest)
     assert len([n for n in newest.iter(f"{XHTML}div") if n.get("class") == "plot"]) > 5
     assert "6 finished, 1 running or killed" in shown(next(tree.iter(f"{XHTML}header")))
-
-
-def test_every_method_has_its_colour_in_both_themes(page: str) -> None:
-    for name, style in LOOKS.items():
-        assert f"--m-{name}: light-dark({style.colour}, #" in page
 
 
 def test_text_of_logs_is_text(page: str, tree: ElementTree.Element) -> None:

@@ -3,11 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.frames import read_frames
 from analysis.report.command import main
-from analysis.report.sweep import method_frame, method_table
-from analysis.report.table import Cell, Table, console, latex, markdown, show
-from analysis.select.comparable import one_grid
 from tests.analysis.make_logs import config, history, summary, write_run
 
 
@@ -102,35 +98,3 @@ def test_accuracy_must_agree_with_predictions(
     said = fails(capsys, "quickstart", "--runs", str(logs), "--results", str(tmp_path))
     assert "run liar logs a test accuracy of 0.650000, but its predictions have 0.600000" in said
     assert list((tmp_path / "quickstart").iterdir()) == []
-
-
-def page_of(logs: Path) -> str:
-    """The main table as markdown, without writing a file."""
-    trials = one_grid(read_frames([logs]), "quickstart")
-    return markdown(method_table(trials, method_frame(trials)))
-
-
-def test_baselines_without_steps_stand_behind_zero_shot_without_a_rate(logs: Path) -> None:
-    nothing = {"run/forwards_per_step": 0}
-    for method in ("icl", "linear_probe"):
-        found = summary(0, [0.6], 12, **nothing)
-        write_run(logs, method, config(method, 0.0), history(0, [0.6]), found)
-    rows = [cells(line) for line in page_of(logs).splitlines() if line.startswith("| ")]
-    baselines = [row for row in rows if row[0] in ("zero-shot", "ICL", "linear probing")]
-    assert [row[:5] for row in baselines] == [
-        ["zero-shot", "–", "–", "50.0", "50.0"],
-        ["ICL", "–", "–", "60.0", "60.0"],
-        ["linear probing", "–", "–", "60.0", "60.0"],
-    ]
-    assert [row[0] for row in rows][-2:] == ["MeZO", "BSZO"]
-
-
-def test_groups_of_rows_are_set_apart_in_print_and_on_the_terminal(capsys) -> None:
-    table = Table("T", ["a_b"], [["x_1"], [Cell("y", bold=True)]], breaks=[0, 1])
-    printed = latex(table)
-    assert r"a\_b" in printed
-    assert printed.count(r"\addlinespace \textbf{y}") == printed.count(r"\addlinespace") == 1
-    show(table, console())
-    grouped = capsys.readouterr().out
-    show(Table("T", ["a_b"], [["x_1"], ["y"]]), console())
-    assert len(grouped.splitlines()) > len(capsys.readouterr().out.splitlines())

@@ -25,30 +25,9 @@ def changed(frames: Frames, run_id: str, **values: Any) -> Frames:
     return Frames(runs.reset_index(drop=True), frames.history, ())
 
 
-def chosen(trials: Trials) -> dict[str, str]:
-    rows = trials.table[trials.table["chosen"]]
-    return dict(zip(rows["method"], rows["run_id"], strict=True))
-
-
 def best(trials: Trials) -> list[float | None]:
     values = trials.table.loc[trials.table["chosen"], "forwards_to_best"].astype(object)
     return list(values.where(values.notna(), None))
-
-
-def test_lr_by_validation_then_the_smaller(frames: Frames) -> None:
-    """mezo-5 has the better test accuracy, bszo-3 too: neither counts."""
-    selection = one_grid(frames, "quickstart")
-    assert selection.methods == ["zero_shot", "mezo", "bszo"]
-    assert chosen(selection) == {"zero_shot": "zero", "mezo": "mezo-4", "bszo": "bszo-4"}
-    better = changed(frames, "bszo-3", **{"best/val_accuracy": 0.85})
-    assert chosen(one_grid(better, "quickstart"))["bszo"] == "bszo-3"
-
-
-def test_collapsed_and_unfinished_runs_are_never_chosen(frames: Frames) -> None:
-    better = changed(frames, "mezo-1", **{"best/val_accuracy": 0.99})
-    assert chosen(one_grid(better, "quickstart"))["mezo"] == "mezo-4"
-    unfinished = changed(frames, "mezo-4", status="unfinished")
-    assert chosen(one_grid(unfinished, "quickstart"))["mezo"] == "mezo-5"
 
 
 def test_forwards_up_to_the_best_step(frames: Frames, quickstart: Path) -> None:

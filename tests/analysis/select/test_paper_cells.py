@@ -150,20 +150,6 @@ def test_a_mean_without_its_collapsed_seeds_is_not_bold() -> None:
     assert one(frame, table=1, task="rte", method="mezo", quantity="mean")["here_bold"]
 
 
-def test_a_rate_at_the_grids_edge_is_said() -> None:
-    cells = expected(
-        *("table3_opt_13b", "opt-13b"), tasks=["rte"], methods=["mezo"], lrs=[1e-7, 1e-6, 1e-5]
-    )
-    runs_ = [finished(i, 0.9, val=v) for i, v in zip(cells["run_id"], (0.5, 0.6, 0.7), strict=True)]
-    there = one(made(cells, *runs_), table=3, model="opt-13b", task="rte", method="mezo")
-    assert (there["at_edge"], there["remark"]) == (True, "")
-    inside = [
-        finished(i, 0.9, val=v) for i, v in zip(cells["run_id"], (0.5, 0.7, 0.6), strict=True)
-    ]
-    there = one(made(cells, *inside), table=3, model="opt-13b", task="rte", method="mezo")
-    assert (there["at_edge"], there["remark"]) == (False, "")
-
-
 def test_every_printed_number_stands_in_its_table_once() -> None:
     frame = made(table1())
     for number in SWEEPS:

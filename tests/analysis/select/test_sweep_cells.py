@@ -35,13 +35,3 @@ def test_cells_of_the_suite_asked_once(
     sweep_cells.cells(["quickstart"], tmp_path)  # as if a file that decides had changed
     assert asked[1:] == [["quickstart"]]
     assert len(list(tmp_path.rglob("*.json"))) == 1
-
-
-def test_every_deciding_file_is_watched() -> None:
-    names = {
-        p.relative_to(sweep_cells.ROOT).as_posix()
-        for d in sweep_cells.DECIDING
-        for p in sweep_cells.ROOT.glob(d)
-    }
-    assert {"conf/config.yaml", "conf/sweep/table1.yaml", "src/zo/config/schema.py"} <= names
-    assert {"src/zo/optim/bszo.py", "src/zo/tasks/config.py", "launch/expected.py"} <= names
