@@ -59,8 +59,8 @@ def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
 
 
 def _printed(cell: Row) -> Cell:
-    tail = "" if pd.isna(cell["printed_std"]) else f" ± {cell['printed_std']}"
-    value = None if pd.isna(cell["value"]) else float(cell["value"])
+    tail: str = "" if pd.isna(cell["printed_std"]) else f" ± {cell['printed_std']}"
+    value: float | None = None if pd.isna(cell["value"]) else float(cell["value"])
     return Cell(cell["printed"], value, tail, bold=bool(cell["bold"]))
 
 
@@ -76,7 +76,7 @@ def _measured(cell: Row) -> Cell:
         lost = cell["here"] == "collapsed"
         return Cell(COLLAPSED if lost else ABSENT, kind="collapsed" if lost else "missing", **known)
     spread = cell["measured_std"]
-    tail = ("" if pd.isna(spread) else f" ± {spread:.2f}") + "†" * bool(cell["lacking"])
+    tail: str = ("" if pd.isna(spread) else f" ± {spread:.2f}") + "†" * bool(cell["lacking"])
     more = {"tail": tail, "kind": "measured", "bold": bool(cell["here_bold"])}
     return number(cell["measured"], ".2f", **more, **known)
 
