@@ -1,15 +1,11 @@
 """A training as a file of kilobytes: `record=` writes what every step measured, `zo.replay` makes the weights again.
 
-The file is a trajectory, see `zo.run.trajectory`, with one more kind of frame before the first step and before each
-step whose rates differ from those of the step before:
-
-    b"L", learning rate and weight decay of each parameter group: 2 × f64 per group, CRC-32: u32
+The file is a trajectory with rates, see `zo.run.trajectory`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,93 +15,49 @@ import torch
 
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
 from zo.run.atomic import Appender
-from zo.run.trajectory import Frames, Header, TrajectoryError, decode_header
+from zo.run.trajectory import Frames, Header, Trajectory, TrajectoryError
 from zo.weights.space import ParameterSpace
 
 if TYPE_CHECKING:
     from zo.library import Parameters, ZerothOrder
 
 
-class _Frames(Frames):
-    """The frames of a trajectory, and those of rates."""
-
-    def __init__(self, losses: int, groups: int):
-        super().__init__(losses)
-        self._bodies[b"L"] = struct.Struct(f"<{2 * groups}d")
-
-    def rates(self, step: int, rates: Sequence[Rates]) -> bytes:
-        """Returns the bytes of the rates from the step after `step` on."""
-        return self._sealed(step, b"L" + self._bodies[b"L"].pack(*(v for r in rates for v in r)))
-
-
-class Record:
-    """A record that has been read.
+def read(path: Path, data: bytes | None = None) -> Trajectory:
+    """Returns what a record holds.
 
     Args:
         path: The file.
         data: Its content, where it is not on this machine.
 
-    Attributes:
-        path: As given.
-        data: The content up to the last whole frame.
-        header: What the losses belong to.
-        steps: Rates and losses of every step before the first torn or altered byte.
-        ends: Length of the file up to each step; `ends[0]` is the header's.
-        torn: Whether the file has bytes after these steps that are not whole.
-
     Raises:
         TrajectoryError: If there is no such file, or it is no record.
     """
+    found = Trajectory.read(path) if data is None else Trajectory.decode(data, path)
+    if not found.header.groups:
+        raise TrajectoryError(f"{path}: a run's trajectory; python -m zo.trajectory replays it")
+    return found
 
-    def __init__(self, path: Path, data: bytes | None = None):
-        self.path = path
-        if data is None:
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise TrajectoryError(f"{path}: {error.strerror}") from None
-        self.header, at = decode_header(data, path)
-        if "groups" not in self.header.config:
-            raise TrajectoryError(f"{path}: a run's trajectory; python -m zo.trajectory replays it")
-        groups = self.header.config["groups"]
-        frames = _Frames(self.header.losses_per_step, max(groups) + 1)
-        self.steps: list[tuple[list[Rates], tuple[float, ...]]] = []
-        self.ends = [at]
-        rates: list[Rates] = []
-        while (found := frames.read(data, at, len(self.steps))) is not None:
-            kind, content, at = found
-            if kind == b"L":
-                rates = [Rates(*content[i : i + 2]) for i in range(0, len(content), 2)]
-            elif kind == b"S":
-                self.steps.append((rates, content))
-                self.ends.append(at)
-        self.torn = at != len(data)
-        self.data = data[:at]
 
-    def check(self, here: Header) -> None:
-        """Compares what the steps belong to with what is here.
+def _check(found: Trajectory, here: Header) -> None:
+    """Raises TrajectoryError if tensors, weights or noise of a record are not those that are here."""
+    for key in ("groups", "decays"):
+        if found.header.config[key] != here.config[key]:
+            raise TrajectoryError(f"{found.path}: of other tensors or parameter groups")
+    if found.header.base != here.base:
+        raise TrajectoryError(f"{found.path}: starts from other weights ({found.header.base})")
+    if found.header.noise != here.noise:
+        raise TrajectoryError(f"{found.path}: its noise is {found.header.noise}, not {here.noise}")
 
-        Raises:
-            TrajectoryError: If tensors, weights or noise are others.
-        """
-        for key in ("groups", "decays"):
-            if self.header.config[key] != here.config[key]:
-                raise TrajectoryError(f"{self.path}: of other tensors or parameter groups")
-        if self.header.base != here.base:
-            raise TrajectoryError(f"{self.path}: starts from other weights ({self.header.base})")
-        if self.header.noise != here.noise:
-            raise TrajectoryError(
-                f"{self.path}: its noise is {self.header.noise}, not {here.noise}"
-            )
 
-    def repeat(self, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
-        """Makes the steps that a method lacks, without a forward pass, up to `count`; returns the last one's result."""
-        info = None
-        with torch.no_grad():
-            for rates, losses in self.steps[method.step_index : count]:
-                method.rates = rates
-                info = method.replay(losses)
-        return info
+def _repeat(found: Trajectory, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
+    """Makes the steps that a method lacks, without a forward pass, up to `count`; returns the last one's result."""
+    info = None
+    with torch.no_grad():
+        for step in range(method.step_index, len(found.losses) if count is None else count):
+            rates = found.rates[step]
+            method.rates = [Rates(*rates[i : i + 2]) for i in range(0, len(rates), 2)]
+            info = method.replay(found.losses[step])
+    return info
 
 
 class Recorder:
@@ -119,9 +71,8 @@ class Recorder:
     def __init__(self, path: Path, method: ZOOptimizer):
         self._path = path
         self._method = method
-        self._frames = _Frames(method.forwards_per_step, len(set(method.group_of)))
         self._file: Appender | None = None
-        self._rates: list[Rates] = []
+        self._rates: tuple[float, ...] = ()
 
     def begin(self) -> None:
         """Opens the file before a step, unless it is open.
@@ -133,33 +84,34 @@ class Recorder:
         if self._file is not None:
             return
         step, header = self._method.step_index, header_of(self._method)
+        self._frames = Frames(header)
         if step:
-            found = Record(self._path)
-            if found.header.config != header.config or len(found.steps) < step:
+            found = read(self._path)
+            if found.header.config != header.config or len(found.losses) < step:
                 raise TrajectoryError(
                     f"{self._path}: not the record of this training's {step} steps"
                 )
             self._file = Appender(self._path, found.ends[step])
-            self._rates = found.steps[step - 1][0]
+            self._rates = found.rates[step - 1]
             return
         if self._path.exists():
             raise FileExistsError(f"record: {self._path} exists; remove it or name another file")
         self._file = Appender(self._path, 0)
         self._file.write(header.encode())
 
-    def append(self, rates: list[Rates], losses: Sequence[float]) -> None:
+    def append(self, rates: Sequence[Rates], losses: Sequence[float]) -> None:
         """Adds a step."""
         assert self._file is not None
-        step, frames = self._method.step_index, b""
-        if rates != self._rates:
-            frames = self._frames.rates(step - 1, rates)
-            self._rates = rates
+        step, frames, flat = self._method.step_index, b"", tuple(v for r in rates for v in r)
+        if flat != self._rates:
+            frames = self._frames.rates(step - 1, flat)
+            self._rates = flat
         self._file.write(frames + self._frames.step(step, losses))
 
     def after(self, steps: int) -> bytes:
         """Returns what the file has after so many steps; after none, the header, too."""
-        found = Record(self._path)
-        return found.data[found.ends[steps] if steps else 0 :]
+        found = read(self._path)
+        return self._path.read_bytes()[found.ends[steps] if steps else 0 : found.ends[-1]]
 
     def catch_up(self, header: Header) -> StepInfo | None:
         """Makes the steps of a file that exists, to go on with it; returns the last one's result.
@@ -169,13 +121,14 @@ class Recorder:
         """
         if not self._path.exists():
             return None
-        found = Record(self._path)
-        found.check(header)
+        found = read(self._path)
+        _check(found, header)
         if found.header.config != header.config:
             raise TrajectoryError(f"{self._path}: of other settings; name another file")
+        self._frames = Frames(header)
         self._file = Appender(self._path, found.ends[-1])
-        self._rates = found.steps[-1][0] if found.steps else []
-        return found.repeat(self._method)
+        self._rates = found.rates[-1] if found.rates else ()
+        return _repeat(found, self._method)
 
 
 class Received:
@@ -196,7 +149,7 @@ class Received:
     def replay(self, piece: bytes) -> int:
         """Makes the steps that a further piece brings; returns the steps made by then."""
         self._data += piece
-        self.info = Record(Path("record"), self._data).repeat(self._method) or self.info
+        self.info = _repeat(read(Path("record"), self._data), self._method) or self.info
         return self._method.step_index
 
 
@@ -217,15 +170,15 @@ def replay(params: Parameters, record: str | Path, steps: int | None = None) -> 
     """
     from zo.library import method_named
 
-    found = Record(Path(record))
+    found = read(Path(record))
     config = dict(found.header.config)
     name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
     made = method_named(name)(params, 0.0, **config)
-    found.check(header_of(made.method))
-    count = len(found.steps) if steps is None else steps
-    if not 0 <= count <= len(found.steps):
-        raise ValueError(f"steps={steps}: {record} has {len(found.steps)}")
-    made.goes_on_from(found.repeat(made.method, count))
+    _check(found, header_of(made.method))
+    count = len(found.losses) if steps is None else steps
+    if not 0 <= count <= len(found.losses):
+        raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
+    made.goes_on_from(_repeat(found, made.method, count))
     return made
 
 

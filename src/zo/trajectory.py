@@ -13,8 +13,9 @@ step's weights, so that `replay` can tell.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from zo.run.directory import DirectoryError
 from zo.run.trajectory import Trajectory, TrajectoryError
@@ -46,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TrajectoryError, DirectoryError) as error:
         print(error, file=sys.stderr)
         return 2
-    recorded = "groups" in found.header.config
+    recorded = found.header.groups > 0
     if args.command == "info":
-        for what, value in describe_record(args.run) if recorded else describe(found):
+        for what, value in describe(found):
             print(f"{what:14}{value}")
         return 0
     if recorded:
@@ -80,25 +81,16 @@ def _read(path: Path) -> Trajectory:
 
 
 def describe(found: Trajectory) -> list[tuple[str, str]]:
-    """Returns what the file holds, as (what, how much)."""
-    header, config = found.header, found.header.config
-    steps, size = len(found.losses), len(found.encode())
+    """Returns what a run's trajectory or a record of the library holds, as (what, how much)."""
+    header, steps = found.header, len(found.losses)
+    size = found.ends[-1] if found.ends else len(found.encode())
     per_step = f", {(size - len(header.encode())) / steps:.1f} bytes per step" if steps else ""
-    optimizer = ", ".join(f"{k} {v}" for k, v in config["optimizer"].items() if k != "name")
     lines = [
-        ("run", header.run_id),
         ("size", f"{size:,} bytes{per_step}"),
-        ("steps", f"{steps:,} of at most {config['steps']:,}"),
-        ("base model", f"{config['model']['name']}, {config['model']['path']}"),
         ("base weights", f"{header.base}, {header.parameters:,} parameters"),
-        ("task", config["task"]["name"]),
-        (
-            "method",
-            f"{config['optimizer']['name']}: lr {config['lr']:g}, seed {config['seed']}, {optimizer}",
-        ),
-        ("precision", ", ".join(f"{k} {v}" for k, v in config["precision"].items() if k != "name")),
+        *(_of_record(found) if header.groups else _of_run(found)),
         ("noise", header.noise),
-        ("written by", ", ".join(f"{k} {v}" for k, v in header.written_by.items())),
+        ("written by", _listed(header.written_by)),
     ]
     if (step := found.best_until(steps)) is not None:
         best = found.bests[step]
@@ -109,31 +101,36 @@ def describe(found: Trajectory) -> list[tuple[str, str]]:
     return lines
 
 
-def describe_record(path: Path) -> list[tuple[str, str]]:
-    """Returns what a record of the library holds, as (what, how much)."""
-    from zo.record import Record  # here: it imports torch, and info of a run answers at once
-
-    found = Record(path)
-    header, steps = found.header, len(found.steps)
-    config = dict(header.config)
-    name, groups, decays = (config.pop(key) for key in ("name", "groups", "decays"))
-    rates = list(dict.fromkeys(tuple(rate.lr for rate in rates) for rates, _ in found.steps))
-    shown = [", ".join(f"{lr:g}" for lr in one) for one in (*rates[:1], *rates[1:][-1:])]
-    per_step = f", {(found.ends[-1] - found.ends[0]) / steps:.1f} bytes per step" if steps else ""
-    lines = [
-        ("record", str(path)),
-        ("size", f"{found.ends[-1]:,} bytes{per_step}"),
-        ("steps", f"{steps:,}"),
-        ("base weights", f"{header.base}, {header.parameters:,} parameters"),
-        ("tensors", f"{len(groups)} in {len(set(groups))} groups, {sum(decays)} with weight decay"),
-        ("method", f"{name}: {', '.join(f'{k} {v}' for k, v in config.items())}"),
-        ("lr", " to ".join(shown) or "none yet"),
-        ("noise", header.noise),
-        ("written by", ", ".join(f"{k} {v}" for k, v in header.written_by.items())),
+def _of_run(found: Trajectory) -> list[tuple[str, str]]:
+    config, steps = found.header.config, len(found.losses)
+    optimizer = {k: v for k, v in config["optimizer"].items() if k != "name"}
+    method = f"lr {config['lr']:g}, seed {config['seed']}, {_listed(optimizer)}"
+    return [
+        ("run", found.header.run_id),
+        ("steps", f"{steps:,} of at most {config['steps']:,}"),
+        ("base model", f"{config['model']['name']}, {config['model']['path']}"),
+        ("task", config["task"]["name"]),
+        ("method", f"{config['optimizer']['name']}: {method}"),
+        ("precision", _listed({k: v for k, v in config["precision"].items() if k != "name"})),
     ]
-    if found.torn:
-        lines.append(("torn", f"what follows step {steps:,} is not whole"))
-    return lines
+
+
+def _of_record(found: Trajectory) -> list[tuple[str, str]]:
+    config = dict(found.header.config)
+    name, groups, decays = (config.pop(key) for key in ("name", "groups", "decays"))
+    rates = list(dict.fromkeys(of_step[::2] for of_step in found.rates))
+    shown = [", ".join(f"{lr:g}" for lr in one) for one in (*rates[:1], *rates[1:][-1:])]
+    return [
+        ("record", str(found.path)),
+        ("steps", f"{len(found.losses):,}"),
+        ("tensors", f"{len(groups)} in {len(set(groups))} groups, {sum(decays)} with weight decay"),
+        ("method", f"{name}: {_listed(config)}"),
+        ("lr", " to ".join(shown) or "none yet"),
+    ]
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ The file, all numbers little endian:
     b"ZOTRAJ", version: u16, length of the header: u32, the header: JSON, CRC-32 of all so far: u32
     per step, from 1:   b"S", its losses in the order of its forward passes: f64 × header.losses_per_step, CRC-32: u32
     behind a new best:  b"B", validation and test accuracy: 2 × f64, hash of the weights: 16 bytes, CRC-32: u32
+    before other rates: b"L", learning rate and weight decay of each parameter group: 2 × f64 per group, CRC-32: u32
 
-The CRC-32 of a step or a best is that of the step's number (u32) and of the bytes before it.
+Bests are in the files of runs, rates in the records of the library. The CRC-32 of a frame is that of the number of the
+last step up to it (u32) and of the bytes before it.
 """
 
 import json
@@ -50,6 +52,11 @@ class Header:
     losses_per_step: int
     written_by: dict[str, str]
 
+    @property
+    def groups(self) -> int:
+        """Number of parameter groups of a record of the library; 0 of a run's trajectory."""
+        return max(self.config.get("groups", [-1])) + 1
+
     def encode(self) -> bytes:
         """Returns the file's beginning."""
         text = json.dumps(asdict(self), sort_keys=True).encode()
@@ -73,18 +80,20 @@ class Best:
 
 
 class Frames:
-    """How steps and bests stand in the file.
+    """How steps, rates and bests stand in the file that begins with a header."""
 
-    Args:
-        count: Losses per step.
-    """
-
-    def __init__(self, count: int):
-        self._bodies = {b"S": struct.Struct(f"<{count}d"), b"B": struct.Struct("<2d16s")}
+    def __init__(self, header: Header):
+        other = struct.Struct(f"<{2 * header.groups}d" if header.groups else "<2d16s")
+        step = struct.Struct(f"<{header.losses_per_step}d")
+        self._bodies = {b"S": step, b"L" if header.groups else b"B": other}
 
     def step(self, step: int, losses: Sequence[float]) -> bytes:
         """Returns the bytes of step `step` ≥ 1."""
         return self._sealed(step, b"S" + self._bodies[b"S"].pack(*losses))
+
+    def rates(self, step: int, rates: Sequence[float]) -> bytes:
+        """Returns the bytes of the rates from the step after `step` on."""
+        return self._sealed(step, b"L" + self._bodies[b"L"].pack(*rates))
 
     def best(self, step: int, best: Best) -> bytes:
         """Returns the bytes of a best after step `step`."""
@@ -117,6 +126,8 @@ class Trajectory:
         header: See `Header`.
         losses: Of every step in order, from step 1.
         bests: Step -> evaluation that was the best so far.
+        rates: Of every step of a record: learning rate and weight decay of each parameter group.
+        ends: Length of a file up to each step; `ends[0]` is the header's.
         torn: Whether the file has bytes after these steps that are not whole.
     """
 
@@ -124,11 +135,13 @@ class Trajectory:
     header: Header
     losses: list[tuple[float, ...]] = field(default_factory=list)
     bests: dict[int, Best] = field(default_factory=dict)
+    rates: list[tuple[float, ...]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
     torn: bool = False
 
     @classmethod
     def read(cls, path: Path) -> "Trajectory":
-        """Returns the steps of a file that come before its first torn or altered byte.
+        """Returns what a file holds, see `decode`.
 
         Raises:
             TrajectoryError: If there is no such file, or its beginning is not whole.
@@ -137,13 +150,26 @@ class Trajectory:
             data = path.read_bytes()
         except OSError as error:
             raise TrajectoryError(f"{path}: {error.strerror}") from None
-        header, at = decode_header(data, path)
-        found = cls(path, header)
-        frames = Frames(header.losses_per_step)
+        return cls.decode(data, path)
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> "Trajectory":
+        """Returns the steps of a file's content that come before its first torn or altered byte.
+
+        Raises:
+            TrajectoryError: If its beginning is not whole.
+        """
+        header, at = _decode_header(data, path)
+        found, rates = cls(path, header, ends=[at]), ()
+        frames = Frames(header)
         while (frame := frames.read(data, at, len(found.losses))) is not None:
             kind, content, at = frame
-            if kind == b"S":
+            if kind == b"L":
+                rates = content
+            elif kind == b"S":
                 found.losses.append(content)
+                found.rates.append(rates)
+                found.ends.append(at)
             else:
                 val, test, digest = content
                 found.bests[len(found.losses)] = Best(val, test, HASH + digest.hex())
@@ -152,7 +178,7 @@ class Trajectory:
 
     def encode(self) -> bytes:
         """Returns the file's content."""
-        frames = Frames(self.header.losses_per_step)
+        frames = Frames(self.header)
         parts = [self.header.encode()]
         for step, losses in enumerate(self.losses, start=1):
             parts.append(frames.step(step, losses))
@@ -165,7 +191,7 @@ class Trajectory:
         return max((s for s in self.bests if s <= step), default=None)
 
 
-def decode_header(data: bytes, path: Path) -> tuple[Header, int]:
+def _decode_header(data: bytes, path: Path) -> tuple[Header, int]:
     """Returns the header and where the steps start.
 
     Raises:
