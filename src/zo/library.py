@@ -295,11 +295,7 @@ def optimizer(name: str, params: Parameters, lr: float, **kwargs: Any) -> Zeroth
 
 
 def _config(name: str, settings: Mapping[str, Any]) -> MethodConfig:
-    """Returns the method's settings.
-
-    Raises:
-        TypeError, ValueError: Naming what does not exist or is out of range.
-    """
+    """Returns the method's settings."""
     known = [f.name for f in fields(OPTIMIZERS[name].config) if f.name != "name"]
     for key in settings:
         if key not in known:

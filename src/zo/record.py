@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 def read(path: Path, data: bytes | None = None) -> Trajectory:
     """Returns what a record holds.
 
-    Args:
-        path: The file.
-        data: Its content, where it is not on this machine.
-
     Raises:
         TrajectoryError: If there is no such file, or it is no record.
     """
@@ -133,9 +129,6 @@ class Recorder:
 
 class Received:
     """A record that arrives in pieces.
-
-    Args:
-        method: What makes its steps.
 
     Attributes:
         info: Result of the last step; None before the first.

@@ -59,9 +59,6 @@ def check_command_line(argv: Sequence[str]) -> None:
     """Exits with status 2, one line per problem, if any run that `argv` asks for could not be run.
 
     `--help` is answered here. Hydra answers other questions (`--cfg`, `--info`, ...).
-
-    Args:
-        argv: The command line after the program's name.
     """
     args, unknown = get_args_parser().parse_known_args(list(argv))
     if args.help:
@@ -165,11 +162,7 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
 
 
 def parameters(sweep: str) -> dict[str, str]:
-    """Returns what a sweep's file, with the sweeps that it builds on, gives its parameters, as text: {"seed": "0,1,2"}.
-
-    Args:
-        sweep: Name of a file in conf/sweep.
-    """
+    """Returns what a sweep's file, with the sweeps that it builds on, gives its parameters: {"seed": "0,1,2"}."""
     return _sweeper([f"sweep={sweep}"])[1]
 
 
@@ -179,11 +172,7 @@ def _files(directory: Path) -> Files:
 
 
 def _run(composer: Composer, overrides: list[str]) -> RunConfig:
-    """Returns one checked run.
-
-    Raises:
-        ConfigError: With every problem of it.
-    """
+    """Returns one checked run."""
     try:
         return checked(composer.compose(overrides))
     except (NotPlainError, *UNCOMPOSABLE) as error:

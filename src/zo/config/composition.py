@@ -91,9 +91,6 @@ class Content(NamedTuple):
 class Files:
     """A configuration directory: `config.yaml`, and a directory with options for each group.
 
-    Args:
-        directory: Its path.
-
     Attributes:
         groups: Group -> the option that `config.yaml` chooses.
     """
@@ -106,10 +103,6 @@ class Files:
 
     def option(self, group: str, name: str) -> Content:
         """Returns an option with those that its defaults list names.
-
-        Args:
-            group: As `optimizer`.
-            name: As `bszo`.
 
         Raises:
             NotPlainError: If there is no such file, or Hydra has to compose it.
@@ -303,11 +296,7 @@ def _set(data: Plain, override: Override) -> None:
 
 
 def _resolve(data: Plain) -> dict[str, list[str]]:
-    """Puts values in the place of references, `${optimizer.k}`; returns key -> keys that refer to it.
-
-    Raises:
-        NotPlainError: If a reference is part of a text, is deep inside a group, or refers to no plain value.
-    """
+    """Puts values in the place of references, `${optimizer.k}`; returns key -> keys that refer to it."""
     found: dict[str, list[str]] = {}
     for path, text in list(_references(data, ())):
         match = REFERENCE.fullmatch(text)

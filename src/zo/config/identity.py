@@ -23,12 +23,7 @@ ONLY_PROBES = ("restore", "noise", "rounding")
 
 
 def run_id(run: RunConfig, files: Mapping[str, str] | None = None) -> str:
-    """Returns a run's id: the method's name, a dash and 12 hexadecimal digits.
-
-    Args:
-        run: Checked configuration.
-        files: Digests to take for those of its input files; None reads the files.
-    """
+    """Returns a run's id: the method's name, a dash and 12 hexadecimal digits."""
     return id_of(identity(run, files))
 
 

@@ -39,12 +39,7 @@ SHOWN = 5
 
 
 def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
-    """Freezes what is not trained and adds the adapter; notes how many parameters are trained.
-
-    Args:
-        loaded: The model as `zo.lm.load.load` returns it.
-        cfg: The adapter.
-        seed: Of the adapter's first values, which are drawn without touching the global random state.
+    """Freezes what is not trained and adds the adapter, drawn by `seed`; notes how many parameters are trained.
 
     Raises:
         ModelError: If the adapter does not fit the model.
@@ -69,11 +64,7 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
 
 
 def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
-    """Leaves gradients to the parameters that the adapter names.
-
-    Raises:
-        ModelError: If there are none.
-    """
+    """Leaves gradients to the parameters that the adapter names."""
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if isinstance(cfg, ScalesAdapter):
         layers = [m for m in model.named_modules() if isinstance(m[1], QuantisedLinear)]
@@ -93,11 +84,7 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
 
 
 def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
-    """Returns the model with an adapter in the model's dtype.
-
-    Raises:
-        ModelError: If peft is missing or refuses, or the adapter's directory holds another one.
-    """
+    """Returns the model with an adapter in the model's dtype."""
     try:
         import peft
     except ImportError:
@@ -155,11 +142,7 @@ def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
 
 
 def _check_kind(path: str, name: str) -> None:
-    """Makes sure that a directory holds an adapter of the configured kind.
-
-    Raises:
-        ModelError: If it does not.
-    """
+    """Makes sure that a directory holds an adapter of the configured kind."""
     found = json.loads(Path(path, "adapter_config.json").read_text()).get("peft_type")
     if found != PEFT_TYPES[name]:
         names = {kind: name for name, kind in PEFT_TYPES.items()}

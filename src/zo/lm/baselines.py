@@ -22,13 +22,6 @@ class Demonstrations:
     stand once, before the first demonstration. All texts get the same demonstrations, so that a batch computes them
     once per row.
 
-    Args:
-        train: Training examples, of which k are drawn; all of them if there are no more.
-        k: Demonstrations.
-        seed: Of the draw.
-        separator: Text between two.
-        tokenizer: Of the model.
-
     **Source**: Malladi et al. 2023, released code. **Deviations**: demonstrations are joined as tokens, not as text.
     """
 
@@ -68,12 +61,6 @@ class LinearProbe:
     """Linear probing: a logistic regression on the last layer's states predicts the label.
 
     States are standardised by the training examples' mean and deviation.
-
-    Args:
-        scorer: Computes the states.
-        train: Training examples.
-        c: C of scikit-learn's LogisticRegression.
-        max_tokens: Of a forward pass, see `CandidateScorer.evaluate`.
 
     Raises:
         ModelError: If scikit-learn is missing.

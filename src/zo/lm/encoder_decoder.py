@@ -44,15 +44,7 @@ class PairBatch:
 
 
 class EncoderDecoderScorer(CandidateScorer):
-    """Scores, loss and predictions of an encoder-decoder model. Nothing is packed: each prompt has a row of its own.
-
-    Args:
-        model: As `zo.lm.load.load` returns it.
-        pad_id: Token that fills short rows; no score depends on it.
-        loss_dtype: See `CandidateScorer`.
-        objective: See `CandidateScorer`.
-        processes: See `CandidateScorer`.
-    """
+    """Scores, loss and predictions of an encoder-decoder model. Nothing is packed: each prompt has a row of its own."""
 
     def __init__(
         self,
@@ -87,12 +79,7 @@ class EncoderDecoderScorer(CandidateScorer):
 
 
 class PairCollator:
-    """Makes batches for an encoder-decoder model.
-
-    Args:
-        model: As transformers returns it.
-        pad_id: Token that fills short rows.
-    """
+    """Makes batches for an encoder-decoder model."""
 
     def __init__(self, model: Any, pad_id: int) -> None:
         self._device, self._pad = next(model.parameters()).device, pad_id

@@ -109,10 +109,6 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> 
 def check_kind(cfg: ModelConfig, config: Any) -> None:
     """Makes sure that a model is of the configured kind.
 
-    Args:
-        cfg: What is asked for.
-        config: transformers' configuration of the model.
-
     Raises:
         ModelError: If it is not; names the right kind, if there is one.
     """

@@ -28,12 +28,7 @@ Rate = Callable[[Sequence[Encoded], Sequence[str]], list[float]]
 
 
 class MetricScorer(CandidateScorer):
-    """Accuracy or F1 of a mini-batch's predictions, negated: from -1 to 0. Evaluations are those of candidates.
-
-    Args:
-        metric: ``accuracy``, or ``f1``, the mean over the classes.
-        options: As `CandidateScorer`.
-    """
+    """Accuracy or F1 of a mini-batch's predictions, negated: from -1 to 0. Evaluations are those of candidates."""
 
     differentiable = False
 
@@ -68,14 +63,7 @@ class MetricScorer(CandidateScorer):
 
 
 class TextScorer:
-    """A number for each generated text; the loss is their mean, negated.
-
-    Args:
-        generator: Writes the texts.
-        rate: Rates them.
-        measure: Name of the number.
-        processes: Divide evaluations; each returns the same.
-    """
+    """A number for each generated text; the loss is their mean, negated."""
 
     differentiable = False
 
@@ -180,11 +168,7 @@ def load_function(address: str) -> Callable[[list[str], list[str]], Any]:
 def _rewards(
     address: str, function: Callable[..., Any], examples: Sequence[Encoded], texts: Sequence[str]
 ) -> list[float]:
-    """Returns the function's numbers.
-
-    Raises:
-        TaskError: If it raises or returns something else; names the row.
-    """
+    """Returns the function's numbers."""
     try:
         found = list(function([e.prompt for e in examples], list(texts)))
     except Exception as error:

@@ -133,11 +133,7 @@ def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:
 
 
 def _narrowest(own: Sequence[int]) -> list[int]:
-    """Returns for 1, 2, ... rows the tokens that the fullest one holds at least.
-
-    Args:
-        own: Tokens of each text, the longest first.
-    """
+    """Returns for 1, 2, ... rows the tokens that the fullest one holds at least."""
     sums = [0, *itertools.accumulate(own)]
     return [
         max(

@@ -72,10 +72,6 @@ class QuantisedLinear(nn.Linear):
 def quantise(model: Any, bits: str) -> str:
     """Replaces the linear layers below a model's head, one by one; returns a sentence about their memory.
 
-    Args:
-        model: As transformers returns it.
-        bits: `int8`, `int4` or `nf4`.
-
     Raises:
         ModelError: If torchao is missing, or no layer can be quantised.
     """

@@ -26,14 +26,6 @@ def scorers(
 ) -> tuple[Scorer, Scorer]:
     """Returns what computes losses, and what computes evaluations.
 
-    Args:
-        loaded: Model and tokenizer.
-        task: With everything told.
-        objective: What a step makes smaller.
-        loss: See `CandidateScorer`.
-        graphs: See `CandidateScorer`.
-        processes: See `CandidateScorer`.
-
     Raises:
         TaskError, ModelError: If they do not fit each other.
     """

@@ -14,9 +14,6 @@ from zo.lm.config import ModelError
 class VirtualTokens(nn.Module):
     """A model of peft's with virtual tokens, as `zo.lm.scoring` reads models: `base_model` below, a head on top.
 
-    Args:
-        peft: Has prefix or prompt tuning.
-
     Attributes:
         base_model: Returns last hidden states of the texts' own tokens.
         config: The model's, with fewer positions and a smaller window by the virtual tokens.

@@ -40,16 +40,9 @@ class CheckpointError(ValueError):
 def save(
     run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None, writes: bool = True
 ) -> None:
-    """Writes the state after the step that was made last, and then removes all but the newest two.
+    """Writes the state after the last step, and then removes all but the newest two and that of step `keep`.
 
-    Sharded tensors are put together one after another: all processes that share them call this, and one writes.
-
-    Args:
-        run: The run's directory.
-        run_id: Its id.
-        optimizer: Its optimizer, and with that its θ; `step_index` is the number of steps made.
-        keep: A step whose checkpoint stays, too.
-        writes: Whether this process writes.
+    Sharded tensors are put together one after another: all processes that share them call this, and one `writes`.
     """
     if not writes:
         for tensor in _tensors(_content(optimizer)):
@@ -122,12 +115,6 @@ def steps(run: Path) -> list[int]:
 def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) -> int:
     """Brings θ and optimizer to the newest whole checkpoint; says which ones it passed over, and why.
 
-    Args:
-        run: The run's directory.
-        run_id: Its id.
-        optimizer: At step 0, and with it θ.
-        at_most: The latest step that is wanted.
-
     Returns:
         The checkpoint's step; 0, with nothing changed, if there is none.
     """
@@ -158,11 +145,7 @@ def remove_partial(run: Path) -> None:
 
 
 def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
-    """Loads one checkpoint, all of it or nothing.
-
-    Raises:
-        CheckpointError: If it must not be loaded.
-    """
+    """Loads one checkpoint, all of it or nothing."""
     place, params = _place(run, step), optimizer.params
     _verify(place, run_id, step)
     state = torch.load(place / STATE, map_location="cpu", mmap=True, weights_only=True)
@@ -177,11 +160,7 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
 
 
 def _verify(place: Path, run_id: str, step: int) -> None:
-    """Makes sure that a checkpoint's file is the one that was written, for this run and step.
-
-    Raises:
-        CheckpointError: If it is not.
-    """
+    """Makes sure that a checkpoint's file is the one that was written, for this run and step."""
     try:
         manifest = atomic.unseal((place / MANIFEST).read_bytes())
     except OSError:

@@ -12,10 +12,6 @@ from zo.run.progress import Screen
 def make(cfg: RunConfig, directory: Path | None = None) -> int:
     """Makes one run, and says on stderr what stopped it.
 
-    Args:
-        cfg: Checked configuration.
-        directory: Of a run that is frozen; None finds or makes the one of the configuration.
-
     Returns:
         The exit status: 0 the run has ended, 2 it cannot be made as configured, 75 another process has it, 130 Ctrl-C
         twice.

@@ -20,9 +20,6 @@ class DirectoryError(ValueError):
 def freeze(cfg: RunConfig) -> Path:
     """Makes the run's directory and writes configuration and inputs there, unless they are there already.
 
-    Args:
-        cfg: Checked configuration.
-
     Returns:
         The directory: `<out>/<run id>`.
 

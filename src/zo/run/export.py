@@ -85,15 +85,6 @@ def replay(
 ) -> None:
     """Writes the model that a trajectory leads to.
 
-    Args:
-        found: The trajectory.
-        run: The run's directory, whose checkpoints shorten the way, if it is at hand.
-        to: A step's number, `best` or `last`.
-        out: Directory to make; one that exists must be empty.
-        model: Path of the base model, if it is not where it was.
-        device: auto, cpu, cuda or cuda:N.
-        merge: As in `export`.
-
     Raises:
         ExportError, TrajectoryError, ModelError: If that cannot be had.
     """

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -134,23 +134,13 @@ class Best:
     """The first evaluation with the best value on the validation split so far.
 
     Attributes:
-        step: Where it was.
+        row: Of its step; empty before the first evaluation.
         measure: Of the values.
-        val: On the validation split.
-        test: On the test split.
-        test_predictions: One character per test example: a digit, for candidates beyond the tenth what follows 9.
-        val_predictions: The same of the validation examples.
-        weights: Hash of θ there.
         evaluations_since: Evaluations after it.
     """
 
-    step: int = -1
+    row: Row = field(default_factory=dict)
     measure: Measure = NAMED["accuracy"]
-    val: float = math.nan
-    test: float = math.nan
-    test_predictions: str = ""
-    val_predictions: str = ""
-    weights: str = ""
     evaluations_since: int = 0
 
     def see(self, row: Row) -> None:
@@ -158,40 +148,46 @@ class Best:
         if (measure := in_row(row)) is None:
             return
         if "best/weights" in row:
-            self.step, self.evaluations_since, self.measure = row["step"], 0, measure
-            self.val = row[f"eval/val_{measure.name}"]
-            self.test = row[f"eval/test_{measure.name}"]
-            self.test_predictions = row["best/test_predictions"]
-            self.val_predictions = row["best/val_predictions"]
-            self.weights = row["best/weights"]
+            self.row, self.measure, self.evaluations_since = row, measure, 0
         else:
             self.evaluations_since += 1
 
     @property
+    def step(self) -> int:
+        """Where it was; -1 before the first evaluation."""
+        return int(self.row.get("step", -1))
+
+    def value(self, split: str) -> float:
+        """Returns the value on `val` or `test`."""
+        return float(self.row[f"eval/{split}_{self.measure.name}"])
+
+    @property
     def shown(self) -> str:
         """The value on the validation split for people; empty before the first evaluation."""
-        return "" if self.step < 0 else self.measure.shown(self.val)
+        return self.measure.shown(self.value("val")) if self.row else ""
 
     def predictions(self) -> dict[str, Any]:
         """Returns what predictions.json holds."""
         test, validation = (
-            [ord(c) - ord("0") for c in p] for p in (self.test_predictions, self.val_predictions)
+            [ord(c) - ord("0") for c in self.row[f"best/{split}_predictions"]]
+            for split in ("test", "val")
         )
         return {"step": self.step, "test": test, "validation": validation}
 
     def summary(self, session: Session) -> Summary:
         """Returns what is reported; nothing if no evaluation was reached."""
-        if self.step < 0:
+        if not self.row:
             return {}
+        predictions = self.row["best/test_predictions"]
         return {
             "best/step": self.step,
-            f"best/val_{self.measure.name}": self.val,
-            f"best/test_{self.measure.name}": self.test,
+            f"best/val_{self.measure.name}": self.value("val"),
+            f"best/test_{self.measure.name}": self.value("test"),
             "best/val_n": len(session.validation),
             "best/test_n": len(session.test),
-            "best/test_predictions": self.test_predictions,
-            "best/weights": self.weights,
-            "test/labels": _characters([e.label for e in session.test if self.test_predictions]),
+            "best/test_predictions": predictions,
+            "best/weights": self.row["best/weights"],
+            "test/labels": _characters([e.label for e in session.test if predictions]),
         }
 
 
@@ -206,9 +202,7 @@ class Totals:
         best: See `Best`.
         seconds: Of all steps and evaluations.
         peak_gib: Largest memory at an evaluation.
-        step: Seconds of every step.
-        forward: Of it, of its forward passes.
-        perturb: Of it, of its passes over the weights.
+        times: Seconds of every step, of its forward passes, and of its passes over the weights.
     """
 
     made: int = 0
@@ -217,9 +211,9 @@ class Totals:
     best: Best = field(default_factory=Best)
     seconds: float = 0.0
     peak_gib: float = 0.0
-    step: list[float] = field(default_factory=list)
-    forward: list[float] = field(default_factory=list)
-    perturb: list[float] = field(default_factory=list)
+    times: dict[str, list[float]] = field(
+        default_factory=lambda: {"step": [], "forward": [], "perturb": []}
+    )
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "Totals":
@@ -238,7 +232,7 @@ class Totals:
         self.forwards = row.get("train/forwards", 0)
         self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
         self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))
-        for kind, times in self._times().items():
+        for kind, times in self.times.items():
             if f"time/{kind}_s" in row:
                 times.append(row[f"time/{kind}_s"])
 
@@ -246,7 +240,7 @@ class Totals:
         """Returns steps, forward passes and median times, ms."""
         medians = {
             f"time/{kind}_ms_median": 1e3 * statistics.median(times)
-            for kind, times in self._times().items()
+            for kind, times in self.times.items()
             if times
         }
         return {
@@ -257,41 +251,26 @@ class Totals:
             **medians,
         }
 
-    def _times(self) -> dict[str, list[float]]:
-        return {"step": self.step, "forward": self.forward, "perturb": self.perturb}
-
 
 @dataclass
 class Journal:
     """Where a run's steps go as they are made.
 
     Attributes:
-        run_id: Of the run.
         log: Rows with their losses, predictions, W&B.
         progress: What a person sees.
         requests: Signals to stop.
         watch: Compares the weights of several processes.
     """
 
-    run_id: str
     log: RunLog | NoLog
     progress: Progress
     requests: Requests
     watch: Watch
 
-    def sync(self) -> None:
-        """Waits until the disk has all steps."""
-        self.log.sync()
-
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
     """Steps and evaluates until the steps, the patience or the numbers run out.
-
-    Args:
-        cfg: The run's configuration.
-        session: θ and optimizer after the last of the steps in `totals`.
-        journal: Has exactly these steps.
-        totals: Of these steps.
 
     Returns:
         The run's summary, as docs/design.md lists it.
@@ -360,9 +339,9 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     due |= cfg.checkpoint.keep_best and step == best.step > 0
     due |= bool(journal.requests.received) and not optimizer.replays and step > 0
     if due:
-        journal.sync()
-        keep = best.step if cfg.checkpoint.keep_best else None
-        checkpoint.save(journal.log.directory, journal.run_id, optimizer, keep, writes)
+        journal.log.sync()
+        directory, keep = journal.log.directory, best.step if cfg.checkpoint.keep_best else None
+        checkpoint.save(directory, directory.name, optimizer, keep, writes)
 
 
 def _collapse(error: NonFiniteError, step: int) -> Summary:
@@ -406,12 +385,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
 
 
 def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: Journal) -> Row:
-    """Scores the validation split, and the test split if that is a new best.
-
-    Raises:
-        NonFiniteError: If a weight or a loss is not finite; the predictions stay as they were.
-        Interrupted: If a signal asked to stop; the evaluation is not part of the run then.
-    """
+    """Scores the validation split, and the test split if that is a new best."""
     start = time.perf_counter()
     assembly = session.assembly
     stops = assembly.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
@@ -421,7 +395,12 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
 
     def score(examples: list[Encoded], split: str) -> Evaluation:
         with journal.progress.evaluating(len(examples)) as done:
-            told = _both(done, lambda _: journal.requests.heed()) if stops else done
+
+            def told(count: int) -> None:
+                done(count)
+                if stops:
+                    journal.requests.heed()
+
             found = session.evaluator.evaluate(examples, cfg.eval_tokens, told)
         if assembly.params.sharded:
             found = session.processes.exchange(found)[0]
@@ -432,7 +411,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     val = score(session.validation, "validation")
     measure = val.measure
     row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
-    if best.step < 0 or measure.better(val.value, best.val):
+    if best.step < 0 or measure.better(val.value, best.value("val")):
         test = score(session.test, "test")
         row[f"eval/test_{measure.name}"] = test.value
         row["best/test_predictions"] = _characters(test.predictions)
@@ -458,11 +437,3 @@ def _of_all(session: Session, bad: tuple[str, float] | None) -> tuple[str, float
 def _characters(indices: list[int]) -> str:
     """Returns a character for each candidate's index: its digit, and beyond 9 what follows in Unicode."""
     return "".join(chr(ord("0") + index) for index in indices)
-
-
-def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
-    def call(count: int) -> None:
-        first(count)
-        second(count)
-
-    return call

@@ -68,15 +68,7 @@ class TensorParallelLoss(BatchLoss):
 
 
 class ShardedLoss(DividedLoss):
-    """The loss of a mini-batch in equal parts, whose forward passes processes divide.
-
-    Args:
-        scorer: What computes it.
-        examples: The mini-batch.
-        shards: Parts; they divide it.
-        params: As of `BatchLoss`.
-        processes: That divide the passes.
-    """
+    """The loss of a mini-batch in equal parts, whose forward passes processes divide."""
 
     def __init__(
         self,

@@ -44,11 +44,7 @@ class Screen:
 
 
 class Progress:
-    """A context manager around one run. Without a terminal it prints the lines and no bars.
-
-    Args:
-        steps: Length of the bar.
-    """
+    """A context manager around one run. Without a terminal it prints the lines and no bars."""
 
     def __init__(self, steps: int):
         self.loss: float | None = None

@@ -81,10 +81,6 @@ def without_evaluation(row: Row) -> Row:
 def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Trajectory:
     """Returns what a run measured as a trajectory.
 
-    Args:
-        directory: The run's.
-        rows: Its rows; None reads them.
-
     Raises:
         DirectoryError: If it is no run's directory.
         TrajectoryError: If it has no steps that can be replayed.

@@ -163,15 +163,15 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
         if not processes.leads:
-            journal = Journal(directory.name, NoLog(directory), progress, requests, watch)
+            journal = Journal(NoLog(directory), progress, requests, watch)
             return train(cfg, session, journal, totals)
         log = _open_log(cfg, directory, session, rows)
-        journal = Journal(directory.name, log, progress, requests, watch)
+        journal = Journal(log, progress, requests, watch)
         if totals.best.step >= 0:
             log.write_predictions(totals.best.predictions())
         try:
             summary = train(cfg, session, journal, totals)
-            journal.sync()
+            log.sync()
         except BaseException:
             log.abandon()
             raise
@@ -297,11 +297,7 @@ def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]
 
 @contextmanager
 def _room(directory: Path) -> Iterator[None]:
-    """Turns an exception for a disk without room, or a quota that is used up, into one sentence; notes it if it can.
-
-    Raises:
-        DirectoryError: In the place of the exception.
-    """
+    """Turns an exception for a disk without room, or a quota that is used up, into one sentence; notes it if it can."""
     try:
         yield
     except OSError as error:

@@ -192,11 +192,7 @@ class Trajectory:
 
 
 def _decode_header(data: bytes, path: Path) -> tuple[Header, int]:
-    """Returns the header and where the steps start.
-
-    Raises:
-        TrajectoryError: If it is not whole or of another version.
-    """
+    """Returns the header and where the steps start."""
     if not data.startswith(MAGIC) or len(data) < _START.size:
         raise TrajectoryError(f"{path}: not a trajectory")
     _, version, length = _START.unpack_from(data)

@@ -6,13 +6,7 @@ STREAM = 1  # keeps this order apart from any other use of the run's seed
 
 
 class BatchOrder:
-    """Mini-batches drawn from an endless row of permutations, so that every one is full.
-
-    Args:
-        n: Training examples.
-        batch_size: Examples per mini-batch, at most n.
-        seed: The run's seed.
-    """
+    """Mini-batches drawn from an endless row of permutations, so that every one is full."""
 
     def __init__(self, n: int, batch_size: int, seed: int):
         self.n = n

@@ -16,11 +16,6 @@ def check_tokens(
 ) -> list[str]:
     """Returns one sentence for everything about the splits that is probably not meant.
 
-    Args:
-        task: The task.
-        examples: The examples of each split, by its name.
-        tokens: The same as tokens.
-
     Raises:
         TaskError: If nothing of the texts is left, or all candidates have the same tokens.
     """

@@ -55,9 +55,6 @@ class Splits:
 def load_splits(task: TaskConfig) -> Splits:
     """Returns the task's three splits, drawn without any global random state.
 
-    Args:
-        task: With everything told, see `zo.tasks.own.complete`.
-
     Raises:
         TaskError: If data are out of reach or are not what the task says: a column that is not there, a row without
             text or label, a label without a candidate, one class, a split too small for the sizes.
@@ -99,11 +96,7 @@ def _chosen(n: int, most: int | None) -> np.ndarray:
 
 
 def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
-    """Returns how many of n rows train, validate and test; a split of its own takes none of them.
-
-    Raises:
-        TaskError: If there are not enough rows.
-    """
+    """Returns how many of n rows train, validate and test; a split of its own takes none of them."""
     part = max(1, n // PART)
     taken = {"train_size": task.train_size}
     for split, key in (("validation_split", "validation_size"), ("test_split", "test_size")):
@@ -139,11 +132,7 @@ def _examples(
     indices: np.ndarray,
     fields: dict[str, str],
 ) -> list[Example]:
-    """Returns the examples of some rows.
-
-    Raises:
-        TaskError: If a column is not there, or a row has no text or no label that can be meant.
-    """
+    """Returns the examples of some rows."""
     rows, numbers = data
     extra = {c: k for k in EXTRA if (c := getattr(task, k)) is not None}
     if task.kind == "classification":
@@ -172,11 +161,7 @@ def _examples(
 def _require_text(
     key: str, split: str, columns: dict[str, list[Any]], places: Sequence[int]
 ) -> None:
-    """Makes sure that no row is blank in all of the columns.
-
-    Raises:
-        TaskError: If one is.
-    """
+    """Makes sure that no row is blank in all of the columns."""
     if columns:
         blank = [
             all(not str(v).strip() for v in values)
@@ -188,11 +173,7 @@ def _require_text(
 def _require_values(
     key: str, split: str, column: str, values: Sequence[Any], places: Sequence[int]
 ) -> None:
-    """Makes sure that every row has a value: None would be rendered as a word.
-
-    Raises:
-        TaskError: If one has none; says how many, and the first.
-    """
+    """Makes sure that every row has a value: None would be rendered as a word."""
     missing = [
         row for row, value in zip(places, values, strict=True) if value is None or value != value
     ]
@@ -215,11 +196,7 @@ def _index(task: TaskConfig, value: Any) -> int | None:
 def _label(
     task: TaskConfig, columns: dict[str, list[Any]], values: Sequence[Any], i: int, row: int
 ) -> int:
-    """Returns the index of the true candidate of the i-th of some rows.
-
-    Raises:
-        TaskError: If there is none; shows the labels that there are.
-    """
+    """Returns the index of the true candidate of the i-th of some rows."""
     if task.choices is not None:
         first, choices = values[i][0] if values[i] else None, columns[task.choices][i]
         if first in choices:

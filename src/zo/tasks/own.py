@@ -109,11 +109,7 @@ def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
 
 
 def _labels(task: TaskConfig, rows: datasets.Dataset, label: str) -> tuple[list[Any], list[str]]:
-    """Returns the labels that the data have, in their order, and what each is called.
-
-    Raises:
-        TaskError: If there is no such column, or if its values are no classes.
-    """
+    """Returns the labels that the data have, in their order, and what each is called."""
     if label not in rows.column_names:
         columns = ", ".join(sorted(rows.column_names))
         raise TaskError(f"task.label: the data have no column {label!r}, only {columns}")
@@ -162,11 +158,7 @@ def _completion(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
 
 
 def _find(rows: datasets.Dataset, key: str, what: str, but: str | None = None) -> str:
-    """Returns the column that is called as one for this key is; empty if `what` is and there is none.
-
-    Raises:
-        TaskError: If there is none.
-    """
+    """Returns the column that is called as one for this key is; empty if `what` is and there is none."""
     there = {name.strip().lower(): name for name in rows.column_names if name != but}
     found = next((there[name] for name in COLUMNS[key] if name in there), "")
     if found or not what:

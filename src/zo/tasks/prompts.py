@@ -64,12 +64,6 @@ def encode(
     A prompt that leaves no room for the longest candidate within ``task.max_length`` loses tokens
     behind its special ones, at its beginning.
 
-    Args:
-        task: With everything told.
-        tokenizer: The model's.
-        examples: In any order.
-        kind: ``decoder``; or ``encoder-decoder``: what follows a prompt is a text of its own.
-
     Raises:
         TaskError: an empty candidate, a candidate whose first letters change the prompt's tokens, a ``max_length``
             without room for a prompt, a conversation that the tokenizer has no template for.
@@ -124,11 +118,7 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
 
 
 def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
-    """Returns a conversation as text, cut before the assistant's last message.
-
-    Raises:
-        TaskError: If the tokenizer has no chat template, or the conversation does not fit it.
-    """
+    """Returns a conversation as text, cut before the assistant's last message."""
     turns, where = example.fields[str(task.messages)], f"row {example.row}"
     if tokenizer.chat_template is None:
         raise TaskError(
@@ -172,11 +162,7 @@ def _completion(
 
 
 def _references(task: TaskConfig, example: Example) -> list[str]:
-    """Returns an example's right answers.
-
-    Raises:
-        TaskError: If it has none.
-    """
+    """Returns an example's right answers."""
     found = example.fields[str(task.references)]
     found = [found] if isinstance(found, str) else list(found or ())
     if not found:

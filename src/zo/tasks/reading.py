@@ -90,11 +90,7 @@ def _load(task: TaskConfig, split: str | None) -> Any:
 
 
 def _source(task: TaskConfig) -> tuple[str, dict[str, Any]]:
-    """Returns what the library loads, and its options.
-
-    Raises:
-        TaskError: If a file is not of the format that it is read as.
-    """
+    """Returns what the library loads, and its options."""
     path = package_files.resolve(task.path)
     files = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
     keys = {name: f"task.data_files.{name}" for name in files}
@@ -117,11 +113,7 @@ def _source(task: TaskConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _format_of_path(file: Path) -> str:
-    """Returns the format of a file that ``task.path`` names.
-
-    Raises:
-        TaskError: If it is none of `FORMATS`.
-    """
+    """Returns the format of a file that ``task.path`` names."""
     found = _format(file)
     if found is None or (found == "csv" and file.suffix.lower() not in TEXT_ENDINGS):
         raise TaskError(
@@ -170,11 +162,7 @@ def _format(file: Path) -> str | None:
 
 
 def _check_file(key: str, file: Path, path: str) -> None:
-    """Makes sure that a file is of the format that it is read as, and every line of a csv as long as its header.
-
-    Raises:
-        TaskError: If it is not; names the key, and the first line that is longer or shorter.
-    """
+    """Makes sure that a file is of the format that it is read as, and every line of a csv as long as its header."""
     if file.stat().st_size == 0:
         raise TaskError(f"{key}: {file} is empty")
     if (found := _format(file)) not in (path, None):
@@ -200,11 +188,7 @@ def _check_file(key: str, file: Path, path: str) -> None:
 
 
 def _check_encoding(key: str, file: Path) -> None:
-    """Makes sure that a text file is UTF-8.
-
-    Raises:
-        TaskError: If it is not; names the first line that is not.
-    """
+    """Makes sure that a text file is UTF-8."""
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:

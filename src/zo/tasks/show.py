@@ -29,9 +29,6 @@ TRUE, OTHER = "black on green", "black on red"
 def main(argv: Sequence[str]) -> int:
     """Prints the examples.
 
-    Args:
-        argv: Overrides, and ``n=<number of training examples>``.
-
     Returns:
         The exit status: 2 for what cannot be shown as asked.
     """

@@ -34,10 +34,6 @@ class Piece:
 def columns(template: str, key: str) -> list[str]:
     """Returns the columns named in a template, each once, in their order.
 
-    Args:
-        template: the template.
-        key: the configuration key that it comes from, for messages.
-
     Raises:
         TaskError: the template is not one that is filled with columns.
     """

@@ -16,12 +16,6 @@ def tokenize(
 ) -> list[Encoded]:
     """Returns the examples as tokens.
 
-    Args:
-        task: With everything told.
-        tokenizer: The model's.
-        examples: In any order.
-        kind: ``decoder``, ``masked`` or ``encoder-decoder``.
-
     Raises:
         TaskError: If the task is not one for this kind of model, or as `encode` and `encode_masked`.
     """
