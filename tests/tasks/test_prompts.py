@@ -130,7 +130,6 @@ MISTAKES = {
     "one candidate": (encoded, {"candidates": [" bad"]}, r"task\.candidates: 1 given"),
     "merging": (encoded, {"prompt": "{text} It wa", "candidates": ["s", " great"]},
         r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'"),
-    "no such objective": (encoded, {"objective": "regression"}, r"task\.objective: 'regression' is none of"),
     "no room": (encoded, {"max_length": 3},
         r"task\.max_length=3: special tokens and the longest answer leave no room .* give at least 6"),
     "two tokens": (masked, {"label_words": [" was", " wonderful"]},
@@ -140,7 +139,6 @@ MISTAKES = {
     "too few": (masked, {"label_words": [" was"]}, r"task\.label_words: 2 are needed"),
     "no prompt": (masked, {"masked_prompt": None}, r"task\.masked_prompt: made_up has none"),
     "no mask": (masked, {"masked_prompt": "{a}"}, r"task\.masked_prompt: one <mask> is needed"),
-    "objective": (masked, {"objective": "lm"}, r"task\.objective: 'lm' is for decoder models"),
     "no room beside a mask": (masked, {"max_length": 6},
         r"task\.max_length=6: the template leaves no room for the texts; give at least"),
 }  # fmt: skip

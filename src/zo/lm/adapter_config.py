@@ -29,6 +29,9 @@ class AdapterConfig:
     own_rates: ClassVar[bool] = False
     """Whether learning rates come from `lr_grid` here; False: from the model's."""
 
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Settings that are at least 1."""
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         found = [
@@ -38,7 +41,9 @@ class AdapterConfig:
         ]
         if self.eps is not None and not self.eps > 0:
             found.append(("eps", "must be greater than 0, or null"))
-        return found
+        return found + [
+            (key, "must be at least 1") for key in self.counts if getattr(self, key) < 1
+        ]
 
 
 COMMON = ("name", "eps", "lr_grid", "path")
@@ -94,10 +99,7 @@ class LoraAdapter(PeftAdapter):
     alpha: int = 16
     targets: list[str] = field(default_factory=list)
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        checks = (("r", self.r >= 1, "be at least 1"), ("alpha", self.alpha >= 1, "be at least 1"))
-        return super().problems() + [(key, f"must {right}") for key, ok, right in checks if not ok]
+    counts: ClassVar[tuple[str, ...]] = ("r", "alpha")
 
 
 @dataclass
@@ -133,11 +135,7 @@ class PromptAdapter(PeftAdapter):
     tokens: int = 10
 
     kinds: ClassVar[tuple[str, ...]] = ("decoder",)
-
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        found = super().problems()
-        return found if self.tokens >= 1 else [*found, ("tokens", "must be at least 1")]
+    counts: ClassVar[tuple[str, ...]] = ("tokens",)
 
 
 @dataclass

@@ -99,12 +99,8 @@ class Collator:
             groups: What `rows` returned for these examples; None asks it.
 
         Raises:
-            ValueError: no examples, examples for the other kind of model, more tokens than the model has positions.
+            TaskError, ModelError: As `check`.
         """
-        if not examples:
-            raise ValueError("a batch needs examples")
-        if any((e.mask_at is not None) != self._masked for e in examples):
-            raise ValueError("masked models need examples with a mask, decoders without one")
         self.check(examples)
         packed = self._may_pack(examples)
         rows, width, places = self._lay_out(
@@ -124,12 +120,7 @@ class Collator:
                 tokens apart from the others; names ``task.candidates``.
             ModelError: a token is not in the model's vocabulary.
         """
-        top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
-        if (top := max(top, self._pad_id)) >= self._vocabulary:
-            raise ModelError(
-                f"model.path: the tokenizer has a token {top}, but the model's vocab_size is {self._vocabulary};"
-                " they are of different models"
-            )
+        check_vocabulary(examples, self._pad_id, self._vocabulary)
         lengths = [max(map(len, e.candidate_ids)) for e in examples]
         span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
         several = max(lengths) > 1 and max(len(e.candidate_ids) for e in examples) > 1
@@ -225,19 +216,36 @@ def _answers(
 ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
     """Returns the candidates' tokens, and where they are predicted: each place is read once."""
     reads: dict[int, int] = {}
+    arrays = candidates(examples)
+    token_reads = np.zeros_like(arrays["token_ids"])
+    for b, example in enumerate(examples):
+        for c, ids in enumerate(example.candidate_ids):
+            token_reads[b, c, : len(ids)] = [reads.setdefault(p, len(reads)) for p in places[b][c]]
+    return {**arrays, "reads": np.array(list(reads)), "token_reads": token_reads}
+
+
+def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[Any]]:
+    """Returns `token_ids`, `absent` and `labels` of a batch, see `Batch`."""
     longest = max(len(ids) for e in examples for ids in e.candidate_ids)
     shape = (len(examples), max(len(e.candidate_ids) for e in examples), longest)
-    token_reads, token_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    absent = np.ones(shape, np.bool_)
+    token_ids, absent = np.full(shape, pad), np.ones(shape, np.bool_)
     for b, example in enumerate(examples):
         for c, ids in enumerate(example.candidate_ids):
             token_ids[b, c, : len(ids)] = ids
-            token_reads[b, c, : len(ids)] = [reads.setdefault(p, len(reads)) for p in places[b][c]]
             absent[b, c, : len(ids)] = False
-    return {
-        "reads": np.array(list(reads)),
-        "token_reads": token_reads,
-        "token_ids": token_ids,
-        "absent": absent,
-        "labels": np.array([e.label for e in examples]),
-    }
+    labels = np.array([e.label for e in examples])
+    return {"token_ids": token_ids, "absent": absent, "labels": labels}
+
+
+def check_vocabulary(examples: Sequence[Encoded], pad_id: int, size: int) -> None:
+    """Makes sure that the tokens are the model's.
+
+    Raises:
+        ModelError: If one is not in its vocabulary.
+    """
+    top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
+    if (top := max(top, pad_id)) >= size:
+        raise ModelError(
+            f"model.path: the tokenizer has a token {top}, but the model's vocab_size is {size};"
+            " they are of different models"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from zo.distributed.processes import Processes
-from zo.lm.config import ModelError
+from zo.lm.collate import candidates, check_vocabulary
 from zo.lm.scoring import CandidateScorer
 from zo.tasks.prompts import Encoded
 
@@ -92,19 +92,12 @@ class PairCollator:
         prompts = pad_sequence([torch.tensor(e.prompt_ids) for e in examples], True, self._pad)
         lengths = torch.tensor([[len(e.prompt_ids)] for e in examples])
         mask = (torch.arange(prompts.shape[1]) < lengths).long()
-        most = max(len(e.candidate_ids) for e in examples)
-        longest = max(len(ids) for e in examples for ids in e.candidate_ids)
-        ids = torch.full((len(examples), most, longest), self._pad)
-        absent = torch.ones(ids.shape, dtype=torch.bool)
-        for b, example in enumerate(examples):
-            for c, tokens in enumerate(example.candidate_ids):
-                ids[b, c, : len(tokens)] = torch.tensor(tokens)
-                absent[b, c, : len(tokens)] = False
+        own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
+        ids = own["token_ids"]
         begin = torch.full((*ids.shape[:2], 1), self._start)
         decoder_ids = torch.cat([begin, ids[..., :-1]], -1)
-        labels = torch.tensor([e.label for e in examples])
-        tensors = (prompts, mask, decoder_ids, ids, absent, labels)
-        return PairBatch(*(t.to(self._device) for t in tensors))
+        tensors = {"input_ids": prompts, "mask": mask, "decoder_ids": decoder_ids, **own}
+        return PairBatch(**{name: t.to(self._device) for name, t in tensors.items()})
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the tokens are the model's.
@@ -112,12 +105,7 @@ class PairCollator:
         Raises:
             ModelError: If one is not in its vocabulary.
         """
-        top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
-        if top >= self._vocabulary:
-            raise ModelError(
-                f"model.path: the tokenizer has a token {top}, but the model's vocab_size is {self._vocabulary};"
-                " they are of different models"
-            )
+        check_vocabulary(examples, self._pad, self._vocabulary)
 
     def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
         """Returns which examples share a row: none."""

@@ -60,14 +60,7 @@ class Graphs:
 
 @dataclass
 class _Recording:
-    """One computation, recorded.
-
-    Attributes:
-        own: the tensors that it reads.
-        holds: the batch that they hold now.
-        result: the tensor that it writes.
-        again: computes it.
-    """
+    """One computation, recorded."""
 
     own: Batch
     holds: Batch

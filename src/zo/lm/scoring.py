@@ -72,7 +72,6 @@ class CandidateScorer:
         differentiable: Whether the loss has a gradient.
 
     Raises:
-        ValueError: another `loss_dtype`.
         ModelError: `graphs` without a GPU.
     """
 
@@ -88,8 +87,6 @@ class CandidateScorer:
         graphs: bool = False,
         processes: Processes | None = None,
     ) -> None:
-        if loss_dtype not in ("model", "float32"):
-            raise ValueError(f"precision.loss: {loss_dtype!r} is neither 'model' nor 'float32'")
         self._processes = processes or Processes()
         self._base = model.base_model
         self._head = head_of(model, kind)
@@ -209,12 +206,7 @@ class CandidateScorer:
             examples: in any order; predictions come back in the same.
             max_tokens: padded tokens per forward pass, > 0; a longer example goes alone.
             progress: called with the number of examples that were just scored, by all processes.
-
-        Raises:
-            ValueError: no examples.
         """
-        if not examples:
-            raise ValueError("there is nothing to evaluate: the split has no examples")
         plan = self._plan(examples, max_tokens)
 
         def scored(n: int) -> Tensor:

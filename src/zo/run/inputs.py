@@ -60,12 +60,6 @@ class Inputs:
         except (OSError, TypeError):
             return None
 
-    @classmethod
-    def read_of(cls, directory: Path) -> dict[str, str]:
-        """Returns what a run's directory has recorded of what was loaded; empty if that is nothing."""
-        found = cls.load(directory)
-        return {} if found is None else found.read
-
     @property
     def run_id(self) -> str:
         """The id of a run with these inputs."""
@@ -111,14 +105,14 @@ def digest_examples(examples: list[Example]) -> str:
     return f"xxh3_128:{digest.hexdigest()}"
 
 
-def related(directory: Path, own: Inputs) -> Iterator[tuple[Path, set[str]]]:
-    """Yields the runs beside this one whose identities are close to its own, and the keys in which they differ."""
+def related(directory: Path, own: Inputs) -> Iterator[tuple[Path, Inputs, set[str]]]:
+    """Yields the other runs of the method beside this one, their inputs, and the keys in which they differ from it."""
     method = own.identity["optimizer"]["name"]
     mine = flat(own.identity)
     for path in sorted(directory.parent.glob(f"{method}-*/{NAME}")):
         other = Inputs.load(path.parent)
         if path.parent != directory and other is not None:
-            yield path.parent, differing(mine, flat(other.identity))
+            yield path.parent, other, differing(mine, flat(other.identity))
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:

@@ -27,19 +27,12 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a run.
-
-    Attributes:
-        host: Its machine.
-        pid: Its process id there.
-        job: Its SLURM job, if it has one.
-        since: Start, seconds since the epoch.
-    """
+    """The process that holds a run."""
 
     host: str
     pid: int
-    job: str | None
-    since: float
+    job: str | None  # of SLURM
+    since: float  # seconds since the epoch
 
     def __str__(self) -> str:
         job = f", SLURM job {self.job}" if self.job else ""

@@ -254,14 +254,7 @@ class Totals:
 
 @dataclass
 class Journal:
-    """Where a run's steps go as they are made.
-
-    Attributes:
-        log: Rows with their losses, predictions, W&B.
-        progress: What a person sees.
-        requests: Signals to stop.
-        watch: Compares the weights of several processes.
-    """
+    """Where a run's steps go as they are made."""
 
     log: RunLog | NoLog
     progress: Progress
@@ -273,7 +266,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
     """Steps and evaluates until the steps, the patience or the numbers run out.
 
     Returns:
-        The run's summary, as docs/design.md lists it.
+        The run's summary.
 
     Raises:
         Interrupted: If a signal asked to stop; the journal has what was made.

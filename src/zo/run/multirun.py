@@ -17,6 +17,7 @@ from rich.text import Text
 
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
+from zo.run.inputs import flat
 from zo.run.progress import Screen
 from zo.tasks.measures import in_summary
 
@@ -138,7 +139,13 @@ def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     A setting that follows from the choice of model, task, method and precision is left out: it counts only if it
     differs between runs of the same choice.
     """
-    plain = [_flat(scientific(cfg)) for cfg in runs]
+    plain = [
+        {
+            key: f"{v:g}" if isinstance(v, float) else str(v)
+            for key, v in flat(scientific(cfg)).items()
+        }
+        for cfg in runs
+    ]
     names = [f"{group}.name" for group in GROUPS]
     wanted = []
     for key in dict.fromkeys(key for settings in plain for key in settings):
@@ -158,17 +165,6 @@ def _shortened(keys: Sequence[str]) -> dict[str, str]:
     last = {key: text.rpartition(".")[2] for key, text in plain.items()}
     taken = Counter(last.values())
     return {key: last[key] if taken[last[key]] == 1 else text for key, text in plain.items()}
-
-
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Returns nested settings as text by dotted key, each group's name first."""
-    found: dict[str, str] = {}
-    for key, value in sorted(nested.items(), key=lambda item: item[0] != "name"):
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = f"{value:g}" if isinstance(value, float) else str(value)
-    return found
 
 
 def _text(names: dict[str, str]) -> str:

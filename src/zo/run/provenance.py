@@ -30,7 +30,10 @@ def provenance(device: torch.device) -> dict[str, Any]:
     return {
         "git_revision": git_revision(),
         "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in LIBRARIES},
+        },
         "device": device_name(device),
         "host_cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -53,10 +56,6 @@ def device_name(device: torch.device) -> str:
             if line.startswith("model name"):
                 return f"cpu: {line.split(':', 1)[1].strip()}"
     return f"cpu: {platform.processor() or platform.machine()}"
-
-
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 
 def _git(*arguments: str) -> str:

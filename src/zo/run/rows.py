@@ -1,7 +1,7 @@
 """Rows of metrics.jsonl, one per step: all that a run measured, and all that resuming it needs."""
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,12 @@ def read_rows(directory: Path) -> list[Row]:
 
     A torn or altered line, or a step out of turn, ends them: what comes after cannot be relied on.
     """
+    path = directory / METRICS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     rows: list[Row] = []
-    for row in _whole_lines(directory / METRICS):
+    for row in map(atomic.unseal, lines):
+        if row is None or not isinstance(row.get("step"), int):
+            break
         if rows and row["step"] != rows[-1]["step"] + 1:
             break
         rows.append(row)
@@ -38,16 +42,6 @@ def read_rows(directory: Path) -> list[Row]:
 def write_rows(directory: Path, rows: Sequence[Row]) -> None:
     """Replaces a run's rows."""
     atomic.replace(directory / METRICS, b"".join(map(atomic.seal, rows)))
-
-
-def _whole_lines(path: Path) -> Iterator[Row]:
-    if not path.exists():
-        return
-    for line in path.read_bytes().splitlines(keepends=True):
-        row = atomic.unseal(line)
-        if row is None or not isinstance(row.get("step"), int):
-            return
-        yield row
 
 
 def evaluates(cfg: RunConfig, step: int) -> bool:

@@ -62,7 +62,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
         directory: Of a run that is frozen; None finds or makes the one of the configuration.
 
     Returns:
-        The run's summary, as docs/design.md lists it.
+        The run's summary.
 
     Raises:
         TaskError, ModelError: If data or weights cannot be had as configured.
@@ -124,7 +124,9 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
             raise
         except (Interrupted, KeyboardInterrupt) as stopped:
             steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
-            print(_stop(steps), file=sys.stderr)
+            after = f"at step {steps}, saved; the same command goes on from there"
+            before = "before step 1; the same command starts again"
+            print(f"stopped {after if steps else before}", file=sys.stderr)
             raise
         except Exception as error:
             if not _is_full(error):
@@ -198,7 +200,7 @@ def _name_changed_files(directory: Path, title: str) -> None:
     """Says which runs a new one would be if its files had another content."""
     own = Inputs.load(directory)
     assert own is not None
-    for other, keys in related(directory, own):
+    for other, _, keys in related(directory, own):
         if keys and keys <= set(own.files):
             print(f"{title}: a new run, not {other}: {', '.join(sorted(keys))} has another content")
 
@@ -252,8 +254,8 @@ def _rows_of_another_length(
     source = directory
     if own is None or cfg.steps == 0:
         return found, source
-    for other, keys in related(directory, own):
-        if keys and keys <= {"steps", "patience"} and Inputs.read_of(other) == own.read:
+    for other, inputs, keys in related(directory, own):
+        if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
             rows = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses_per_step)
             if len(rows) > len(found):
                 found, source = rows, other
@@ -322,14 +324,11 @@ def _attempts(directory: Path, first_step: int, provenance: dict[str, Any]) -> l
     file = atomic.Appender(directory / ATTEMPTS)
     file.write((json.dumps(this) + "\n").encode())
     file.close()
-    return list(_read_lines((directory / ATTEMPTS).read_bytes()))
-
-
-def _read_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yields what the lines of a JSON lines file hold, but for torn ones."""
-    for line in data.splitlines():
-        with suppress(ValueError):
-            yield json.loads(line)
+    attempts = []
+    for line in (directory / ATTEMPTS).read_bytes().splitlines():
+        with suppress(ValueError):  # torn
+            attempts.append(json.loads(line))
+    return attempts
 
 
 @contextmanager
@@ -367,13 +366,6 @@ def _show(ending: str, directory: Path) -> None:
     screen = Screen()
     screen.say(ending, indent=2)
     screen.say_path(directory, indent=2)
-
-
-def _stop(steps: int) -> str:
-    """Returns one line for people about a run that was asked to stop."""
-    if steps == 0:
-        return "stopped before step 1; the same command starts again"
-    return f"stopped at step {steps}, saved; the same command goes on from there"
 
 
 def outcome(summary: Summary, patience: int | None) -> str:

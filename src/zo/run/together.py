@@ -29,12 +29,7 @@ OWN = ("device", "threads")
 
 @dataclass
 class Start:
-    """What process 0 tells the others before the first step, once.
-
-    Attributes:
-        processes: Of the run.
-        told: Whether it was sent.
-    """
+    """What process 0 tells the others before the first step, once."""
 
     processes: Processes
     told: bool = False

@@ -135,11 +135,7 @@ class RunLog:
 
 
 class NoLog:
-    """Stands for a `RunLog` on processes that write nothing.
-
-    Attributes:
-        directory: The run's own.
-    """
+    """Stands for a `RunLog` on processes that write nothing."""
 
     def __init__(self, directory: Path):
         self.directory = directory

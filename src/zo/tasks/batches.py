@@ -1,5 +1,7 @@
 """Which training examples make up a step's mini-batch: a function of (seed, step) alone."""
 
+from functools import lru_cache
+
 import numpy as np
 
 STREAM = 1  # keeps this order apart from any other use of the run's seed
@@ -12,7 +14,7 @@ class BatchOrder:
         self.n = n
         self.batch_size = batch_size
         self.seed = seed
-        self._permutations: dict[int, list[int]] = {}
+        self._permutation = lru_cache(2)(self._draw)  # a mini-batch spans two epochs at most
 
     def indices(self, step: int) -> list[int]:
         """Returns the examples of step `step`, counted from 0: `batch_size` indices below n."""
@@ -22,11 +24,7 @@ class BatchOrder:
             for i in range(first, first + self.batch_size)
         ]
 
-    def _permutation(self, epoch: int) -> list[int]:
-        if epoch not in self._permutations:
-            generator = np.random.default_rng([self.seed, STREAM, epoch])
-            self._permutations = {
-                e: p for e, p in self._permutations.items() if e == epoch - 1
-            }  # a mini-batch spans two epochs at most
-            self._permutations[epoch] = generator.permutation(self.n).tolist()
-        return self._permutations[epoch]
+    def _draw(self, epoch: int) -> list[int]:
+        generator = np.random.default_rng([self.seed, STREAM, epoch])
+        found: list[int] = generator.permutation(self.n).tolist()
+        return found

@@ -102,9 +102,6 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
     for split, key in (("validation_split", "validation_size"), ("test_split", "test_size")):
         if getattr(task, split) is None:
             taken[key] = part if getattr(task, key) is None else getattr(task, key)
-    for key, size in taken.items():
-        if size is not None and size < 1:
-            raise TaskError(f"task.{key}: {size} examples; at least 1 is needed")
     rest = n - sum(size for size in taken.values() if size is not None)
     if taken["train_size"] is None:
         taken["train_size"], rest = rest, min(rest - 1, 0)
@@ -118,11 +115,9 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
 
 
 def _order(task: TaskConfig, n: int) -> np.ndarray:
-    if task.split_order == "shuffled":
-        return np.random.default_rng(task.train_set_seed).permutation(n)
     if task.split_order == "first":
         return np.arange(n)
-    raise TaskError(f"task.split_order: {task.split_order!r} is neither 'shuffled' nor 'first'")
+    return np.random.default_rng(task.train_set_seed).permutation(n)
 
 
 def _examples(

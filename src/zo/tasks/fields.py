@@ -3,16 +3,6 @@
 from collections.abc import Callable
 
 
-def strip(text: str) -> str:
-    """Returns the text without white space around it: GLUE's sentences end in a space."""
-    return text.strip()
-
-
-def lower(text: str) -> str:
-    """Returns the text in lower case."""
-    return text.lower()
-
-
 def unfinished(text: str) -> str:
     """Returns the text without its full stop, so that it can be carried on."""
     return text.rstrip().removesuffix(".")
@@ -48,5 +38,6 @@ def asked(text: str) -> str:
 
 FIELDS: dict[str, Callable[[str], str]] = {
     function.__name__: function
-    for function in (strip, lower, unfinished, continued, connective, highlights, asked)
+    for function in (str.strip, str.lower, unfinished, continued, connective, highlights, asked)
 }
+"""`strip`: GLUE's sentences end in a space."""

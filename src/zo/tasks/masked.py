@@ -22,7 +22,7 @@ def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example])
 
     Raises:
         TaskError: no masked prompt, a tokenizer without a mask, a label word that is not one token,
-            an objective of decoders, a ``max_length`` without room.
+            a ``max_length`` without room.
     """
     words = [[token] for token in _label_tokens(task, tokenizer)]
     if not examples:
@@ -46,8 +46,6 @@ def _label_tokens(task: TaskConfig, tokenizer: Any) -> list[int]:
     task_columns(task)  # checks the templates
     if task.masked_prompt is None or task.label_words is None:
         raise TaskError(f"task.masked_prompt: {task.name} has none, which a masked model needs")
-    if task.objective != "classification":
-        raise TaskError(f"task.objective: {task.objective!r} is for decoder models")
     if tokenizer.mask_token_id is None:
         raise TaskError("model.kind: the model's tokenizer has no mask token")
     if len(task.label_words) != len(task.words):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zo.tasks.config import OBJECTIVES, TaskConfig, TaskError
+from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.data import Example
 from zo.tasks.templates import columns, fill
 
@@ -183,8 +183,6 @@ def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -
 
 def _check(task: TaskConfig) -> None:
     columns(str(task.prompt), "prompt")
-    if task.objective not in OBJECTIVES:
-        raise TaskError(f"task.objective: {task.objective!r} is none of {', '.join(OBJECTIVES)}")
     if len(task.words) < (1 if task.choices else 2):
         raise TaskError(f"task.candidates: {len(task.words)} given, at least 2 are needed")
     for candidate in task.words:
