@@ -43,13 +43,13 @@ class Together(ABC):
             WeightsDifferError: If the weights differ.
         """
 
-    @abstractmethod
     def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
         """Returns the closure of what this process can measure by itself."""
+        return closure
 
-    @abstractmethod
     def checking(self) -> AbstractContextManager[None]:
-        """Returns a context in which the processes check something, each for itself."""
+        """Returns a context in which each process checks something; where it fails on one, it fails on all."""
+        return self.processes.together()
 
 
 class DataParallel(Together):
@@ -89,14 +89,6 @@ class DataParallel(Together):
         self._watch.after_step(method)
         return info
 
-    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
-        """As `Together.own`."""
-        return closure
-
-    def checking(self) -> AbstractContextManager[None]:
-        """As `Together.checking`; where it fails on one process, it fails on all."""
-        return self.processes.together()
-
 
 class TensorParallel(Together):
     """Processes that hold parts of the same tensors and measure the same mini-batch.
@@ -132,14 +124,6 @@ class TensorParallel(Together):
             return found[0] if all(x == x for x in found) else math.nan
 
         return method.step(loss)
-
-    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
-        """As `Together.own`."""
-        return closure
-
-    def checking(self) -> AbstractContextManager[None]:
-        """As `Together.checking`; where it fails on one process, it fails on all."""
-        return self.processes.together()
 
 
 class ElasticParallel(Together):
