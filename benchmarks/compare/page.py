@@ -29,6 +29,7 @@ COLUMNS = {
     "100 %": ("loss_100", ".4f±"),
     "25 %: minus MeZO": ("gap_25", "+.4f±"),
     "100 %: minus MeZO": ("gap_100", "+.4f±"),
+    "minus its defaults": ("default", "+.4f±"),
     "p (Holm)": ("p_holm", ".3f"),
     "verdict": ("verdict", ""),
     "could find": ("detectable", ".4f"),

@@ -53,21 +53,21 @@ def steady(values: Sequence[float]) -> bool:
 
 
 def line(
-    entry: Entry, losses: Losses, chosen: Chosen, base: Chosen, alpha: float
+    entry: Entry, losses: Losses, chosen: Chosen, others: Mapping[str, Chosen], alpha: float
 ) -> dict[str, Any]:
-    """Returns an entry's numbers, and its differences from the base over the seeds that both have.
+    """Returns an entry's numbers, and its differences from others over the seeds that both have.
 
-    `detectable` is the difference that is significant at level `alpha` with a probability of 80 %.
+    Questions are also compared with their method's defaults. `detectable` is the difference from the base that is
+    significant at level `alpha` with a probability of 80 %.
     """
     runs = list(chosen[100].values())
     found: dict[str, Any] = {}
-    gaps: list[float] = []
     for percent, own in chosen.items():
-        at = {seed: loss_at(run, percent) for seed, run in own.items()}
-        of_base = {} if entry.name == BASE else base[percent]
-        gaps = [at[s] - loss_at(of_base[s], percent) for s in at if s in of_base]
-        found |= _summary(f"loss_{percent}", list(at.values()))
-        found |= _summary(f"gap_{percent}", gaps)
+        found |= _summary(f"loss_{percent}", [loss_at(run, percent) for run in own.values()])
+        found |= _summary(f"gap_{percent}", _gaps(own, others.get(BASE, {}), percent))
+    gaps = _gaps(chosen[100], others.get(BASE, {}), 100)
+    defaults = others.get(entry.name.partition(",")[0], {}) if entry.role == "question" else {}
+    found |= _summary("default", _gaps(chosen[100], defaults, 100))
     return {
         "entry": entry.name,
         "role": entry.role,
@@ -82,6 +82,12 @@ def line(
         "passes": runs[0]["passes"],
         "state_mib": max(run["state_mib"] for run in runs),
     }
+
+
+def _gaps(own: Mapping[int, Found], other: Chosen, percent: int) -> list[float]:
+    """Returns the differences of losses at a share of the budget, over the seeds that both have."""
+    theirs = other.get(percent, {})
+    return [loss_at(own[s], percent) - loss_at(theirs[s], percent) for s in own if s in theirs]
 
 
 def detectable(gaps: Sequence[float], alpha: float) -> float:
@@ -111,7 +117,10 @@ def table(part: str, standings: Mapping[str, Losses], known: Mapping[Cell, Found
     reported = [e for e in PARTS[part].entries if seeds_of(PARTS[part], standings.get(e.name, {}))]
     chosen = {e.name: chosen_runs(part, e, standings[e.name], known) for e in reported}
     alpha = 0.05 / max(1, sum(e.role == "method" for e in reported) - 1)
-    lines = [line(e, standings[e.name], chosen[e.name], chosen[BASE], alpha) for e in reported]
+    lines = []
+    for e in reported:
+        others = {name: of for name, of in chosen.items() if name != e.name}
+        lines.append(line(e, standings[e.name], chosen[e.name], others, alpha))
     frame = pd.DataFrame(lines)
     claims = frame["role"] == "method"
     frame["p_holm"] = NAN
