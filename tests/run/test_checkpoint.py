@@ -166,11 +166,11 @@ def test_saving_copies_no_tensor(tmp_path):
     method = OPTIMIZERS["mezo_adam"]
     optimizer = method.optimizer(ParameterSpace(named), method.config(), lr=1e-3, seed=0)
     optimizer.step_index = 1
-    tracemalloc.start()
     with profile(profile_memory=True) as saving:
+        tracemalloc.start()
         checkpoint.save(tmp_path, RUN_ID, optimizer)
-    python_peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+        python_peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     assert allocated(saving) < 1e6
     assert python_peak < 1e6
 
