@@ -2,7 +2,7 @@
 
 import pytest
 
-from zo.config import ConfigError, notes
+from zo.config import ConfigError
 from zo.config.identity import run_id
 from zo.config.schema import from_plain, scientific
 
@@ -15,13 +15,6 @@ def test_only_shards_are_part_of_the_identity(make_run):
     assert run_id(sharded) != plain
     assert from_plain(scientific(sharded)).distributed.shards == 2
     assert "distributed" not in scientific(make_run())
-
-
-def test_a_run_of_divided_tensors_says_that_it_has_no_whole_checkpoints(make_run):
-    given = ["distributed.tensor=2", "optimizer=mezo"]
-    (note,) = notes(make_run(*given))
-    assert "no whole checkpoints" in note
-    assert notes(make_run(*given, "checkpoint.full_every=null")) == []
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_run_with_divided_tensors_goes_on_from_a_whole_checkpoint(llama_run, t
 def test_what_divided_tensors_cannot_do_is_refused_by_key(make_run):
     with pytest.raises(ConfigError) as refused:
         make_run("distributed.tensor=2", "optimizer=lozo", "precision.restore=streamed")
-    assert "optimizer=lozo: must be mezo or bszo or bszo_b or" in str(refused.value)
+    assert "optimizer=lozo: must be mezo or mezo_adam or" in str(refused.value)
     assert "restore=streamed: must be merged or subtract or snapshot" in str(refused.value)
 
 

@@ -78,7 +78,7 @@ def of(optimizer: str, how: tuple[str, ...]) -> list[str]:
 
 
 def kills_of(optimizer: str, restore: str) -> list[At]:
-    """In a step, in an evaluation, and in the middle of the pass that moves θ or when the gradient is there."""
+    """In a step, in an evaluation, and in the pass that moves θ, behind it, or when the gradient is there."""
     if optimizer == "adam":
         in_step = At("zo.run.loop:BatchLoss.backward", 5, "after")
         moving = At("torch.optim:Optimizer.zero_grad", 3, "after")
@@ -88,6 +88,8 @@ def kills_of(optimizer: str, restore: str) -> list[At]:
     else:
         in_step = At("zo.run.loop:BatchLoss.__call__", 10, "after")
         moving = At("zo.weights.updates:ParameterUpdate.apply", 60)
+    if restore == "streamed":  # one compiled pass over all tensors
+        moving = At("zo.noise.cpu.engine:NumbaEngine.add_to_all_", 3, "after")
     return [in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving]
 
 
