@@ -110,7 +110,9 @@ RATES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "expected", "prepare"), RATES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "settings", "expected", "prepare"), RATES, ids=[of[0] for of in RATES]
+)
 def test_progress_and_length_of_a_step_are_those_of_theory(name, settings, expected, prepare):
     moves = Bowl(name, **settings).moves(400 if settings.get("n") else 800, prepare)
     assert progress(moves) == pytest.approx(expected[0], rel=0.1)
