@@ -102,6 +102,8 @@ LOW_RANK = ("lozo", "lozo_m", "subzero", "tezo", "zo_muon")
 def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatch):
     """Numbers drawn per pass over a matrix of 64 × 48 at rank 4: those of thin factors; MeZO's are its weights."""
     drawn = []
+    one_by_one = PhiloxEngine.add_to_all_  # by `add_`
+    monkeypatch.setattr("zo.noise.cpu.engine.NumbaEngine.add_to_all_", one_by_one)
     for method, at in (("_checked_draw", 1), ("add_", 4)):
         made = getattr(PhiloxEngine, method)
 
