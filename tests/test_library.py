@@ -111,7 +111,9 @@ def test_groups_have_their_own_learning_rate_and_decay(name, group):
 
     slow, fast = (1e-3, 0.0), (2e-2, 0.5)
     mixed, all_slow, all_fast = after(slow, fast), after(slow, slow), after(fast, fast)
+    no_decay = after(slow, (2e-2, 0.0))
     assert not same(all_slow, all_fast)
+    assert not same(mixed[2:], no_decay[2:])
     assert same(mixed[:2], all_slow[:2])
     assert same(mixed[2:], all_fast[2:])
 
