@@ -6,8 +6,8 @@ it is kept, `Fragment.torn_at` says where the reading stopped, and what follows 
 record nobody knows what else is missing.
 
 Read here, since wandb 0.31 has no reader in Python any more (`sdk.internal.datastore` is gone). A record of history or
-summary in W&B's usual layout is taken apart by a regular expression; all others by W&B's protobuf classes, which need
-twice as long:
+summary in W&B's usual layout is taken apart by a regular expression; all others by W&B's protobuf classes, which
+are slower:
 
     record   08 <number> <12: history, 1a: summary> <length> payload
     payload  item* [12 <length> <step>]              the step only in history
@@ -36,11 +36,7 @@ FILE_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK_BYTES = 32768
 CHUNK_HEADER = struct.Struct("<IHB")  # crc32 of type and body, length of body, type
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # chunk types; 0 is the padding at the end of a block
-HISTORY, SUMMARY, STEP = (
-    b"\x12",
-    b"\x1a",
-    b"\x12",
-)  # protobuf tags, of a record's payload and of a step
+HISTORY, SUMMARY, STEP = b"\x12", b"\x1a", b"\x12"  # protobuf tags: of payloads, and of a step
 HEAD = re.compile(rb"\x08[\x80-\xff]{0,4}[\0-\x7f]([\x12\x1a])[\x80-\xff]{0,4}[\0-\x7f]")
 ITEM = re.compile(rb"\n.([\n\x12]).([^\x82]+)\x82\x01.([^\n\x12]*)", re.DOTALL)
 KIND_CHECKSUM = [zlib.crc32(bytes([kind])) for kind in range(256)]  # of a chunk's type alone

@@ -116,12 +116,13 @@ class TensorParallel(Together):
 
         def loss() -> float:
             found = [of_one for (of_one,) in self.processes.gather([number(closure())])]
-            if not all(math.isclose(found[0], x, rel_tol=SAME) for x in found if x == x):
+            numbers = [x for x in found if not math.isnan(x)]  # a NaN on any process is the step's loss
+            if not all(math.isclose(numbers[0], x, rel_tol=SAME) for x in numbers):
                 raise ProcessesError(
-                    f"loss: {found[0]} on process 0, and {found} on all; processes that hold parts of the same weights"
-                    " need the same mini-batch, or group=, which takes the mean of their parts of one"
+                    f"loss: the processes have {found}; processes that hold parts of the same weights need the same"
+                    " mini-batch, or group= if each has its own part of one"
                 )
-            return found[0] if all(x == x for x in found) else math.nan
+            return found[0] if numbers == found else math.nan
 
         return method.step(loss)
 

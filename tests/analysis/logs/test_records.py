@@ -1,4 +1,4 @@
-"""The reading by arrays against W&B's own protobuf classes, record by record, on layouts usual and unusual."""
+"""The reading by a regular expression against W&B's protobuf classes, on layouts usual and unusual."""
 
 import json
 import math
@@ -86,9 +86,11 @@ def test_history_as_protobuf_has_it(
 
 
 def test_the_last_word_of_a_summary_counts(tmp_path: Path) -> None:
-    """Usual records and others in turn: a text of 300 characters has a length of two bytes."""
+    """Usual records and others in turn: a length of two bytes, and a key of two parts, are not usual."""
     removal = pb.Record(num=5)  # type: ignore[attr-defined]
     removal.summary.remove.add().nested_key.append("b")
+    two_parts = record("summary", 7, {"e": 6})
+    two_parts.summary.update[0].nested_key.append("f")
     records = [
         record("summary", 1, {"a": 1, "b": 2, "c": "x" * 300}),
         record("summary", 2, {"a": 3}),
@@ -96,6 +98,7 @@ def test_the_last_word_of_a_summary_counts(tmp_path: Path) -> None:
         record("summary", 4, {"d": 4, "a": 5}),
         removal,
         record("summary", 6, {"c": "z" * 300}),
+        two_parts,
     ]
     run = read_run_file(write(tmp_path / "run-x.wandb", records))
-    assert run.summary == {"a": 5, "c": "z" * 300, "d": 4}
+    assert run.summary == {"a": 5, "c": "z" * 300, "d": 4, "e.f": 6}
