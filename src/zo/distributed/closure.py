@@ -116,7 +116,7 @@ class TensorParallel(Together):
 
         def loss() -> float:
             found = [of_one for (of_one,) in self.processes.gather([number(closure())])]
-            numbers = [x for x in found if not math.isnan(x)]  # a NaN on any process is the step's loss
+            numbers = [x for x in found if not math.isnan(x)]  # a NaN anywhere is the step's loss
             if not all(math.isclose(numbers[0], x, rel_tol=SAME) for x in numbers):
                 raise ProcessesError(
                     f"loss: the processes have {found}; processes that hold parts of the same weights need the same"
