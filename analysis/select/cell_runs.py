@@ -126,7 +126,8 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
         lr = chosen_lr(setting)
         ends = _ends(setting)
         for _, seed in setting.groupby("seed", sort=False):
-            row = _unfilled(seed) if lr is None else seed[seed["lr"] == lr].iloc[0].to_dict()
+            at_rate = seed[seed["lr"] == lr]
+            row = at_rate.iloc[0].to_dict() if len(at_rate) else _unfilled(seed, lr)
             row["at_edge"] = lr in ends and setting["lr"].nunique() > 1
             row["rates"] = setting["lr"].nunique()
             row["n_expected"] = len(seed)
@@ -179,11 +180,13 @@ def best_rate(table: pd.DataFrame) -> float | None:
     return float(means.index[means >= means.max() - 1e-12].min())
 
 
-def _unfilled(seed: pd.DataFrame) -> dict[str, Any]:
-    """The row of a seed for which no learning rate could be chosen."""
+def _unfilled(seed: pd.DataFrame, lr: float | None) -> dict[str, Any]:
+    """The row of a seed without a learning rate, or without a cell at the chosen one."""
     others = [status for status in seed["status"] if status != "collapsed"]
     keep = {*SETTING, "seed", "steps"}
     row = {key: value for key, value in seed.iloc[0].to_dict().items() if key in keep}
+    if lr is not None:
+        return row | {"lr": lr, "status": "missing"}
     return row | {"status": others[0] if others else "collapsed"}
 
 

@@ -124,6 +124,19 @@ def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
 
 
+def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
+    """Tables of runs alone have no row for a cell that nobody ran."""
+    cells = filled(*(run(1e-5, s, 0.7) for s in SEEDS), *(run(1e-4, s, 0.6) for s in SEEDS))
+    lost = (cells["lr"] == 1e-5) & (cells["seed"] == 2) | (cells["lr"] == 1e-4) & (
+        cells["seed"] == 1
+    )
+    rows = choose(cells[~lost])
+    found = dict(zip(rows["seed"], rows["status"], strict=True))
+    assert found == {0: "finished", 1: "finished", 2: "missing"}
+    (line,) = over_seeds(rows).to_dict("records")
+    assert (line["lr"], line["n"], line["seeds"]) == (1e-5, 2, 3)
+
+
 def test_a_rate_at_the_grids_edge_is_marked() -> None:
     inside = [run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS]
     (line,) = over_seeds(choose(filled(*inside))).to_dict("records")
