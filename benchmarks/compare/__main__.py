@@ -17,6 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from analysis.report.table import console, show
 from benchmarks.compare.page import save
 from benchmarks.compare.protocol import PARTS, Cell, seeds_of
@@ -85,10 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.register()
     known: dict[Cell, Found] = {}
     if not args.shown:
-        for part in args.parts:
+        here = [p for p in args.parts if torch.cuda.is_available() or not PARTS[p].needs_gpu]
+        for part in here:
             with contextlib.suppress(LockedError):
                 make(without_a_step(part, args.out))
-        make_runs(args.parts, args.out, time.monotonic() + 60 * args.minutes, known)
+        make_runs(here, args.out, time.monotonic() + 60 * args.minutes, known)
+        if left := set(args.parts) - set(here):
+            print(f"{' and '.join(sorted(left))}: a GPU is needed")
     for part in args.parts:
         entries = PARTS[part].entries
         standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in entries}

@@ -110,6 +110,11 @@ class Part:
         return [BY_NAME[name] for name in self.names]
 
     @property
+    def needs_gpu(self) -> bool:
+        """Whether its runs are made on a GPU."""
+        return "device=cuda" in self.overrides
+
+    @property
     def words(self) -> tuple[str, ...]:
         """What is typed for every run."""
         budget = (f"steps={self.budget}", f"eval_every={self.budget // 4}")
@@ -118,21 +123,26 @@ class Part:
 
 _TINY = ("model=reviews-tiny", "task=rotten_tomatoes")
 _IMDB = ("model=reviews-tiny", "task=imdb", "task.max_length=64")
-_SMOLLM2 = (
-    *("model=smollm2-135m", "task=rotten_tomatoes", "batch_size=8"),
-    *("task.validation_size=64", "task.test_size=128"),
-)
+_SMOLLM2 = ("model=smollm2-135m", "precision=bf16", "task.validation_size=256")
+_GPU = ("device=cuda", "precision.restore=snapshot", "precision.graphs=true")
+_REAL = (*PAPER, "subzero", "tezo", "conmezo", "zo_momentum")
 PARTS = {
     "fp32": Part((*_TINY, "precision=fp32"), (*ALL, *QUESTIONS)),
     "bf16": Part((*_TINY, "precision=bf16"), (*ALL, *HALF_PRECISION)),
     "imdb_fp32": Part((*_IMDB, "precision=fp32")),
-    "smollm2_bf16": Part(
-        (*_SMOLLM2, "precision=bf16"),
-        (*PAPER, *("mezo, lora", "bszo, lora"), *("subzero", "tezo", "conmezo", "zo_momentum")),
-        budget=60,
-        seeds=(0, 1),
+    "smollm2": Part(
+        (*_SMOLLM2, *_GPU, "task=rotten_tomatoes", "task.test_size=512"),
+        (*_REAL, "adam", "bszo, eps=1e-3", "mezo, eps=1e-3", "mezo, lora", "bszo, lora"),
+        seeds=(0, 1, 2),
         rates=3,
-        most_rates=5,
+        most_rates=6,
+    ),
+    "smollm2_r8": Part(
+        (*_SMOLLM2, *_GPU, "task=reuters_r8", "task.test_size=512"),
+        (*_REAL, "adam", "bszo, eps=1e-3", "mezo, eps=1e-3"),
+        seeds=(0, 1, 2),
+        rates=3,
+        most_rates=6,
     ),
     "imdb_bf16": Part((*_IMDB, "precision=bf16")),
 }

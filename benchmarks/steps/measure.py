@@ -92,20 +92,21 @@ class Stepper:
 
     def step(self) -> Times:
         """Makes one step on every mini-batch, or one forward pass."""
-        params, losses = self.assembly.params, []
-        moved, passes = params.seconds, params.passes
+        params = self.assembly.params
+        moved, forward, passes = params.seconds, params.measuring_seconds, params.passes
 
         def work() -> None:
             for examples in self.batches:
-                losses.append(FiniteLoss(self.scorer, self.scorer.collate(examples), params))
+                loss = FiniteLoss(self.scorer, self.scorer.collate(examples), params)
                 if self.case.method == FORWARD:
-                    losses[-1]()
+                    loss()
                 else:
-                    self.assembly.optimizer.step(losses[-1])
+                    self.assembly.optimizer.step(loss)
 
-        clocked, forward = _clock(work, self.assembly.device), sum(loss.seconds for loss in losses)
-        totals = (*clocked, forward, params.seconds - moved, params.passes - passes)
-        return Times(*(total / len(losses) for total in totals))
+        clocked = _clock(work, self.assembly.device)
+        spent = params.measuring_seconds - forward, params.seconds - moved
+        totals = (*clocked, *spent, params.passes - passes)
+        return Times(*(total / len(self.batches) for total in totals))
 
 
 class ReleasedStepper:

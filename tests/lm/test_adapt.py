@@ -80,7 +80,7 @@ def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
 def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architecture, shape):
     """Also where texts share rows, and although an evaluation sorts them."""
     examples = make_examples(SHAPES[shape])
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tokens = torch.randint(VOCABULARY, (3,)).tolist()
     longer = [Encoded(tokens + e.prompt_ids, e.candidate_ids, e.label) for e in examples]

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -213,26 +212,33 @@ def interpreted(drawer: PhiloxEngine) -> bool:
     return type(drawer).__name__ == "TritonEngine" and not torch.cuda.is_available()
 
 
+@pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize(
-    ("dtypes", "signs", "rounding"),
+    ("dtypes", "signs", "rounding", "apart"),
     [
-        (3 * [torch.float32], True, None),
-        (3 * [torch.bfloat16], False, BITS),
-        (DTYPES, False, None),
+        (3 * [torch.float32], True, None, True),
+        (3 * [torch.float16], False, BITS, False),
+        (DTYPES[::2] + DTYPES[:1], False, None, False),
     ],
     ids=str,
 )
-def test_all_tensors_are_moved_as_one_by_one(dtypes, signs, rounding):
-    """In three threads, whose parts begin and end anywhere; and tensors of several dtypes."""
+def test_all_tensors_are_moved_as_one_by_one(
+    other, device, dtypes, signs, rounding, apart, monkeypatch
+):
+    """In three threads, whose parts begin and end anywhere; in one launch, but for a large one; of several dtypes."""
+    if type(other).__name__ == "TritonEngine":
+        monkeypatch.setattr("zo.noise.cuda.ALONE", 5000)
+    large = (41, 100) if interpreted(other) else (400, 500)
     moved, before = [], torch.get_num_threads()
+    terms, back = [(0.5, KEYS[1]), (-0.25, KEYS[2])], [(0.1, KEYS[3])]
     try:
         torch.set_num_threads(3)
-        for move in (engine("philox").add_to_all_, partial(PhiloxEngine.add_to_all_, NUMPY)):
-            given = zip([(3,), (400, 500), (7001,)], dtypes, strict=True)
-            tensors = [some(*of, i) for i, of in enumerate(given)]
-            terms, back = [(0.5, KEYS[1]), (-0.25, KEYS[2])], [(0.1, KEYS[3])]
-            move(tensors, terms, [0.0, 0.25, 0.5], rounding, back, signs)
-            moved.append(tensors)
+        for drawer, on in ((other, device), (NUMPY, "cpu")):
+            given = zip([(3,), large, (7001,)], dtypes, strict=True)
+            tensors = [some(*of, i).to(on) for i, of in enumerate(given)]
+            out = [torch.empty_like(t) for t in tensors] if apart else None
+            drawer.add_to_all_(tensors, terms, [0.0, 0.25, 0.5], rounding, back, signs, out)
+            moved.append(out or tensors)
     finally:
         torch.set_num_threads(before)
     assert all(map(same_bits, *moved))
@@ -404,7 +410,7 @@ def test_without_numba_numpy_draws_the_same_and_says_so(monkeypatch):
 
 
 @pytest.mark.process
-def test_the_kernel_compiles_for_a_gpu_without_a_fused_multiply_add():
+def test_the_kernels_compile_for_a_gpu_without_a_fused_multiply_add():
     """For Hopper, whether or not one is here; and its cast to bfloat16 rounds to nearest."""
     pytest.importorskip("triton")
     code = """
@@ -412,18 +418,22 @@ import collections, re, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from zo.noise import cuda
+def show(dtype, kernel, types, fixed):
+    types |= dict.fromkeys(fixed, "constexpr")
+    compiled = triton.compile(
+        ASTSource(kernel, types, fixed), target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    ptx = collections.Counter(re.findall(r"^\\s+([a-z0-9_.]+)\\s", compiled.asm["ptx"], re.M))
+    print(dtype, any(op.startswith("fma") or "approx" in op for op in ptx), ptx["mul.rn.f32"] > 99,
+          any(op.startswith("cvt.rn.bf16") for op in ptx))
 kinds = ("bf16", {}), ("fp16", {"AT_RANDOM": True}), ("fp32", {"rows": None}), ("bf16", {"SIGNS": True})
 for dtype, extra in kinds:
     types = dict.fromkeys(("out", "theta", "scale", "limit"), "*" + dtype) | {"rows": "*i64", "table": "*i64"}
     types |= dict.fromkeys(("count", "pending", "tensor", "start", "width", "parts"), "i32") | {"keep": "fp32"}
     fixed = {"AT_RANDOM": False, "SIGNS": False, "BLOCK": cuda.BLOCK, **extra}
-    types |= dict.fromkeys(fixed, "constexpr")
-    kernel = triton.compile(
-        ASTSource(cuda._pass, types, fixed), target=GPUTarget("cuda", 90, 32),
-        options={"enable_fp_fusion": False})
-    ptx = collections.Counter(re.findall(r"^\\s+([a-z0-9_.]+)\\s", kernel.asm["ptx"], re.M))
-    print(dtype, any(op.startswith("fma") or "approx" in op for op in ptx), ptx["mul.rn.f32"] > 99,
-          any(op.startswith("cvt.rn.bf16") for op in ptx))
+    show(dtype, cuda._pass, types, fixed)
+types = {"like": "*bf16", "places": "*i64", "table": "*i64", **dict.fromkeys(("tensors", "count", "pending"), "i32")}
+fixed = {"STEPS": 9, "AT_RANDOM": False, "SIGNS": False, "BLOCK": cuda.BLOCK}
+show("bf16", cuda._pass_of_many, types, fixed)
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -432,8 +442,9 @@ for dtype, extra in kinds:
         timeout=300,
         env=without_interpreter(),
     )
-    expected = "bf16 False True True\nfp16 False True False\nfp32 False True False\nbf16 False False True\n"
-    assert done.stdout == expected, done.stderr
+    expected = ["bf16 False True True", "fp16 False True False", "fp32 False True False"]
+    expected += ["bf16 False False True", "bf16 False True True"]
+    assert done.stdout.splitlines() == expected, done.stderr
 
 
 def without_interpreter() -> dict[str, str]:

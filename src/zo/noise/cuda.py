@@ -1,11 +1,13 @@
 """Philox noise on a CUDA GPU: one Triton kernel that reads, draws in registers, adds, rounds and writes.
 
 The arithmetic is that of `zo.noise.philox`, with fused multiply-adds switched off. Coefficients and keys stand in a
-small table in the GPU's memory, which the tensors of a pass share: a launch per tensor, and one copy per pass.
+small table in the GPU's memory, which the tensors of a pass share. A launch costs as much as 10⁷ values: smaller
+tensors share one.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +16,17 @@ import triton.language as tl
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import Move, PhiloxEngine
+from zo.noise.engines import DTYPES, KeyedTerms, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 BLOCK = 512
 """Blocks of four values that a program draws."""
 
+ALONE = 2**24
+"""Values that are worth a launch of their own."""
+
 ROUNDS = tl.constexpr(philox.ROUNDS)
-TERM = tl.constexpr(6)
+TERM, PLACE = tl.constexpr(6), tl.constexpr(6)
 LN2_HIGH, LN2_LOW = tl.constexpr(float(philox.LN2_HIGH)), tl.constexpr(float(philox.LN2_LOW))
 ROOT_HALF = tl.constexpr(philox.ROOT_HALF_BITS)
 QUARTER_TURN = tl.constexpr(float(philox.QUARTER_TURN))
@@ -130,6 +135,52 @@ def _random_float16(x, w):
     return out.to(tl.uint16).to(tl.float16, bitcast=True)
 
 
+@triton.jit
+def _added(
+    total,
+    root,
+    first,
+    table,
+    count,
+    pending,
+    tensor,
+    keep,
+    out,
+    SIGNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Keep · total + Σ c_j z_j / root, without a root undivided; see `_pass`."""
+    z = total
+    if pending == 0:
+        total = keep * total
+    for j in range(count):
+        if j == pending and pending > 0:
+            total = keep * total.to(out.dtype.element_ty).to(tl.float32)
+        if tl.load(table + TERM * j + 5) != 0:
+            z = _values(first, table + TERM * j, tensor, SIGNS, BLOCK)
+            if root is not None:
+                z = tl.div_rn(z, root)
+        c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
+        total = total + c * z
+    if count == pending and pending > 0:
+        total = keep * total.to(out.dtype.element_ty).to(tl.float32)
+    return total
+
+
+@triton.jit
+def _store(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
+    """Rounds and writes; at random by the words of the key in the table's row `term`."""
+    if AT_RANDOM:
+        w0, w1, w2, w3 = _words(counter, term, tensor)
+        w = _in_order(w0, w1, w2, w3)
+        if to.dtype.element_ty == tl.bfloat16:
+            tl.store(to, _random_bfloat16(total, w), mask=inside)
+        else:
+            tl.store(to, _random_float16(total, w), mask=inside)
+    else:
+        tl.store(to, total.to(to.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=["tensor", "count", "pending", "parts"])
 def _pass(
     out,
@@ -170,35 +221,54 @@ def _pass(
     else:
         total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
         before = total
-        z = total
-        if pending == 0:
-            total = keep * total
+        root = None
         if scale is not None:
             root = tl.sqrt_rn(tl.load(scale + of, mask=inside, other=1.0).to(tl.float32))
-        for j in range(count):
-            if j == pending and pending > 0:
-                total = keep * total.to(out.dtype.element_ty).to(tl.float32)
-            if tl.load(table + TERM * j + 5) != 0:
-                z = _values(first, table + TERM * j, tensor, SIGNS, BLOCK)
-                if scale is not None:
-                    z = tl.div_rn(z, root)
-            c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
-            total = total + c * z
-        if count == pending and pending > 0:
-            total = keep * total.to(out.dtype.element_ty).to(tl.float32)
+        total = _added(total, root, first, table, count, pending, tensor, keep, out, SIGNS, BLOCK)
         if limit is not None:
             small = tl.abs(before) <= tl.load(limit).to(tl.float32)
             total = tl.where(small, total, keep * before)
     to = out + row.to(tl.int64) * width + (position - at)
-    if AT_RANDOM:
-        w0, w1, w2, w3 = _words(counter, table + TERM * count, tensor)
-        w = _in_order(w0, w1, w2, w3)
-        if out.dtype.element_ty == tl.bfloat16:
-            tl.store(to, _random_bfloat16(total, w), mask=inside)
-        else:
-            tl.store(to, _random_float16(total, w), mask=inside)
-    else:
-        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+    _store(to, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
+
+
+@triton.jit(do_not_specialize=["tensors", "count", "pending"])
+def _pass_of_many(
+    like,
+    places,
+    table,
+    tensors,
+    count,
+    pending,
+    STEPS: tl.constexpr,
+    AT_RANDOM: tl.constexpr,
+    SIGNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Writes keep · theta + Σ c_j z_j for several tensors of like's dtype, as `_pass`.
+
+    Rows of `places`: the tensor's first program, the addresses of its result and of theta, its number of values, its
+    position in the space, and the bits of keep. Fewer than 2**STEPS tensors.
+    """
+    program, at = tl.program_id(0), 0
+    for step in tl.static_range(
+        STEPS
+    ):  # finds the last tensor that does not begin after this program
+        on = at + (1 << (STEPS - 1 - step))
+        begin = tl.load(places + PLACE * on, mask=on < tensors, other=2**31)
+        at = tl.where(begin <= program, on, at)
+    place = places + PLACE * at
+    out = tl.multiple_of(tl.load(place + 1).to(like.dtype), 16)
+    theta = tl.multiple_of(tl.load(place + 2).to(like.dtype), 16)
+    tensor = tl.load(place + 4)
+    keep = tl.load(place + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    first = (program - tl.load(place)) * BLOCK
+    counter = first + tl.arange(0, BLOCK)
+    position = 4 * first + tl.arange(0, 4 * BLOCK)
+    inside = position < tl.load(place + 3)
+    total = tl.load(theta + position, mask=inside, other=0.0).to(tl.float32)
+    total = _added(total, None, first, table, count, pending, tensor, keep, out, SIGNS, BLOCK)
+    _store(out + position, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
 
 
 class TritonEngine(PhiloxEngine):
@@ -213,16 +283,78 @@ class TritonEngine(PhiloxEngine):
     def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
         _launch(out, theta, move)
 
+    def add_to_all_(
+        self,
+        tensors: Sequence[Tensor],
+        terms: KeyedTerms,
+        decays: Sequence[float],
+        rounding: NoiseKey | None = None,
+        pending: KeyedTerms = (),
+        signs: bool = False,
+        out: Sequence[Tensor] | None = None,
+    ) -> None:
+        """As `PhiloxEngine.add_to_all_`, the smaller tensors of a device and a dtype in one launch."""
+        together: dict[Any, list[_Place]] = {}
+        every = zip(tensors if out is None else out, tensors, decays, strict=True)
+        for i, (to, theta, decay) in enumerate(every):
+            if _shares(to, theta, rounding):
+                of = together.setdefault((to.device, to.dtype), [])
+                of.append(_Place(to, theta, i, 1.0 - decay))
+            else:
+                self.add_(
+                    *(to, theta, i, terms, decay),
+                    rounding=rounding,
+                    pending=pending,
+                    signs=signs,
+                )
+        for places in together.values():
+            _launch_many(
+                places, Move(places[-1].i, terms, 1.0, 0, None, rounding, None, pending, signs)
+            )
+
+
+class _Place(NamedTuple):
+    out: Tensor
+    theta: Tensor
+    i: int
+    keep: float
+
+
+def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
+    """Whether a tensor may share a launch with others; the rest, and what is refused, is for `add_`."""
+    fits = out.shape == theta.shape and out.dtype == theta.dtype and theta.dtype in DTYPES
+    plain = rounding is None or theta.dtype != torch.float32
+    lies = all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in (out, theta))
+    return fits and plain and lies and 0 < theta.numel() < ALONE
+
+
+def _launch_many(places: Sequence[_Place], move: Move) -> None:
+    """Runs the kernel over all values of tensors of one dtype, on their device; of `move`, what they share."""
+    terms, table, like = (*move.pending, *move.terms), _table_of(move, places[0].out), places[0].out
+    sizes = np.array([place.theta.numel() for place in places])
+    ends = np.cumsum(-(-sizes // (4 * BLOCK)))
+    rows = np.empty((len(places), 6), np.int64)
+    rows[0, 0], rows[1:, 0], rows[:, 3] = 0, ends[:-1], sizes
+    for row, place in zip(rows, places, strict=True):
+        row[1], row[2], row[4] = place.out.data_ptr(), place.theta.data_ptr(), place.i
+    rows[:, 5] = np.array([place.keep for place in places], np.float32).view(np.int32)
+    with torch.cuda.device_of(like):
+        _pass_of_many[(int(ends[-1]),)](
+            *(like, _on(like.device, rows), table, len(places), len(terms), len(move.pending)),
+            STEPS=len(places).bit_length(),
+            AT_RANDOM=move.rounding is not None,
+            SIGNS=move.signs,
+            BLOCK=BLOCK,
+            enable_fp_fusion=False,
+        )
+
 
 def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
     """Runs the kernel over all of `out`, on its device; without theta, it draws."""
     width = out.numel() if move.rows is None else out.shape[1]
     # A row may begin within a block of four normals, or of 128 signs.
     parts = triton.cdiv(width + (127 if move.signs else 3), 4 * BLOCK)
-    terms = (*move.pending, *move.terms)
-    keys = terms if move.rounding is None else (*terms, (0.0, move.rounding))
-    table = _table(keys, out.device)
-    philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), move.tensor)
+    terms, table = (*move.pending, *move.terms), _table_of(move, out)
     numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts, move.keep
     with torch.cuda.device_of(out):
         _pass[(parts * (1 if move.rows is None else len(move.rows)),)](
@@ -232,6 +364,20 @@ def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
             BLOCK=BLOCK,
             enable_fp_fusion=False,
         )
+
+
+def _table_of(move: Move, like: Tensor) -> Tensor:
+    """Returns the table of a move's terms, and of its rounding's key, on the device of `like`."""
+    terms = (*move.pending, *move.terms)
+    keys = terms if move.rounding is None else (*terms, (0.0, move.rounding))
+    philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), move.tensor)
+    return _table(keys, like.device)
+
+
+def _on(device: torch.device, rows: Any) -> Tensor:
+    """Returns a small array on a device; a GPU takes it when it comes to it, and nobody waits."""
+    found = torch.from_numpy(rows)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
 
 
 @lru_cache(maxsize=4)
@@ -248,4 +394,4 @@ def _table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> T
         bits = int(np.float32(c).view(np.int32))
         lines.append([seed, place, step, direction, bits, int(key != before)])
         before = key
-    return torch.tensor(lines, dtype=torch.int64).reshape(-1, 6).to(device)
+    return _on(device, np.array(lines, np.int64).reshape(-1, 6))

@@ -198,10 +198,15 @@ class PhiloxEngine(Engine):
         rounding: NoiseKey | None = None,
         pending: KeyedTerms = (),
         signs: bool = False,
+        out: Sequence[Tensor] | None = None,
     ) -> None:
-        """Moves all tensors of a `ParameterSpace`, in its order, in place as `add_`; `decays` has a share for each."""
-        for i, (t, decay) in enumerate(zip(tensors, decays, strict=True)):
-            self.add_(t, t, i, terms, decay, rounding=rounding, pending=pending, signs=signs)
+        """Moves all tensors of a `ParameterSpace`, in its order, as `add_` into `out`, or in place without it.
+
+        `decays` has a share for each.
+        """
+        every = zip(tensors if out is None else out, tensors, decays, strict=True)
+        for i, (to, t, decay) in enumerate(every):
+            self.add_(to, t, i, terms, decay, rounding=rounding, pending=pending, signs=signs)
 
     def round_(
         self, out: Tensor, total: Tensor, tensor: int, rounding: NoiseKey, start: int = 0

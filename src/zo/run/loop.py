@@ -351,7 +351,8 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed."""
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
-    perturb_before = assembly.params.seconds
+    params = assembly.params
+    perturb_before, forward_before = params.seconds, params.measuring_seconds
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
@@ -371,8 +372,8 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
         "time/cpu_s": time.process_time() - processor,
-        "time/forward_s": loss_fn.seconds,
-        "time/perturb_s": assembly.params.seconds - perturb_before,
+        "time/forward_s": params.measuring_seconds - forward_before,
+        "time/perturb_s": params.seconds - perturb_before,
         **(exchanged if processes.world > 1 else {}),
     }
 

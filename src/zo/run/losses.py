@@ -1,8 +1,6 @@
 """The loss of one mini-batch, timed, and in the parts that several processes divide."""
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,37 +17,29 @@ class BatchLoss:
     Attributes:
         scorer: What computes it.
         batch: The mini-batch, built once for all forward passes of a step.
-        params: θ, whose own seconds are left out where modules are displaced in the middle of a forward pass.
-        seconds: Time spent in forward passes, and in backward passes if there are any.
+        params: θ, which takes the time.
     """
 
     scorer: Any
     batch: Any
     params: ParameterSpace
-    seconds: float = 0.0
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
-        with self._timed():
+        with self.params.measuring():
             return self.scorer.loss(self.batch)
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
-        with self._timed():
+        with self.params.measuring():
             return self.scorer.branches(self.batch, n)
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
-        with self._timed():
+        with self.params.measuring():
             loss = self.scorer.differentiable_loss(self.batch)
             loss.backward()
             return loss.item()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        start, displacing = time.perf_counter(), self.params.seconds
-        yield
-        self.seconds += time.perf_counter() - start - (self.params.seconds - displacing)
 
 
 @dataclass
@@ -88,9 +78,3 @@ class ShardedLoss(DividedLoss):
             return built[shard]
 
         super().__init__(part, [scorer.share(of) for of in parts], processes)
-        self._built = built
-
-    @property
-    def seconds(self) -> float:
-        """Time that this process spent in forward passes."""
-        return sum(loss.seconds for loss in self._built.values())

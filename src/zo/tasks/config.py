@@ -37,7 +37,7 @@ class TaskConfig:
         data_dir: folder inside the repository or directory that holds this task's files.
         revision: the hub's commit or branch.
         data_files: split -> file; ``package:<package>/<file>`` is a file inside a pip package.
-        where: column -> value; only rows that have these values count.
+        where: column -> value, or a list of values; only rows that have one of them count.
         train_split: training examples come from here.
         validation_split: None: validation examples follow them in the same permutation of `train_split`; ``auto``: a
             split of that name, if there is one.

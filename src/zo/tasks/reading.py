@@ -35,9 +35,10 @@ def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarr
     """
     rows = _load(task, split)
     keep = np.ones(len(rows), dtype=bool)
-    for column, value in (task.where or {}).items():
+    for column, wanted in (task.where or {}).items():
         require_column(rows, column, "where")
-        keep &= np.array([entry == value for entry in rows[column][:]], dtype=bool)
+        values = wanted if isinstance(wanted, list) else [wanted]
+        keep &= np.array([entry in values for entry in rows[column][:]], dtype=bool)
     numbers = np.flatnonzero(keep)
     return (rows if keep.all() else rows.select(numbers)), numbers
 

@@ -120,7 +120,12 @@ class ParameterSpace:
     @property
     def seconds(self) -> float:
         """Time spent in passes over the weights, displacing modules included; of a GPU, what is done."""
-        return self._stopwatch.seconds
+        return self._stopwatch.seconds("weights")
+
+    @property
+    def measuring_seconds(self) -> float:
+        """Time spent in forward passes, and in backward ones if there are any, without that of `seconds`."""
+        return self._stopwatch.seconds("loss")
 
     def add_(self, terms: Terms, decay: float = 0.0, update: NoiseKey | None = None) -> None:
         """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
@@ -254,7 +259,11 @@ class ParameterSpace:
     def timed(self, passes: int = 1) -> AbstractContextManager[None]:
         """Counts a pass over the weights, or none where it is only a part of one, and its time."""
         self.passes += passes
-        return self._stopwatch.running()
+        return self._stopwatch.running("weights")
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Counts the time of a forward pass; passes over the weights within it count as such."""
+        return self._stopwatch.running("loss")
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

@@ -196,6 +196,16 @@ def add_(
         out.copy_(total)
 
 
+def add_to_all_(out: Sequence[Tensor], theta: Sequence[Tensor], terms: Terms) -> None:
+    """Writes theta + Σ c_j z_j of all tensors into `out`, by one call of the engine where it draws all terms."""
+    one = fused(terms, theta[0])
+    if one is not None and one.plain and all(t.dtype in DTYPES for t in theta):
+        one.engine.add_to_all_(theta, one.terms, [0.0] * len(theta), signs=one.signs, out=out)
+        return
+    for i, (to, t) in enumerate(zip(out, theta, strict=True)):
+        add_(to, t, i, terms)
+
+
 def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
     """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
     if (one := fused(terms, theta)) is not None:

@@ -48,10 +48,12 @@ class NumbaEngine(PhiloxEngine):
         rounding: NoiseKey | None = None,
         pending: KeyedTerms = (),
         signs: bool = False,
+        out: Sequence[Tensor] | None = None,
     ) -> None:
-        """As `PhiloxEngine.add_to_all_`, tensors of one dtype in one call: each call costs as much as 10⁵ values."""
-        if len({t.dtype for t in tensors}) > 1 or not all(t.is_contiguous() for t in tensors):
-            super().add_to_all_(tensors, terms, decays, rounding, pending, signs)
+        """As `PhiloxEngine.add_to_all_`; in place one call for all: each call costs as much as 10⁵ values."""
+        of_one_dtype = len({t.dtype for t in tensors}) == 1
+        if out is not None or not of_one_dtype or not all(t.is_contiguous() for t in tensors):
+            super().add_to_all_(tensors, terms, decays, rounding, pending, signs, out)
             return
         addresses = np.array([t.data_ptr() for t in tensors], np.int64)
         ends = np.cumsum([t.numel() for t in tensors])

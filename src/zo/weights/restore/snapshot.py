@@ -5,7 +5,7 @@ from torch import Tensor
 
 from zo.weights.directions import Terms
 from zo.weights.restore.base import RestorePolicy
-from zo.weights.updates import add_
+from zo.weights.updates import add_to_all_
 
 
 class Snapshot(RestorePolicy):
@@ -25,8 +25,7 @@ class Snapshot(RestorePolicy):
         """Writes all tensors anew."""
         assert self.copies is not None
         with self.space.timed():
-            for i, (p, theta) in enumerate(zip(self.space.tensors, self.copies, strict=True)):
-                add_(p, theta, i, terms)
+            add_to_all_(self.space.tensors, self.copies, terms)
 
     def restore(self) -> None:
         """Copies θ back."""
