@@ -25,7 +25,7 @@ from tests.support.quadratic import (
     start,
     steps,
 )
-from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
+from zo.noise import NOISES, ROUNDING, NoiseKey
 from zo.optim import OPTIMIZERS
 from zo.optim.base import NonFiniteError
 
@@ -81,27 +81,19 @@ def test_loss_falls_on_a_quadratic(name, restore, noise, dtype):
 PASSES = [
     ("mezo", {}, 2, (4, 3)),
     ("mezo", {"two_sided": False}, 2, (3, 2)),
-    ("mezo", {"n": 3}, 6, (8, 7)),
     ("mezo", {"n": 3, "two_sided": False}, 4, (5, 4)),
-    ("mezo_adam", {}, 2, (4, 3)),
     ("mezo_adam", {"n": 2, "two_sided": False}, 3, (4, 3)),
     ("hizoo", {}, 3, (4, 3)),
-    ("lozo", {}, 2, (4, 3)),
     ("adam", {}, 1, (0, 0)),
     ("bszo", {}, 3, (5, 3)),
-    ("bszo", {"k": 1}, 2, (3, 2)),
     ("bszo", {"k": 4, "m": 9}, 5, (9, 5)),
-    ("bszo", {"two_sided": True}, 4, (7, 5)),
     ("bszo", {"adaptive_sampling": False}, 4, (7, 4)),
-    ("bszo_b", {}, 4, (7, 4)),
     ("bszo_b", {"k": 4, "m": 9}, 10, (19, 10)),
     ("bszo_b", {"two_sided": True}, 6, (10, 7)),
-    ("bszo_b", {"k": 2, "m": 2}, 3, (5, 3)),
     ("fzoo", {}, 9, (17, 9)),
     ("zo_conservative", {}, 5, (7, 6)),
     ("zo_muon", {}, 5, (6, 5)),
-    *[(name, {}, 2, (4, 3)) for name in ("zo_sign", "zo_momentum", "adamezo", "conmezo")],
-    *[(name, {}, 2, (4, 3)) for name in ("lozo_m", "subzero", "tezo")],
+    *[(name, {}, 2, (4, 3)) for name in ("zo_sign", "conmezo", "subzero", "tezo")],
 ]
 
 
@@ -208,27 +200,6 @@ def test_the_seed_alone_decides_the_trajectory(name, noise):
     assert same(run(seed=2), first) == (name in FIRST_ORDER)  # which draw nothing
 
 
-@pytest.mark.parametrize(("name", "noise"), rotated(ZEROTH_ORDER, NOISES))
-def test_directions_are_the_engines_new_each_step_and_fixed_within_it(name, noise):
-    """Three steps, four directions each, two tensors: all different, and the same when asked again."""
-    loss = Quadratic(noise=noise)
-    opt = start(name, loss)
-    bias = loss.params.tensors[0]  # plain noise for every method
-    key = NoiseKey(0, PERTURBATION, 0, 1)
-    draw = "rademacher_" if opt.config.directions == "rademacher" else "normal_"
-    expected = getattr(engine(noise, loss.device), draw)(torch.empty_like(bias), key, 0)
-    assert torch.equal(opt.direction(1).sample(0, bias), expected)
-    seen = set()
-    for _ in range(3):
-        for i in range(4):
-            for j, p in enumerate(loss.params.tensors):
-                z = opt.direction(i).sample(j, p)
-                assert torch.equal(z, opt.direction(i).sample(j, p))
-                seen.add(tuple(z.flatten()[:12].tolist()))
-        opt.step(loss)
-    assert len(seen) == 3 * 4 * 2
-
-
 @pytest.mark.parametrize(
     ("name", "restore", "rounded"),
     [(*pair, ROUNDED[i % len(ROUNDED)]) for i, pair in enumerate(pairwise(ZEROTH_ORDER, POLICIES))],
@@ -267,14 +238,6 @@ def test_the_bits_that_round_an_update_are_new_each_step(name):
     policy.update = lambda *args: (keys.append(args[2]), update(*args))
     steps(opt, loss, 3)
     assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
-
-
-def test_negligible_coefficients_make_no_pass_over_the_weights():
-    """Slopes of 1e-12 move nothing that float32 can tell."""
-    loss = Quadratic()
-    opt, answers = start("bszo", loss, k=1), iter([1.0, 1.0 + 2**-50])
-    assert 0 < abs(opt.step(lambda: next(answers)).record[0]) < 1e-10
-    assert loss.params.passes == 2, "to the probe and back"
 
 
 @pytest.mark.parametrize("name", ["mezo", "bszo", "fzoo"])  # slopes, and coefficients of their own

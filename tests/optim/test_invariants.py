@@ -10,15 +10,6 @@ from zo.distributed.processes import Processes
 from zo.run.loop import TIE, _step
 
 
-def test_automatic_scale_is_the_root_of_millions_of_weights():
-    """σ_p = σ_e(0) = sqrt(n / 1e6), standard deviations."""
-    loss = Quadratic()
-    info = make("bszo", loss, 0.0, k=2, m=2, adaptive_noise=False).step(loss)
-    assert info.scalars["noise_std"] == pytest.approx((32 / 1e6) ** 0.5)
-    assert info.scalars["shrinkage"] == pytest.approx(0.5, abs=1e-4)  # equal prior and noise
-    assert info.scalars["posterior_trace"] == pytest.approx(32 / 1e6, rel=1e-3)  # 2 · γ σ_e²
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_h_moves_in_half_precision_only_if_it_is_float32(dtype):
     """Fifty steps that each let H grow by a few 1e-6: far below half a unit of bf16 or fp16."""

@@ -7,19 +7,14 @@ stays diagonal as long as the first directions are axes, so BSZO-B's are axes to
 ones.)
 """
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support import plain_methods as plain
 from tests.support.quadratic import Quadratic, make
 from zo.optim import OPTIMIZERS
 from zo.optim.posterior import Posterior
-from zo.weights.space import ParameterSpace
 
 AUTO_LR = 100.0  # the automatic scale sqrt(n / 1e6) believes little of so small a model's slopes
 PRIOR = {"prior_std": 1.5, "noise_std": 0.8}  # apart, so that mixing them up shows
@@ -31,6 +26,7 @@ EXACT = [
     ("mezo", {"two_sided": False}, 1e-2),
     ("mezo", {"n": 3}, 1e-3),
     ("mezo", {"n": 3, "two_sided": False}, 1e-3),
+    ("mezo", {"directions": "rademacher"}, 1e-2),
     ("bszo", {}, AUTO_LR),
     ("bszo", PRIOR, 1e-2),
     ("bszo_b", {}, AUTO_LR),
@@ -75,7 +71,7 @@ WITHIN = [
     ("zo_momentum", {}, 1e-3),
     ("zo_momentum", {"momentum": 0.5, "n": 2}, 1e-3),
     ("zo_conservative", {}, 3e-2),
-    ("sparse_mezo", {"share": 0.5}, 1e-2),
+    ("sparse_mezo", {"share": 0.5, "eps": 1.0}, 1e-2),
     ("sparse_mezo", {"n": 3}, 1e-2),
     ("conmezo", {}, 1e-3),
     ("conmezo", {"eps": 0.05, "angle": 0.8, "hold": 5, "ramp": 20}, 1e-3),
@@ -95,57 +91,17 @@ WITHIN = [
 ]
 
 
-class TiedOPT:
-    """A two-layer OPT with random weights, its head tied to its embedding, and a batch of tokens."""
-
-    def __init__(self, restore: str):
-        sizes = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "vocab_size": 40}
-        layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}
-        with torch.random.fork_rng(devices=[]):
-            self.model = OPTForCausalLM(OPTConfig(**sizes, **layers, dropout=0.0)).eval()
-        generator = torch.Generator().manual_seed(11)
-        with torch.no_grad():
-            for p in self.model.parameters():
-                p.normal_(0, 0.2, generator=generator)
-        self.ids = torch.randint(2, 40, (4, 9), generator=generator)
-        self.other = copy.deepcopy(self.model)
-        self.params = ParameterSpace.of(self.model, restore)
-
-    def loss(self, model: nn.Module) -> Tensor:
-        return model(input_ids=self.ids, labels=self.ids).loss
-
-    @torch.no_grad()
-    def __call__(self) -> float:
-        return float(self.loss(self.model))
-
-    def backward(self) -> float:
-        loss = self.loss(self.model)
-        loss.backward()
-        return loss.item()
-
-
-def pair(name: str, settings: dict, lr: float, restore: str, problem=Quadratic, **how):
+def pair(name: str, settings: dict, lr: float, restore: str, **how):
     """The suite's optimizer and its loss, and a step of the rendering on a twin of θ."""
-    if problem is Quadratic:
-        loss = Quadratic(restore=restore, curved=True, exempt=("v",), **how)
-        twin = loss.weights()
-        loss_at, gradient_at = lambda: loss.at(twin), lambda: loss.gradient(twin)
-    else:
-        loss = TiedOPT(restore)
-        twin = [p.detach() for p in loss.other.parameters()]  # which gives a tied one once
-        parameters = list(loss.other.parameters())
-        loss_at = torch.no_grad()(lambda: float(loss.loss(loss.other)))
-        gradient_at = lambda: torch.autograd.grad(loss.loss(loss.other), parameters)  # noqa: E731
-    opt = make(name, loss, lr, seed=42, **settings)
-    step = plain.RENDERINGS[name](
-        plain.Twin(opt, twin, loss_at, gradient_at, exact=restore == "snapshot")
-    )
-    return opt, loss, twin, step
+    loss = Quadratic(restore=restore, curved=True, exempt=("v",), **how)
+    twin, opt = loss.weights(), make(name, loss, lr, seed=42, **settings)
+    rendering = plain.Twin(opt, twin, loss, exact=restore == "snapshot")
+    return opt, loss, twin, plain.RENDERINGS[name](rendering)
 
 
-def run_equal(name, settings, lr, steps, problem=Quadratic, moved=1e-3, **how) -> None:
+def run_equal(name, settings, lr, steps, moved=1e-3, **how) -> None:
     """θ and records are the rendering's, bit for bit."""
-    opt, loss, twin, step = pair(name, settings, lr, "subtract", problem, **how)
+    opt, loss, twin, step = pair(name, settings, lr, "subtract", **how)
     start = [p.clone() for p in twin]
     for _ in range(steps):
         expected = step()
@@ -154,17 +110,17 @@ def run_equal(name, settings, lr, steps, problem=Quadratic, moved=1e-3, **how) -
     assert max(float((p - q).abs().max()) for p, q in zip(twin, start, strict=True)) > moved
 
 
-def run_within(name, settings, lr, steps, problem=Quadratic, moved=0.01) -> None:
+def run_within(name, settings, lr, steps) -> None:
     """θ within two float32 units of a weight of size one (2⁻²²) per step, records within a thousandth."""
     settings = {"eps": 1e-2, **settings} if name not in ("adam", "sgd") else settings
-    opt, loss, twin, step = pair(name, settings, lr, "snapshot", problem)
+    opt, loss, twin, step = pair(name, settings, lr, "snapshot")
     start = [p.clone() for p in twin]
     for _ in range(steps):
         expected = step()
         np.testing.assert_allclose(opt.step(loss).record, expected, rtol=1e-3, atol=2e-4)
         for p, q in zip(loss.params.tensors, twin, strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=steps * 2.0**-22)
-    assert max(float((p - q).abs().max()) for p, q in zip(twin, start, strict=True)) > moved
+    assert max(float((p - q).abs().max()) for p, q in zip(twin, start, strict=True)) > 0.01
 
 
 @pytest.mark.parametrize(("name", "settings", "lr"), EXACT, ids=str)
@@ -187,13 +143,6 @@ def test_one_direction_in_bfloat16(name, settings):
 @pytest.mark.parametrize(("name", "settings", "lr"), WITHIN, ids=str)
 def test_fifty_steps_are_those_of_the_rendering_within_float32(name, settings, lr):
     run_within(name, settings, lr, 50)
-
-
-def test_steps_on_a_tied_transformer():
-    run_equal("bszo_b", {}, 1.0, 8, TiedOPT)
-    run_within("lozo", {"rank": 3, "interval": 3, "weight_decay": 0.1}, 5e-4, 8, TiedOPT, 1e-4)
-    run_within("hizoo", MOVING_H, 1e-3, 8, TiedOPT, 1e-4)  # whose curvatures may be negative
-    run_within("sgd", {"momentum": 0.9, "weight_decay": 0.1}, 1e-3, 8, TiedOPT, 1e-4)
 
 
 @pytest.mark.parametrize("settings", [{}, {"two_sided": True}, {"m": 7}], ids=str)

@@ -46,28 +46,6 @@ def test_a_conservative_step_never_raises_the_loss_of_its_batch():
     assert {0.0, 1.0} <= set(sides), "some steps are too long"
 
 
-@pytest.mark.parametrize("noise", ["torch", "philox"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_mask_is_that_of_theta_in_every_probe_and_in_the_update(noise, dtype):
-    """ε so large that displaced weights would be masked otherwise: what is beyond the threshold never moves."""
-    loss, seen = Quadratic(dtype, "snapshot", noise=noise), []
-    opt = make("sparse_mezo", loss, lr=1e-3, eps=1.0, share=0.5)
-    for _ in range(5):
-        was = loss.weights()
-        small = [p.abs() <= h for p, h in zip(was, opt.state["threshold"], strict=True)]
-        seen.clear()
-        made = opt.step(lambda: (seen.append(loss.weights()), loss())[1])
-        assert len(seen) == 2
-        for there in seen:
-            moved = [p != q for p, q in zip(there, was, strict=True)]
-            assert all(map(torch.equal, moved, small))
-        for p, q, mask in zip(loss.params.tensors, was, small, strict=True):
-            assert torch.equal(p[~mask], q[~mask])
-        loss.put(was)
-        opt.load_state_dict({**opt.state_dict(), "step_index": opt.step_index - 1})
-        assert opt.replay(made.losses) == made
-
-
 def test_a_mask_of_displaced_weights_is_refused():
     for restore in ("subtract", "merged"):
         with pytest.raises(ValueError, match="must be one of snapshot, streamed: the method's"):
@@ -160,42 +138,3 @@ def test_low_rank_methods_run_with_factors(name, settings):
 def test_factors_is_refused_where_a_move_is_not_of_low_rank(name, settings):
     with pytest.raises(ValueError, match="factors needs a method whose directions are all of low"):
         folded(name, "factors", **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "plain", "its"),
-    [
-        ("zo_momentum", {"momentum": 0.0}, "mezo", {"eps": 1e-3}),
-        ("conmezo", {"angle": np.pi / 2}, "mezo", {"eps": 1e-3}),
-        ("lozo_m", {"momentum": 0.0, "interval": 7}, "lozo", {"eps": 1e-3, "interval": 7}),
-        ("tezo", {"variant": "momentum", "beta1": 0.0}, "tezo", {}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_without_momentum_a_method_is_the_plain_one(name, settings, plain, its):
-    ours, theirs = problem(), problem()
-    steps(make(name, ours, 1e-3, 42, **settings), ours, 20)
-    steps(make(plain, theirs, 1e-3, 42, **its), theirs, 20)
-    np.testing.assert_allclose(ours.flat(), theirs.flat(), rtol=0, atol=1e-5)
-    assert np.abs(ours.flat() - problem().flat()).max() > 1e-3
-
-
-def test_fzoo_makes_the_same_steps_at_any_scale_of_the_loss():
-    small, large = problem(), problem(2.0**10)
-    for loss in (small, large):
-        steps(make("fzoo", loss, 1e-2, 42), loss, 30)
-    np.testing.assert_allclose(small.flat(), large.flat(), rtol=0, atol=1e-5)
-
-
-def test_the_bases_of_subzero_are_orthonormal_and_new_after_an_interval():
-    loss = problem()
-    opt = make("subzero", loss, rank=3, interval=4)
-    seen = []
-    for _ in range(8):
-        for basis in (opt.state["p"][1], opt.state["q"][1]):
-            torch.testing.assert_close(basis @ basis.T, torch.eye(3), rtol=0, atol=1e-6)
-        seen.append(opt.state["p"][1].clone())
-        opt.step(loss)
-    assert torch.equal(seen[0], seen[3])
-    assert torch.equal(seen[4], seen[7])
-    assert not torch.equal(seen[3], seen[4])

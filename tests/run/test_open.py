@@ -33,7 +33,7 @@ def test_a_masked_model_with_random_weights_is_trained_and_evaluated(make_run):
 @pytest.fixture
 def copa(tmp_path):
     """A run on a dozen made-up premises."""
-    copy = hub_copies.super_glue(tmp_path / "copa", "copa")
+    copy = hub_copies.write(tmp_path / "copa", "copa")
     config.register()
     task = ["task=copa", f"task.path={copy}", "task.train_size=12", "task.validation_size=6"]
     few = ["model=reviews-tiny", "optimizer=mezo", "steps=2", "eval_every=2", "batch_size=4"]

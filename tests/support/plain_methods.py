@@ -34,13 +34,12 @@ class Twin:
     Args:
         opt: The suite's optimizer.
         theta: θ, moved in place.
-        loss: L(θ).
-        gradient: Returns ∇L(θ), tensor by tensor.
+        problem: Has L(θ) and ∇L(θ), tensor by tensor.
         exact: Whether θ is put back after a probe; else it comes back by subtraction.
     """
 
-    def __init__(self, opt: Any, theta: list[Tensor], loss: Any, gradient: Any, exact: bool):
-        self.opt, self.theta, self.loss, self.gradient_at = opt, theta, loss, gradient
+    def __init__(self, opt: Any, theta: list[Tensor], problem: Any, exact: bool):
+        self.opt, self.theta, self.problem = opt, theta, problem
         self.exact, self.lr, self.s = exact, opt.rates[0].lr, asdict(opt.config)
         self.eps, self.n = self.s.get("eps", 0.0), self.s.get("n", 1)
         self.two_sided = self.s.get("two_sided", True)
@@ -48,9 +47,13 @@ class Twin:
     def normal(self, stream: int, step: int, i: int, j: int, shape: Any) -> Tensor:
         return normal_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
 
+    def loss(self) -> float:
+        return self.problem.at(self.theta)
+
     def z(self, i: int) -> list[Tensor]:
-        step = self.opt.step_index
-        return [self.normal(PERTURBATION, step, i, j, p.shape) for j, p in enumerate(self.theta)]
+        draw = rademacher_ if self.s["directions"] == "rademacher" else normal_
+        key = NoiseKey(self.opt.seed, PERTURBATION, self.opt.step_index, i)
+        return [draw(torch.empty(p.shape), key, j) for j, p in enumerate(self.theta)]
 
     def gaussians(self) -> list[list[Tensor]]:
         return [self.z(i) for i in range(self.n)]
@@ -124,29 +127,27 @@ def mezo(t: Twin) -> Step:
     return step
 
 
-def adam_moments(t: Twin) -> Callable[[list[Tensor]], None]:
-    """θ ← θ − η m̂ / (√v̂ + δ), Algorithm 1 of Kingma and Ba 2015."""
-    m, v, (beta1, beta2) = t.zeros(), t.zeros(), (t.s["beta1"], t.s["beta2"])
+def adam_of(t: Twin) -> Callable[[list[Tensor]], None]:
+    """θ ← θ − η m̂ / (√v̂ + δ) of a gradient, by torch."""
+    betas = t.s["beta1"], t.s["beta2"]
+    adam = torch.optim.Adam(t.theta, t.lr, betas, t.s["adam_eps"])
 
     def update(g: list[Tensor]) -> None:
-        steps = t.opt.step_index + 1
-        for p, g_p, m_p, v_p in zip(t.theta, g, m, v, strict=True):
-            m_p.copy_(beta1 * m_p + (1 - beta1) * g_p)
-            v_p.copy_(beta2 * v_p + (1 - beta2) * g_p**2)
-            m_hat, v_hat = m_p / (1 - beta1**steps), v_p / (1 - beta2**steps)
-            p.copy_(p - t.lr * m_hat / (v_hat.sqrt() + t.s["adam_eps"]))
+        t.decay()
+        for p, g_p in zip(t.theta, g, strict=True):
+            p.grad = g_p
+        adam.step()
 
     return update
 
 
 def mezo_adam(t: Twin) -> Step:
     """g = c z, or the mean of n of them, is Adam's gradient."""
-    update = adam_moments(t)
+    update = adam_of(t)
 
     def step() -> tuple[float, ...]:
         z = t.gaussians()
         c = t.slopes(z)
-        t.decay()
         update(t.mean(z, c))
         return tuple(c)
 
@@ -154,26 +155,25 @@ def mezo_adam(t: Twin) -> Step:
 
 
 def adam(t: Twin) -> Step:
-    update = adam_moments(t)
+    update = adam_of(t)
 
     def step() -> tuple[float, ...]:
-        g = t.gradient_at()
-        t.decay()
-        update(g)
+        update(t.problem.gradient(t.theta))
         return ()
 
     return step
 
 
 def sgd(t: Twin) -> Step:
-    """b ← μ b + g; θ ← θ − η b."""
-    velocity = t.zeros()
+    """By torch."""
+    decays = [does * t.s["weight_decay"] for does in t.opt.params.decays]
+    groups = [{"params": [p], "weight_decay": d} for p, d in zip(t.theta, decays, strict=True)]
+    sgd = torch.optim.SGD(groups, t.lr, momentum=t.s["momentum"])
 
     def step() -> tuple[float, ...]:
-        parts = zip(t.theta, t.gradient_at(), velocity, t.opt.params.decays, strict=True)
-        for p, g, b, decays in parts:
-            b.copy_(t.s["momentum"] * b + g + (t.s["weight_decay"] * p if decays else 0))
-            p.copy_(p - t.lr * b)
+        for p, g in zip(t.theta, t.problem.gradient(t.theta), strict=True):
+            p.grad = g
+        sgd.step()
         return ()
 
     return step
@@ -357,12 +357,8 @@ def adamezo(t: Twin) -> Step:
 
 
 def fzoo(t: Twin) -> Step:
-    def signs(i: int) -> list[Tensor]:
-        key = NoiseKey(t.opt.seed, PERTURBATION, t.opt.step_index, i)
-        return [rademacher_(torch.empty(p.shape), key, j) for j, p in enumerate(t.theta)]
-
     def step() -> tuple[float, ...]:
-        u = [signs(i) for i in range(t.n)]
+        u = [t.z(i) for i in range(t.n)]
         here, losses = t.loss(), [t.at((t.eps,), (1.0, u_i))[0] for u_i in u]
         sigma = statistics.stdev(losses)
         c = [(loss - here) / sigma for loss in losses]

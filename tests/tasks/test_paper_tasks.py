@@ -7,57 +7,32 @@ from tests.tasks.test_task_data import from_yaml
 from zo.tasks import load_splits, render
 from zo.tasks.templates import fill
 
-PARTS = {n: n for n in ("rte", "cb", "copa", "wic", "boolq")} | {"wsc": "wsc.fixed"}
 TABLE_6 = dict.fromkeys(("sst2", "boolq", "rte", "wic", "trec"), (1000, 500))
 TABLE_6 |= {"copa": (300, 100), "wsc": (450, 100), "cb": (200, 50)}
-
-
-def copy_of(name, root):
-    if name == "sst2":
-        return hub_copies.sst2(root)
-    return hub_copies.trec(root) if name == "trec" else hub_copies.super_glue(root, PARTS[name])
-
-
-def small(name, tmp_path, **changes):
-    sizes = {"train_size": 12, "validation_size": 6, "split_order": "first"}
-    return from_yaml(name, path=str(copy_of(name, tmp_path / "copy")), **sizes | changes)
-
-
-YES_NO, NO_YES = (["Yes", "No"], ["No", "Yes"])
-FIRST = {  # row 0 of each copy: its prompt, its answers and the true one
+ASKED = {
     "sst2": (
         "sentence number 0 is made up It was",
         [" terrible", " great"],
-        " terrible",
         "sentence number 0 is made up It was <mask> .",
         [" bad", " great"],
     ),
     "rte": (
         'Town 0 lies in Spain.\nDoes this mean that "0 is a town." is true? Yes or No?\n',
-        YES_NO,
-        "Yes",
+        ["Yes", "No"],
         "Town 0 lies in Spain. ? <mask> , 0 is a town.",
         [" Yes", " No"],
     ),
     "cb": (
         'Suppose B: Is 0 odd? A: I think so. Can we infer that "0 is odd"? Yes, No, or Maybe?\n',
         ["Yes", "No", "Maybe"],
-        "Yes",
         "B: Is 0 odd? A: I think so. ? <mask> , 0 is odd",
         [" Yes", " No", " Maybe"],
     ),
-    "copa": (
-        "Ship 0 sank because",
-        [" the wind blew 0 times.", " I sold it."],
-        " the wind blew 0 times.",
-        None,
-        None,
-    ),
+    "copa": ("Ship 0 sank because", [" the wind blew 0 times.", " I sold it."], None, None),
     "wic": (
         'Does the word "bank" have the same meaning in these two sentences? Yes, No?\n'
         "Bank 0 lent money .\nWe sat on the bank 0 times .\n",
-        NO_YES,
-        "No",
+        ["No", "Yes"],
         'Bank 0 lent money . We sat on the bank 0 times . Does the word "bank" have the same'
         " meaning? <mask> .",
         [" No", " Yes"],
@@ -65,60 +40,45 @@ FIRST = {  # row 0 of each copy: its prompt, its answers and the true one
     "wsc": (
         "Ann thanked Eve 0 times because She had helped.\n"
         'In the previous sentence, does the pronoun "she" refer to Eve? Yes or No?\n',
-        NO_YES,
-        "No",
+        ["No", "Yes"],
         None,
         None,
     ),
     "boolq": (
         "Numbers -- 0 is one. Is 0 a number?\n",
-        YES_NO,
-        "No",
+        ["No", "Yes"],
         "Numbers -- 0 is one. Is 0 a number? <mask> .",
-        [" Yes", " No"],
+        [" No", " Yes"],
     ),
     "trec": (
         "Question: What is thing 0 ?\nType:",
-        [" Abbreviation", " Entity", " Description", " Human", " Location", " Number"],
-        " Description",
+        [" Description", " Entity", " Abbreviation", " Human", " Number", " Location"],
         "What is thing 0 ? This is a <mask> question.",
-        [" short", " thing", " what", " who", " where", " how"],
+        [" what", " thing", " short", " who", " how", " where"],
     ),
 }
-
-
-TRUE = {  # the true answers of rows 0, 1, 2, ... as the hub numbers them
-    "sst2": [" terrible", " great"],
-    "rte": ["Yes", "No"],
-    "cb": ["Yes", "No", "Maybe"],
-    "copa": [" {choice1:continued}", " {choice2:continued}"],
-    "wic": ["No", "Yes"],
-    "wsc": ["No", "Yes"],
-    "boolq": ["No", "Yes"],
-    "trec": [" Description", " Entity", " Abbreviation", " Human", " Number", " Location"],
-}
+"""Row 0 of each copy as decoders and as masked models read it, and the answers to both as the hub numbers them."""
 
 
 @pytest.mark.parametrize("name", sorted(TABLE_6))
 def test_prompts_answers_labels_and_splits_are_those_of_the_paper(name, tmp_path):
     """To the letter; the original validation split is the test set, and TREC has its own."""
-    task = small(name, tmp_path)
+    sizes = {"train_size": 12, "validation_size": 6, "split_order": "first"}
+    task = from_yaml(name, path=str(hub_copies.write(tmp_path / "copy", name)), **sizes)
     splits = load_splits(task)
-    example = splits.train[0]
-    prompt, answers, true, masked_prompt, words = FIRST[name]
-    assert render(task, example) == prompt
-    assert [fill(c, example.fields, "candidates") for c in task.candidates] == answers
-    assert answers[example.label] == true
-    assert task.label_words == words
-    if masked_prompt is None:
-        assert task.masked_prompt is None
-    else:
-        assert fill(task.masked_prompt, example.fields, "masked_prompt") == masked_prompt
+    fields, labels = splits.train[0].fields, [e.label for e in splits.train]
+    prompt, answers, masked_prompt, words = ASKED[name]
+    assert render(task, splits.train[0]) == prompt
+    found = [fill(task.candidates[i], fields, "candidates") for i in labels]
+    assert found == (answers * 6)[:12]
+    filled = task.masked_prompt and fill(task.masked_prompt, fields, "masked_prompt")
+    assert filled == masked_prompt
+    assert (
+        words is task.label_words is None
+        or [task.label_words[i] for i in labels[:6]] == ((words * 3)[:6])
+    )
     assert task.objective == ("lm" if name == "copa" else "classification")
-    found = [task.candidates[e.label] for e in splits.train]
-    assert found == [TRUE[name][i % len(TRUE[name])] for i in range(12)]
-    assert (len(splits.train), len(splits.validation)) == (12, 6)
-    assert len(splits.test) == (10 if name == "sst2" else 12)
+    assert [len(s) for s in (splits.train, splits.validation, splits.test)] == [12, 6, 12]
     assert task.test_split == ("test" if name == "trec" else "validation")
     committed = from_yaml(name)
     assert (committed.train_size, committed.validation_size) == TABLE_6[name]

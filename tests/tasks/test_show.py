@@ -5,7 +5,7 @@ from zo.tasks.show import main
 
 
 def test_a_decoders_prompt_and_candidates(tmp_path, capsys):
-    copy = hub_copies.super_glue(tmp_path / "copy", "rte")
+    copy = hub_copies.write(tmp_path / "copy", "rte")
     capsys.readouterr()
     sizes = ["task.train_size=12", "task.validation_size=6", "task.split_order=first", "n=2"]
     assert main(["task=rte", f"task.path={copy}", "model=reviews-tiny", *sizes]) == 0
