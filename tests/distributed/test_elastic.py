@@ -12,13 +12,8 @@ import torch
 
 import zo
 from tests.support.crowd import ended, free_port
-from tests.support.divided_steps import Case, steps
 from tests.support.forkserver import preloaded_context
-from zo.distributed.closure import repeated
-from zo.distributed.elastic import MembersChangedError
-from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
-from zo.library import METHODS
-from zo.optim import OPTIMIZERS
+from zo.distributed.processes import ProcessesError, ProcessLostError
 
 EXAMPLES, PARTS = 12, 2
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "k": 2, "prior_std": 1.0, "noise": "philox"}
@@ -161,31 +156,6 @@ def test_a_third_process_joins_and_another_one_goes(
     model = make_model()
     zo.replay(model, tmp_path / "run.zo")
     assert weights(model) == found
-
-
-class LosesProcesses(Processes):
-    """Exchanges some of which have to be repeated."""
-
-    def __init__(self):
-        super().__init__()
-        self.attempts = 0
-
-    def gather(self, values):
-        self.attempts += 1
-        if self.attempts in (1, 4, 8):
-            raise MembersChangedError
-        return super().gather(values)
-
-
-@pytest.mark.parametrize("restore", ["snapshot", "streamed"])
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_that_lost_a_process_is_made_again_with_the_same_bits(name, restore, monkeypatch):
-    case = Case(name, "philox", "bfloat16", restore, 2)
-    undisturbed = steps(Processes(), case)
-    method = OPTIMIZERS[name].optimizer
-    once = method.step
-    monkeypatch.setattr(method, "step", lambda self, loss: repeated(lambda: once(self, loss)))
-    assert steps(LosesProcesses(), case) == undisturbed
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """FSDP2: fully_shard divides a model among processes; every method moves it as one process moves the whole."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 import zo
-from tests.support.crowd import free_port, gather_results
+from tests.support.crowd import gather_results
 from zo.distributed.processes import Processes
 from zo.optim import SHARDABLE
 
@@ -84,31 +82,3 @@ def test_fully_shard_gives_the_bits_of_one_process():
     for case, (several, one) in first.items():
         assert several == one, case
         assert len(set(several[0])) == 3, case
-
-
-SCRIPT = """
-import torch, torch.distributed as dist, zo
-from torch.distributed.fsdp import fully_shard
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model, x = torch.nn.Linear(6, 5), torch.randn(4, 6)
-sharded, mine = torch.nn.Linear(6, 5), x[2 * dist.get_rank() :][:2]
-sharded.load_state_dict(model.state_dict())
-fully_shard(sharded, mesh=dist.init_device_mesh("cpu", (2,)))
-group = dist.group.WORLD
-optimizers = [zo.MeZO(of, lr=1e-2, group=group) for of in (model, sharded)]
-for _ in range(5):
-    losses = [o.step(lambda: of(mine).square().mean()) for o, of in zip(optimizers, (model, sharded))]
-    assert losses[0] == losses[1]
-assert torch.equal(sharded.weight.full_tensor(), model.weight)
-print("equal", flush=True)
-"""
-
-
-def test_torchrun_starts_a_training_with_fully_shard(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    where = "--nproc-per-node=2", f"--master-port={free_port()}"
-    command = [sys.executable, "-m", "torch.distributed.run", *where, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["equal", "equal"]), done.stderr

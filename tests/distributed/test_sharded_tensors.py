@@ -10,14 +10,11 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.support.crowd import gather_results
 from zo.distributed.processes import Processes
-from zo.noise import NoiseKey
 from zo.optim import OPTIMIZERS, SHARDABLE
-from zo.weights.directions import Gaussian, LowRank
 from zo.weights.space import ParameterSpace
 
 pytestmark = pytest.mark.process
 
-KEY = NoiseKey(seed=3, stream=0, step=0, direction=0)
 PLACED = [
     ((6, 4), Shard(0)),
     ((5, 4), Shard(1)),
@@ -25,45 +22,6 @@ PLACED = [
     ((3, 5), Replicate()),
     ((1, 3), Shard(0)),  # nothing on the second process
 ]
-
-
-def moved(processes: Processes, noise: str) -> tuple[list[bool], list[tuple[int, ...]], str, str]:
-    """Moves sharded and whole tensors; returns which are the same, the local shapes, and two refusals."""
-    mesh = init_device_mesh("cpu", (2,))
-    generator = torch.Generator().manual_seed(1)
-    wholes = [torch.randn(shape, generator=generator) for shape, _ in PLACED]
-    shared = [distribute_tensor(w, mesh, [p]) for w, (_, p) in zip(wholes, PLACED, strict=True)]
-    named = [(str(i), t) for i, t in enumerate(shared)]
-    parts = ParameterSpace(named, "merged", noise=noise)
-    one = ParameterSpace([(str(i), t) for i, t in enumerate(wholes)], "merged", noise=noise)
-    assert parts.numel == one.numel
-    for space in (parts, one):
-        space.add_([(0.5, Gaussian(KEY, space.engine))])
-        space.add_([(c, Gaussian(KEY._replace(direction=1), space.engine)) for c in (0.3, -1.7)])
-    same = [torch.equal(t.full_tensor(), w) for t, w in zip(shared, one.tensors, strict=True)]
-    refused = [
-        _refusal(lambda: ParameterSpace(named, "streamed", noise=noise)),
-        _refusal(lambda: parts.add_([(1.0, LowRank(KEY, KEY, 2, engine=parts.engine))])),
-    ]
-    return same, [tuple(t.shape) for t in parts.tensors], *refused
-
-
-def _refusal(call) -> str:
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return "nothing"
-
-
-@pytest.mark.parametrize("noise", ["torch", "philox"])
-def test_processes_move_their_parts_along_the_direction_of_the_whole(noise):
-    first, second = gather_results(2, moved, noise)
-    assert first[0] == second[0] == [True] * len(PLACED)
-    assert first[1] == [(3, 4), (5, 2), (4,), (3, 5), (1, 3)]
-    assert second[1] == [(3, 4), (5, 2), (3,), (3, 5), (0, 3)]
-    assert "0 is sharded; snapshot or merged move it" in first[2]
-    assert "one number per value alone" in first[3]
 
 
 METHODS = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]

@@ -7,7 +7,6 @@ from tests.support.crowd import gather_results
 from tests.support.divided_runs import exit_statuses, told_by
 from tests.support.tiny_models import llama, tokenizer
 from tests.support.victims import At, what_it_came_to
-from zo.config import ConfigError
 from zo.run import checkpoint, runner
 from zo.run.assembly import Assembly
 from zo.run.directory import directory_of, freeze, load
@@ -67,13 +66,6 @@ def test_a_run_with_divided_tensors_goes_on_from_a_whole_checkpoint(llama_run, t
     assert exit_statuses(run, 2) == exit_statuses(twin, 2) == [0, 0], log.read_text()
     assert "goes on after step 4 (from step 4, 0 steps replayed)" in log.read_text()
     assert what_it_came_to(run) == what_it_came_to(twin)
-
-
-def test_what_divided_tensors_cannot_do_is_refused_by_key(make_run):
-    with pytest.raises(ConfigError) as refused:
-        make_run("distributed.tensor=2", "optimizer=lozo", "precision.restore=streamed")
-    assert "optimizer=lozo: must be mezo or mezo_adam or" in str(refused.value)
-    assert "restore=streamed: must be merged or subtract or snapshot" in str(refused.value)
 
 
 def test_the_number_of_processes_is_that_of_the_setting(llama_run):

@@ -5,7 +5,7 @@ import torch
 
 from tests.support import hub_copies
 from zo import config
-from zo.config import ConfigError, command_line, identity
+from zo.config import command_line, identity
 from zo.lm.load import load
 from zo.run import loop, runner
 from zo.run.directory import directory_of
@@ -67,18 +67,3 @@ def test_a_baseline_without_steps_reads_training_examples_and_is_a_run_of_its_ow
     runner.run(zero_shot)
     (mine,), (plain,) = (read_rows(directory_of(each)) for each in (cfg, zero_shot))
     assert mine["eval/val_loss"] != plain["eval/val_loss"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["optimizer=icl", "model=roberta-large", "task=sst2"], "masked"),
-        (["optimizer=linear_probe", "task=copa"], "each example's own"),
-        (["model=roberta-large", "task=wsc"], "task.masked_prompt=None: must be given: roberta-l"),
-        (["model=roberta-large", "task=copa"], "task.objective=lm: must be classification for a"),
-    ],
-)
-def test_a_task_that_does_not_fit_a_baseline_or_a_masked_model_is_refused(overrides, told):
-    config.register()
-    with pytest.raises(ConfigError, match=told):
-        command_line.runs([*overrides, "lr=1e-6"])

@@ -36,27 +36,6 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(map(same_bits, a, b))
 
 
-@pytest.mark.parametrize(
-    ("rounding", "noise"),
-    [("nearest", "philox"), ("compensated", "philox"), ("compensated", "torch")],
-)
-def test_many_updates_of_a_millionth_arrive_only_if_compensated(noise, rounding):
-    """θ = 1 in bfloat16: to nearest it never moves; compensated it is the float32 sum, rounded once."""
-    one = torch.ones(512)
-    half = ParameterSpace([("w", one.bfloat16())], noise=noise, rounding=rounding)
-    full = ParameterSpace([("w", one.clone())], noise=noise)
-    for _ in range(500):
-        for space in (half, full):
-            space.add_([(4e-6, gaussian(noise))], 0.0, KEY)
-    (p,), (expected,) = half.tensors, full.tensors
-    if rounding == "nearest":
-        assert p.eq(1).all()
-        return
-    assert same_bits(p, expected.bfloat16())
-    assert p.ne(1).float().mean() > 0.15  # below z = -0.98 or above 1.95: 19 %
-    assert same_bits(masters(half)[0], expected)
-
-
 @pytest.mark.parametrize(("name", "dtype", "noise"), rotated(ZEROTH_ORDER, HALVES, NOISES), ids=str)
 def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise):
     """p + c are the weights of a float32 run that is fed the same records, and p those weights rounded."""
@@ -86,15 +65,3 @@ def test_a_probe_and_an_update_of_nothing_leave_the_residual_alone(restore, nois
     space.settle()
     assert same_bits(c, was)
     assert p.eq(1 - 2.0**-8).all()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "restore", "says"),
-    [
-        (torch.float32, "subtract", "float32, in which updates are computed"),
-        (torch.bfloat16, "factors", "adds updates up in float32"),
-    ],
-)
-def test_a_space_refuses_what_cannot_be_compensated(dtype, restore, says):
-    with pytest.raises(ValueError, match=f"rounding='compensated': .*{says}"):
-        ParameterSpace([("w", torch.ones(3, 3, dtype=dtype))], restore, rounding="compensated")

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
 
 from tests.support.pairwise import rotated
-from tests.support.tiny_models import llama
 from zo.noise import NOISES, NoiseKey, engine
 from zo.noise.engines import TorchEngine
-from zo.optim import OPTIMIZERS
 from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
 
@@ -46,19 +44,6 @@ def test_dtensors_are_told_apart_and_moved_in_place(sharded):
         assert ParameterSpace.of(frozen, restore).names == ["1.bias"]
 
 
-@pytest.mark.parametrize(
-    ("tensor", "why"),
-    [
-        (torch.ones(3, device="meta"), "is a meta tensor without memory of its own"),
-        (torch.ones(3, dtype=torch.int8), "has the dtype torch.int8"),
-        (torch.ones(1, 3).expand(4, 3), "is expanded: several of its values share memory"),
-    ],
-)
-def test_what_cannot_be_moved_in_place_is_refused_by_name(tensor, why):
-    with pytest.raises(ValueError, match=f"second: {why}"):
-        ParameterSpace([("first", torch.ones(2)), ("second", tensor)])
-
-
 def test_tensors_that_share_a_beginning_but_not_a_size_are_refused():
     whole = torch.ones(4)
     with pytest.raises(ValueError, match="whole: begins in memory where part does"):
@@ -93,36 +78,6 @@ def test_the_name_of_torchs_noise_on_a_gpu_holds_its_model_and_torchs_version(mo
     assert one != other
     assert TorchEngine(*gpus).backend == f"{one} + {other}"
     assert TorchEngine().backend == "torch-cpu"
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_lora_beside_int8_weights_trains_alike_under_every_policy():
-    peft, torchao = pytest.importorskip("peft"), pytest.importorskip("torchao.quantization")
-
-    def losses(restore: str) -> tuple[list[float], list[Tensor]]:
-        torch.manual_seed(0)
-        model = llama().eval()
-        torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
-        config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
-        model = peft.get_peft_model(model, config)
-        space = ParameterSpace.of(model, restore, "philox")
-        assert len(space.names) == 2 * 2 * model.config.num_hidden_layers
-        method = OPTIMIZERS["bszo"]
-        optimizer = method.optimizer(space, method.config(eps=1e-2), lr=1e-2, seed=0)
-        ids = torch.arange(20).reshape(2, 10) + 5
-
-        @torch.no_grad()
-        def loss() -> float:
-            return float(model(input_ids=ids, labels=ids).loss)
-
-        return [x for _ in range(3) for x in optimizer.step(loss).losses], space.tensors
-
-    found = {restore: losses(restore) for restore in ("snapshot", "streamed", "merged")}
-    assert len(set(found["snapshot"][0])) > 3
-    assert found["streamed"][0] == found["snapshot"][0]
-    assert all(map(torch.equal, found["streamed"][1], found["snapshot"][1]))
-    assert found["merged"][0] == pytest.approx(found["snapshot"][0], abs=1e-5)
 
 
 @pytest.mark.slow

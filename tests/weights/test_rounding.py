@@ -147,16 +147,3 @@ def test_an_update_is_rounded_at_random_and_a_probe_to_nearest(dtype):
         nearest = space(dtype, "nearest")
         nearest.add_([(tiny, direction)], 0.0, KEY)
         assert all(map(torch.equal, nearest.tensors, before))
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"noise": "torch", "rounding": "stochastic"}, "philox"),
-        ({"noise": "philox", "rounding": "up"}, "must be one of"),
-        ({"noise": "dice"}, "must be one of"),
-    ],
-)
-def test_a_space_refuses_what_cannot_be(settings, says):
-    with pytest.raises(ValueError, match=says):
-        ParameterSpace([("w", torch.ones(3, dtype=torch.bfloat16))], **settings)
