@@ -5,22 +5,13 @@ bodies are protobuf `Record`s. A run that was killed leaves a torn tail, a bad d
 it is kept, `Fragment.torn_at` says where the reading stopped, and what follows it is not read: behind a lost
 record nobody knows what else is missing.
 
-Read here, since wandb 0.31 has no reader in Python any more (`sdk.internal.datastore` is gone). A record of history or
-summary in W&B's usual layout is taken apart by a regular expression; all others by W&B's protobuf classes, which
-are slower:
-
-    record   08 <number> <12: history, 1a: summary> <length> payload
-    payload  item* [12 <length> <step>]              the step only in history
-    item     0a <length> <0a or 12> <length> key 82 01 <length> value
+Read here, since wandb 0.31 has no reader in Python any more (`sdk.internal.datastore` is gone).
 """
 
 import json
-import re
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +27,9 @@ FILE_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK_BYTES = 32768
 CHUNK_HEADER = struct.Struct("<IHB")  # crc32 of type and body, length of body, type
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # chunk types; 0 is the padding at the end of a block
-HISTORY, SUMMARY, STEP = b"\x12", b"\x1a", b"\x12"  # protobuf tags: of payloads, and of a step
-HEAD = re.compile(rb"\x08[\x80-\xff]{0,4}[\0-\x7f]([\x12\x1a])[\x80-\xff]{0,4}[\0-\x7f]")
-ITEM = re.compile(rb"\n.([\n\x12]).([^\x82]+)\x82\x01.([^\n\x12]*)", re.DOTALL)
 KIND_CHECKSUM = [zlib.crc32(bytes([kind])) for kind in range(256)]  # of a chunk's type alone
-CLOCK = re.compile(  # a summary record that follows every step, and has W&B's own keys alone
-    rb"\x08[^\x1a]{1,5}\x1a.(?:\n.(?:\x12\x06_wandb\x12\x07runtime|[\n\x12]\x08_runtime)\x82\x01.[0-9.e+-]+)+",
-    re.DOTALL,
-)
-
 Texts = dict[str, Any]
-"""Key -> value as JSON, str or bytes."""
+"""Key -> value as JSON."""
 
 
 class LogError(ValueError):
@@ -65,8 +48,8 @@ def read_run_file(path: Path) -> Fragment:
         return run
     if not data.startswith(FILE_HEADER):
         raise LogError(f"{path} is not a .wandb run file")
-    data, ends, run.torn_at = _bodies(data)
-    return with_history(run, _take_records(run, data, ends))
+    bodies, run.torn_at = _bodies(data)
+    return with_history(run, _take_records(run, bodies))
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -80,15 +63,12 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _bodies(data: bytes) -> tuple[bytes, list[int], int | None]:
-    """The bodies of all records joined, where each ends, and the byte where the log stops early."""
+def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
+    """The bodies of all records, and the byte where the log stops early."""
     view, total, position = memoryview(data), len(data), len(FILE_HEADER)
-    header, header_at, crc32 = CHUNK_HEADER.size, CHUNK_HEADER.unpack_from, zlib.crc32
-    record_start, block_end = position, BLOCK_BYTES
-    bodies: list[memoryview] = []
-    parts: list[memoryview] = []  # of a record that spans blocks
-    ends: list[int] = []
-    length_so_far = 0
+    header, record_start, block_end = CHUNK_HEADER.size, position, BLOCK_BYTES
+    bodies: list[bytes] = []
+    parts: list[memoryview] = []  # of a record that may span blocks
     while position < total:
         start = position + header
         if start > block_end:  # the rest of a block is too small for a chunk
@@ -96,77 +76,34 @@ def _bodies(data: bytes) -> tuple[bytes, list[int], int | None]:
             continue
         if start > total:
             break
-        checksum, length, kind = header_at(data, position)
+        checksum, length, kind = CHUNK_HEADER.unpack_from(data, position)
         if kind == 0 and length == 0 and checksum == 0:
             position, block_end = block_end, block_end + BLOCK_BYTES
             continue
         body = view[start : start + length]
-        if len(body) < length or crc32(body, KIND_CHECKSUM[kind]) != checksum:
+        if len(body) < length or zlib.crc32(body, KIND_CHECKSUM[kind]) != checksum:
             break
-        position = start + length
-        if kind == WHOLE:
-            parts = []
-            bodies.append(body)
-            length_so_far += length
-            ends.append(length_so_far)
-            continue
-        if kind == FIRST:
-            parts, record_start = [], start - header
+        if kind in (WHOLE, FIRST):
+            parts, record_start = [], position
         parts.append(body)
-        if kind == LAST:
-            bodies += parts
-            length_so_far += sum(map(len, parts))
-            ends.append(length_so_far)
+        position = start + length
+        if kind in (WHOLE, LAST):
+            bodies.append(b"".join(parts))
             parts = []
     whole = position >= total and not parts
-    torn_at = None if whole else record_start if parts else position
-    return b"".join(bodies), ends, torn_at
+    return bodies, None if whole else record_start if parts else position
 
 
-def _take_records(run: Fragment, data: bytes, ends: Sequence[int]) -> pa.Table:
+def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
     """Add what the records say to the run; its history."""
     rows: list[Texts] = []
     summary: Texts = {}
-    for start, end in pairwise([0, *ends]):
-        body = data[start:end]
-        kind, texts = _usual(body)
-        if kind == SUMMARY:
-            summary |= texts
-        elif kind == HISTORY and "_step" in texts:
-            rows.append(texts)
-        elif not CLOCK.fullmatch(body):
-            record = pb.Record()  # type: ignore[attr-defined]
-            record.ParseFromString(body)
-            _take(run, record, rows, summary)
-    run.summary = _without_internal((key, _value(text)) for key, text in summary.items())
+    for body in bodies:
+        record = pb.Record()  # type: ignore[attr-defined]
+        record.ParseFromString(body)
+        _take(run, record, rows, summary)
+    run.summary = _without_internal((key, json.loads(text)) for key, text in summary.items())
     return _history(rows)
-
-
-def _usual(body: bytes) -> tuple[bytes, Texts]:
-    """Kind and items of a history or summary record in W&B's usual layout, checked byte by byte; else no kind."""
-    head = HEAD.match(body)
-    if head is None:
-        return b"", {}
-    found = ITEM.findall(body, head.end())
-    parts = [part for tag, key, text in found for part in (_before(tag, key, len(text)), text)]
-    written = b"".join(parts)
-    step = body[head.end() + len(written) :]
-    whole = not step or (step[:1] == STEP and len(step) > 1 and len(step) == 2 + step[1])
-    if not (found and whole and body.startswith(written, head.end())):
-        return b"", {}
-    return head[1], {_decoded(key): text for _, key, text in found}
-
-
-@lru_cache(maxsize=4096)
-def _before(tag: bytes, key: bytes, length: int) -> bytes:
-    """What stands before an item's value; lengths of two bytes are left to the protobuf library."""
-    ends = [min(n, 255) for n in (5 + len(key) + length, len(key), length)]
-    return b"\n%c%b%c%b\x82\x01%c" % (ends[0], tag, ends[1], key, ends[2])
-
-
-@lru_cache(maxsize=4096)
-def _decoded(key: bytes) -> str:
-    return key.decode()
 
 
 def _take(run: Fragment, record: Any, rows: list[Texts], summary: Texts) -> None:
@@ -199,7 +136,7 @@ def _history(rows: list[Texts]) -> pa.Table:
         try:
             columns[str(key)] = np.array([float(text) for text in texts])
         except ValueError:
-            values = [text if isinstance(text, float) else _value(text) for text in texts]
+            values = [text if isinstance(text, float) else json.loads(text) for text in texts]
             columns[str(key)] = pd.Series(values, dtype=object)
     return _table(pd.DataFrame(columns))
 
@@ -224,18 +161,13 @@ def _table(frame: pd.DataFrame) -> pa.Table:
 
 
 def _config(record: Any) -> dict[str, Any]:
-    items = ((_key(item), _value(item.value_json)) for item in record.update)
+    items = ((_key(item), json.loads(item.value_json)) for item in record.update)
     return flatten(_without_internal(items))
 
 
 def _key(item: Any) -> str:
     nested = item.nested_key
     return item.key if not nested else nested[0] if len(nested) == 1 else ".".join(nested)
-
-
-def _value(text: str | bytes) -> Any:
-    """Parse a JSON value; NaN and Infinity are numbers here."""
-    return json.loads(text)
 
 
 def _without_internal(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:

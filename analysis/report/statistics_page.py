@@ -21,7 +21,7 @@ from analysis.report.markdown import page
 from analysis.report.table import Cell, Column, Table
 from analysis.select import cell_runs, sweep_cells
 from analysis.select import method_scores as scores
-from analysis.select.cell_runs import choose, fill
+from analysis.select.cell_runs import fill
 from analysis.stats import method_comparison as methods
 from analysis.stats.intervals import LEVEL
 
@@ -47,8 +47,8 @@ def of_sweeps(
         raise LogError(
             f"{varied['sweep'].iloc[0]} varies {varied['variant'].iloc[0]}, not the method alone: nothing to compare"
         )
-    chosen = choose(fill(asked, runs))
-    measured = scores.measured_cells(chosen)
+    filled = fill(asked, runs)
+    measured = scores.measured_cells(filled)
     if measured["method"].nunique() < 2:
         makes = ", ".join(f"`{cell_runs.command(name)}`" for name in sweeps)
         raise LogError(
@@ -56,7 +56,7 @@ def of_sweeps(
         )
     directory.mkdir(parents=True, exist_ok=True)
     families = [scores.Family(", ".join(sweeps), measured, list(scores.ORDER))]
-    return write(directory, f"runs of {', '.join(sweeps)}", scores.measured_runs(chosen), families)
+    return write(directory, f"runs of {', '.join(sweeps)}", scores.measured_runs(filled), families)
 
 
 def write(directory: Path, title: str, runs: Any, families: list[scores.Family]) -> list[Path]:

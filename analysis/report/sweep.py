@@ -27,7 +27,7 @@ from analysis.report.table import (
     show,
 )
 from analysis.select.answers import right_answers
-from analysis.select.cell_runs import EDGE, choose
+from analysis.select.cell_runs import EDGE
 from analysis.select.provenance import foot, runs_json
 from analysis.select.trials import Trials
 from analysis.stats.intervals import mcnemar_exact, wilson_interval
@@ -154,7 +154,6 @@ def _notes(trials: Trials, frame: pd.DataFrame) -> dict[tuple[str, str], tuple[s
     """Footnotes by method and column: what a number hides, or why there is none."""
     command = f"`python train.py sweep={trials.sweep}`"
     found: dict[tuple[str, str], tuple[str, ...]] = {}
-    edges = choose(trials.table.rename(columns={"method": "optimizer"})).set_index("optimizer")
     for row in frame.to_dict("records"):
         method, label = row["method"], method_label(row["method"])
         mine = trials.table[trials.table["method"] == method]
@@ -172,9 +171,8 @@ def _notes(trials: Trials, frame: pd.DataFrame) -> dict[tuple[str, str], tuple[s
             left_out = ", ".join(f"{_lr(run['lr'])} ({_stopped(run)})" for run in open_)
             has = "has" if len(open_) == 1 else "have"
             said = f"chosen without lr {left_out}, which {has} not finished; {command} completes the grid"
-            found[method, "lr"] = (said,) * bool(open_) + (EDGE,) * bool(
-                edges.at[method, "at_edge"]
-            )
+            at_edge = bool(mine["at_edge"].any())
+            found[method, "lr"] = (said,) * bool(open_) + (EDGE,) * at_edge
             if pd.isna(row.get("gain_points")):
                 said = f"there is no finished zero-shot run; {command} makes it"
                 found[method, "gain_points"] = found[method, "p_mcnemar"] = (said,)

@@ -1,9 +1,8 @@
-"""From the cells that the sweeps ask for, and the runs that there are, to the numbers of a table.
+"""One frame of runs, a row per cell that the sweeps ask for; every table is a query of it.
 
     expected = analysis.select.sweep_cells.cells(["table1"])    one row per cell
-    filled = fill(expected, frames.runs)              + what its run says
-    chosen = choose(filled)                           one row per seed, at the chosen learning rate
-    table = over_seeds(chosen)                        mean, sample standard deviation, n
+    runs = fill(expected, frames.runs)                          + what its run says, and which rows are chosen
+    table = over_seeds(runs)                                    mean, sample standard deviation, n
 
 A run fills a cell if its id is the cell's, whatever W&B group it was logged under: the id is a hash of everything that
 decides the run's numbers, so one run can fill cells of several sweeps. Committed runs keep the keys of the cells
@@ -31,6 +30,7 @@ STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated")
 SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
 """What a learning rate is chosen for."""
 
+MEDIANS = ("step_ms", "peak_gib", "state_mib", "best_step")
 EDGE = "the best learning rate is the smallest or the largest of its grid"
 """What a table says of a cell that is `at_edge`."""
 
@@ -56,11 +56,14 @@ TAKEN = {
 }
 """Column of a filled cell -> column of the runs frame."""
 
+VARIED = ("k", "m", "adaptive_noise", "eps", "loss", "restore", "rounding")
+"""Columns for what sweeps vary beside method, learning rate and seed: the last part of the key in `variant`."""
+
 TEXT = ("run_status", "device", "predictions", "labels")
 
 
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """What the run of each cell says: the columns of `sweep_cells.cells`, `status`, and those of TAKEN.
+    """The frame of runs: the columns of `sweep_cells.cells`, `status`, those of TAKEN, VARIED and `choose`.
 
     Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation;
     `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
@@ -85,7 +88,12 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     status = status.where(present, "missing").where(~(filled["duplicates"] > 0), "duplicated")
     filled.insert(len(expected.columns), "status", status.astype(object))
     _check_complete(filled)
-    return filled
+    varied = [
+        {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
+        for text in filled["variant"]
+    ]
+    filled[list(VARIED)] = pd.DataFrame(varied, filled.index).reindex(columns=VARIED)
+    return choose(filled)
 
 
 def cell_key(cell: Mapping[Any, Any]) -> str:
@@ -110,33 +118,18 @@ def _ids(expected: pd.DataFrame, by_id: pd.DataFrame) -> list[str]:
 
 
 def choose(filled: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting and seed, at the learning rate that the module describes.
+    """The rows with `chosen`, whether the row's learning rate is its setting's, and the setting's `at_edge`.
 
-    Returns:
-        The columns of `filled`, of the cell at the chosen learning rate, in the order in which settings and seeds
-        appear there, with `at_edge` (whether that rate is the smallest or the largest of its grid, or of the rates
-        that most seeds have ended), `rates` (their number in the grid), `n_expected` (the seed's runs, over the grid)
-        and `n_finished`, `n_collapsed`, ... (so many of them are).
-
-        Where no run of a setting has finished, nothing can be chosen: then `lr`, `run_id` and all numbers are
-        missing, and `status` is `collapsed` if all of the seed's runs are, else what the first other one is.
+    `at_edge`: the chosen rate is the smallest or the largest of its grid, or of the rates that most seeds have ended.
+    Where no run of a setting has finished nothing is chosen.
     """
-    rows = []
+    marked = filled.assign(chosen=False, at_edge=False)
     for _, setting in filled.groupby(SETTING, sort=False, dropna=False):
         lr = chosen_lr(setting)
-        ends = _ends(setting)
-        for _, seed in setting.groupby("seed", sort=False):
-            at_rate = seed[seed["lr"] == lr]
-            row = at_rate.iloc[0].to_dict() if len(at_rate) else _unfilled(seed, lr)
-            row["at_edge"] = lr in ends and setting["lr"].nunique() > 1
-            row["rates"] = setting["lr"].nunique()
-            row["n_expected"] = len(seed)
-            found = seed["status"].value_counts()
-            row |= {f"n_{status}": int(found.get(status, 0)) for status in STATUSES}
-            rows.append(row)
-    counts = [f"n_{status}" for status in STATUSES]
-    columns = [*filled.columns, "at_edge", "rates", "n_expected", *counts]
-    return pd.DataFrame(rows, columns=columns)
+        at_edge = lr in _ends(setting) and setting["lr"].nunique() > 1
+        marked.loc[setting.index, "chosen"] = setting["lr"] == lr
+        marked.loc[setting.index, "at_edge"] = at_edge
+    return marked
 
 
 def chosen_lr(setting: pd.DataFrame) -> float | None:
@@ -180,51 +173,46 @@ def best_rate(table: pd.DataFrame) -> float | None:
     return float(means.index[means >= means.max() - 1e-12].min())
 
 
-def _unfilled(seed: pd.DataFrame, lr: float | None) -> dict[str, Any]:
-    """The row of a seed without a learning rate, or without a cell at the chosen one."""
-    others = [status for status in seed["status"] if status != "collapsed"]
-    keep = {*SETTING, "seed", "steps"}
-    row = {key: value for key, value in seed.iloc[0].to_dict().items() if key in keep}
-    if lr is not None:
-        return row | {"lr": lr, "status": "missing"}
-    return row | {"status": others[0] if others else "collapsed"}
-
-
-def over_seeds(chosen: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting.
+def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
+    """One row per setting, or per setting and `more`, as `seed`.
 
     Returns:
-        The columns SETTING; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run at that rate has
-        finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`, `val_std` over the
-        n seeds, fractions; medians of `step_ms`, `peak_gib`, `state_mib`; `collapsed`, seeds that are so in `chosen`;
-        `status`, `finished` if n > 0, `collapsed` if all seeds are, else the first other one; sums of the counts of
-        `choose`; `run_ids` of the n runs.
+        The columns SETTING, `more` and VARIED; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run
+        at that rate has finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`,
+        `val_std` over the n seeds, fractions; medians of `step_ms`, `peak_gib`, `state_mib`, `best_step`; `collapsed`,
+        seeds whose run at that rate is so, or whose whole grid where there is no rate; `status`, `finished` if n > 0,
+        `collapsed` if all seeds are, else the first other one; `n_expected`, `n_finished`, `n_collapsed`, ...: the runs
+        of the whole grid; `run_ids` of the n runs.
     """
-    counts = ["n_expected", *(f"n_{status}" for status in STATUSES)]
     rows = []
-    for setting, of_setting in chosen.groupby(SETTING, sort=False, dropna=False):
-        trains = bool((of_setting["steps"] > 0).any())
-        seeds = of_setting if trains else of_setting.iloc[:1]
-        finished = seeds[seeds["status"] == "finished"]
-        statuses = [status for status in seeds["status"] if status != "collapsed"]
-        lost = statuses[0] if statuses else "collapsed"
-        lrs = seeds["lr"].dropna()
+    for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):
+        first = setting.iloc[0]
+        grid = (
+            setting if (setting["steps"] > 0).any() else setting[setting["seed"] == first["seed"]]
+        )
+        grid = grid.sort_values("seed", kind="stable")
+        at_rate = grid[grid["chosen"]].drop_duplicates("seed")
+        ended = at_rate if len(at_rate) else grid
+        collapsed = (ended["status"] == "collapsed").groupby(ended["seed"]).all()
+        others = [status for status in ended["status"] if status != "collapsed"]
+        finished = at_rate[at_rate["status"] == "finished"]
         rows.append(
             {
-                **dict(zip(SETTING, setting, strict=True)),
-                "lr": lrs.iloc[0] if len(lrs) else np.nan,
-                "at_edge": bool(seeds["at_edge"].any()),
+                **first[[*SETTING, *more, *VARIED]],
+                "lr": at_rate["lr"].iloc[0] if len(at_rate) else np.nan,
+                "at_edge": bool(first["at_edge"]),
                 "n": len(finished),
-                "seeds": len(seeds),
+                "seeds": grid["seed"].nunique(),
                 **{
                     f"{short}_{words}": getattr(finished[f"{short}_accuracy"], words)()
                     for short in ("test", "val")
                     for words in ("mean", "std")
                 },
-                **{key: finished[key].median() for key in ("step_ms", "peak_gib", "state_mib")},
-                "collapsed": int((seeds["status"] == "collapsed").sum()),
-                "status": "finished" if len(finished) else lost,
-                **{key: int(seeds[key].sum()) for key in counts},
+                **{key: finished[key].median() for key in MEDIANS},
+                "collapsed": int(collapsed.sum()),
+                "status": "finished" if len(finished) else (others or ["collapsed"])[0],
+                "n_expected": len(grid),
+                **{f"n_{status}": int((grid["status"] == status).sum()) for status in STATUSES},
                 "run_ids": " ".join(finished["run_id"]),
             }
         )
@@ -257,11 +245,6 @@ def shortfall(filled: pd.DataFrame) -> list[str]:
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
     return f"python -m launch.submit sweep={sweep}"
-
-
-def variant(text: str) -> dict[str, Any]:
-    """The content of a `variant` column's cell."""
-    return json.loads(text)
 
 
 def _check_complete(filled: pd.DataFrame) -> None:

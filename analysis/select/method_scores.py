@@ -45,23 +45,21 @@ def paper_families(paper: Paper) -> list[Family]:
     ]
 
 
-def measured_runs(chosen: Any) -> pd.DataFrame:
-    """Accuracies in % of the runs at the chosen learning rates (`cell_runs.choose`); of a collapsed one 0."""
-    ended = (chosen["status"] == "finished") | (
-        (chosen["status"] == "collapsed") & chosen["lr"].notna()
-    )
-    done = chosen[ended & chosen["optimizer"].isin(ORDER)]
+def measured_runs(runs: Any) -> pd.DataFrame:
+    """Accuracies in % of the runs at the chosen learning rates; of a collapsed one 0."""
+    ended = runs["status"].isin(["finished", "collapsed"])
+    done = runs[runs["chosen"] & ended & runs["optimizer"].isin(ORDER)]
     rows = done[["model", "task", "optimizer", "seed"]].rename(
         columns={"optimizer": "method", "seed": "run"}
     )
     return rows.assign(accuracy=100 * done["test_accuracy"].astype(float).fillna(0.0))
 
 
-def measured_cells(chosen: Any) -> pd.DataFrame:
+def measured_cells(runs: Any) -> pd.DataFrame:
     """One accuracy per model, task and method: the mean over seeds, a collapsed one as 0; NaN if all collapsed."""
-    means: Any = over_seeds(chosen)
+    means: Any = over_seeds(runs)
     means = means[means["status"].isin(["finished", "collapsed"]) & means["optimizer"].isin(ORDER)]
-    sizes = chosen.groupby(["model", "task"])["test_n"].max()
+    sizes = runs.groupby(["model", "task"])["test_n"].max()
     rows = means[["model", "task", "optimizer"]].rename(columns={"optimizer": "method"})
     n = [sizes[model, task] for model, task in zip(rows["model"], rows["task"], strict=True)]
     ended = means["n"] / (means["n"] + means["collapsed"])

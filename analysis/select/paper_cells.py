@@ -18,14 +18,14 @@ collapsed |
 | `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
 """
 
-import json
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
-from analysis.select.cell_runs import choose, over_seeds
+from analysis.select.cell_runs import STATUSES, over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9
@@ -50,37 +50,15 @@ BY_MODEL = {"opt-1.3b": SWEEPS[3][0], "mistral-7b": SWEEPS[3][1], "opt-13b": SWE
 FAILED = ("collapsed", "finished")  # what counts as measured
 
 
-NOTHING = {
-    "measured": float("nan"),
-    "n": 0,
-    "seeds": 0,
-    "here": "nowhere",
-    "lacking": 0,
-    "lr": float("nan"),
-    "lost_seeds": 0,
-    "sweep": "",
-    "run_ids": "",
-    "at_edge": False,
-    "remark": "",
-}
-"""What stands beside a cell that no sweep asks for."""
+KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
+"""What a printed cell and a row of `over_seeds` are matched by; the seed is ALL_SEEDS for a mean over the seeds."""
+ALL_SEEDS = -1
 
 
 def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
     """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12."""
     printed = paper.cells[paper.cells["table"].isin(list(SWEEPS))].reset_index(drop=True)
-    chosen = choose(filled)
-    finished = chosen["status"] == "finished"
-    alone = chosen.assign(  # each seed as a setting of its own
-        test_mean=chosen["test_accuracy"].where(finished),
-        run_ids=chosen["run_id"].where(finished, ""),
-        n=finished.astype(int),
-        seeds=1,
-        collapsed=0,
-    )
-    settings = _index(over_seeds(chosen)) | _index(alone, "seed")
-    found = [NOTHING | _measured(row, settings) for row in printed.to_dict("records")]
-    frame = pd.concat([printed, pd.DataFrame(found)], axis=1)
+    frame = pd.concat([printed, _measured(printed, filled)], axis=1)
     _fill_averages(frame)
     frame["difference"] = frame["measured"] - frame["value"]
     frame["here_bold"] = False
@@ -116,61 +94,55 @@ def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
     return (better(values, group.lowest) < group.best) & values.notna()
 
 
-Key = tuple[Any, ...]
-
-
-def _index(rows: pd.DataFrame, *more: str) -> dict[Key, dict[str, Any]]:
-    """Rows by sweep, model, task, method and what the sweep varies (k, adaptive noise), as text, and `more`."""
-    index: dict[Key, dict[str, Any]] = {}
-    for row in rows.to_dict("records"):
-        varied = json.loads(row["variant"])
-        k = varied.get("optimizer.k", "")
-        noise = varied.get("optimizer.adaptive_noise", "")
-        words = {True: "with", False: "without", "": ""}
-        setting = (row["sweep"], row["model"], row["task"], row["optimizer"], str(k), words[noise])
-        index[(*setting, *(row[key] for key in more))] = {str(k): v for k, v in row.items()}
-    return index
-
-
-def _key(row: dict[Any, Any]) -> Key:
-    """The setting that a printed cell comes from; its sweep is empty if no sweep asks for it."""
-    model, task, method, part = (row[key] for key in ("model", "task", "method", "part"))
-    if row["table"] in (1, 11):
-        return ("table1", model, task, method, "", "")
-    if row["table"] == 3:
-        return (BY_MODEL[model], model, task, method, "", "")
-    if row["table"] == 4:
-        return ("table4", model, "phrases", method, "", "")
-    sweep = "table12_c" if row["table"] == 12 and part == "c" else f"table5_{part}"
+def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
+    """The KEY of a printed cell."""
+    table, model, task, method, part = (
+        row[name] for name in ("table", "model", "task", "method", "part")
+    )
+    if table in (1, 11):
+        single = table == 11 and task != AVERAGE
+        seed = int(row["run"]) - 1 if single else ALL_SEEDS  # run 1 is seed 0
+        return ("table1", model, task, method, "", "", seed)
+    if table == 3:
+        return (BY_MODEL[model], model, task, method, "", "", ALL_SEEDS)
+    if table == 4:
+        return ("table4", model, "phrases", method, "", "", ALL_SEEDS)
+    sweep = "table12_c" if table == 12 and part == "c" else f"table5_{part}"
     noise = row["adaptive_noise"] if sweep in ("table5_c", "table5_d") else ""
     k = "" if sweep == "table5_d" else row["k"]  # the default
-    return (sweep, model, task, "bszo", k, noise)
+    return (sweep, model, task, "bszo", k, noise, ALL_SEEDS)
 
 
-def _measured(row: dict[Any, Any], settings: dict[Key, dict[str, Any]]) -> dict[str, Any]:
-    """What has been measured for one printed cell; averages come later. A standard deviation needs two seeds."""
-    key = _key(row)
-    if row["table"] == 11 and row["task"] != AVERAGE:
-        key = (*key, int(row["run"]) - 1)  # run 1 is seed 0
-    found = settings.get(key)
-    if found is None or row["task"] == AVERAGE:
-        return {}
-    column, factor = QUANTITIES[row["quantity"]]
-    lost = int(found["collapsed"]) if found["status"] != "collapsed" else 0
-    said = f"{lost} of {found['seeds']} seeds collapsed at the chosen learning rate"
-    return {
-        "measured": factor * found[column],
-        "n": int(found["n"]),
-        "seeds": int(found["seeds"]),
-        "here": found["status"],
-        "lacking": int(found["n_missing"] + found["n_unfinished"] + found["n_duplicated"]),
-        "lr": found["lr"],
-        "lost_seeds": int(found["collapsed"]),
-        "sweep": found["sweep"],
-        "run_ids": found["run_ids"],
-        "at_edge": bool(found["at_edge"]),
-        "remark": said if lost else "",
-    }
+def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
+    """What has been measured for the printed cells; averages come later. A standard deviation needs two seeds."""
+    alone = over_seeds(filled, "seed").assign(collapsed=0)
+    rows = pd.concat([over_seeds(filled).assign(seed=ALL_SEEDS), alone])
+    rows["k"] = ["" if pd.isna(k) else f"{k:g}" for k in rows["k"]]
+    rows["noise"] = rows["adaptive_noise"].map({True: "with", False: "without"}).fillna("")
+    keys = pd.DataFrame([_key(row) for row in printed.to_dict("records")], columns=KEY)
+    found = keys.merge(rows, "left", KEY)
+    counts = found[["n", "seeds", "collapsed"]].fillna(0).astype(int)
+    lost = counts["collapsed"].where(found["status"] != "collapsed", 0)
+    values = pd.Series(np.nan, found.index)
+    for quantity, (column, factor) in QUANTITIES.items():
+        values = values.where(printed["quantity"] != quantity, factor * found[column])
+    return pd.DataFrame(
+        {
+            "measured": values,
+            **counts[["n", "seeds"]],
+            "here": found["status"].fillna("nowhere"),
+            "lacking": found[[f"n_{status}" for status in STATUSES[2:]]].sum(axis=1).astype(int),
+            "lr": found["lr"],
+            "lost_seeds": counts["collapsed"],
+            "sweep": found["sweep"].where(found["status"].notna(), ""),
+            "run_ids": found["run_ids"].fillna(""),
+            "at_edge": found["at_edge"] == True,  # noqa: E712
+            "remark": [
+                f"{n} of {of} seeds collapsed at the chosen learning rate" if n else ""
+                for n, of in zip(lost, counts["seeds"], strict=True)
+            ],
+        }
+    )
 
 
 def _fill_averages(frame: pd.DataFrame) -> None:

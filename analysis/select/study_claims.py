@@ -4,7 +4,6 @@ Every estimate has the sign of its claim: positive speaks for it. Accuracies are
 `analysis.stats.contrasts` says what the intervals are and how they decide.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -179,6 +178,5 @@ def _ks(study: Study, ending: str) -> dict[str, list[int]]:
     """Precision -> values of k of one of the ablation's sweeps."""
     ks: dict[str, list[int]] = {}
     for precision, cells in study.part(ending).groupby("precision", sort=False):
-        variants = [json.loads(text) for text in cells["variant"].unique()]
-        ks[str(precision)] = sorted({v["optimizer.k"] for v in variants if "optimizer.k" in v})
+        ks[str(precision)] = sorted(cells["k"].dropna().astype(int).unique())
     return ks

@@ -1,6 +1,5 @@
 """A study's numbers as frames: accuracies by method and precision, every learning rate, ablations, larger ε; in %."""
 
-import json
 from collections.abc import Mapping
 from statistics import fmean, stdev
 from typing import Any
@@ -56,7 +55,7 @@ def accuracy_frame(study: Study) -> pd.DataFrame:
         over the seeds, `collapsed` counts seeds at the chosen lr, `grid...` runs of the whole grid. An average has a
         mean where every precision is measured or collapsed, over those that are measured; its `n` counts them.
     """
-    means = over_seeds(study.chosen[study.chosen["sweep"] == study.name]).to_dict("records")
+    means = over_seeds(study.part(MAIN)).to_dict("records")
     found = {(row["optimizer"], row["precision"]): row for row in means}
     rows = []
     for method in study.methods:
@@ -114,17 +113,14 @@ def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def grid_frame(study: Study) -> pd.DataFrame:
     """A row per method, precision and learning rate of the main sweep; means of the finished runs."""
-    keys = ["optimizer", "precision"]
-    chosen = study.chosen[study.chosen["sweep"] == study.name].groupby(keys)
-    rates: dict[Any, Any] = chosen["lr"].first().to_dict()
-    edges: dict[Any, Any] = chosen["at_edge"].any().to_dict()
+    keys = ["optimizer", "precision", "lr"]
     rows = []
-    for (method, precision, lr), cells in study.part(MAIN).groupby([*keys, "lr"], sort=False):
+    for (method, precision, lr), cells in study.part(MAIN).groupby(keys, sort=False):
         done = cells[cells["status"] == "finished"]
         collapsed = int((cells["status"] == "collapsed").sum())
-        is_chosen = bool(lr == rates[method, precision])
-        row = {"method": method, "precision": precision, "lr": lr, "chosen": is_chosen}
-        row["at_edge"] = is_chosen and bool(edges[method, precision])
+        row = {"method": method, "precision": precision, "lr": lr}
+        row["chosen"] = bool(cells["chosen"].any())
+        row["at_edge"] = bool((cells["chosen"] & cells["at_edge"]).any())
         for short in ("val", "test"):
             values = done[f"{short}_accuracy"]
             row |= {f"{short}_mean": 100 * values.mean(), f"{short}_std": 100 * values.std(ddof=1)}
@@ -140,13 +136,12 @@ def ablation_frame(study: Study) -> pd.DataFrame:
     """BSZO's k, m and adaptive noise: a row per part of the paper's Table 5, setting and k, with columns ABLATION."""
     rows = []
     for (ending, noise), (part, words) in SETTINGS.items():
-        mine = study.chosen[study.chosen["sweep"] == study.name + ending]
+        mine = study.part(ending)
+        mine = mine if noise is None else mine[mine["adaptive_noise"] == noise]
         for row in over_seeds(mine).to_dict("records"):
-            varied = json.loads(row["variant"])
-            if noise is None or varied.get("optimizer.adaptive_noise") is noise:
-                known = {"part": part, "setting": words, "precision": row["precision"]}
-                known |= {"k": varied["optimizer.k"], "bold": False} | _percent(row)
-                rows.append(known | {"lacking": known["grid_lacking"]})
+            known = {"part": part, "setting": words, "precision": row["precision"]}
+            known |= {"k": int(row["k"]), "bold": False} | _percent(row)
+            rows.append(known | {"lacking": known["grid_lacking"]})
     frame = pd.DataFrame(rows, columns=ABLATION)
     # (a) and (b) are compared with each other, as in the paper
     for _, compared in frame.groupby([frame["part"] == "c", "precision", "k"], sort=False):
@@ -165,7 +160,7 @@ def eps_frame(study: Study) -> pd.DataFrame:
         study's own ε in this precision, with the 95 % interval of `analysis.stats.contrasts`.
     """
     part = study.part(EPS)
-    values = sorted({json.loads(text)["optimizer.eps"] for text in part["variant"]})
+    values = sorted(part["eps"].unique())
     rows = []
     for method in part["optimizer"].unique():
         for precision in part["precision"].unique():

@@ -13,7 +13,6 @@ A main effect is the mean gain from making a factor exact, over the four combina
 interaction is half the difference of such gains with the other factor exact and rounded (of three factors likewise).
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
@@ -31,11 +30,7 @@ from analysis.select.study_claims import OURS, RIVAL
 from analysis.select.study_runs import MAIN, REFERENCE, ROUNDINGS, Study, by_seed
 from analysis.stats.contrasts import Estimate, contrast, of_examples, of_values, verdicts
 
-EXACT = {
-    "precision.loss": "float32",
-    "precision.restore": "streamed",
-    "precision.rounding": "compensated",
-}
+EXACT = {"loss": "float32", "restore": "streamed", "rounding": "compensated"}
 FACTORS = ("loss", "restore", "update")
 NOTHING, EVERYTHING, FLOAT32 = "all rounded", "all exact", "fp32"
 TEST, LOSS = "test accuracy", "final validation loss"
@@ -120,8 +115,9 @@ def _cells(study: Study, method: str, precision: str, rates: str) -> Cells:
     full = main[(main["optimizer"] == method) & (main["precision"] == REFERENCE)]
     common = chosen_lr(mine) if len(mine) else None
     found = Cells(method, {}, {quantity: {} for quantity in QUANTITIES}, {})
-    varied = map(json.loads, mine["variant"])
-    names = [name([v.get(key) == exact for key, exact in EXACT.items()]) for v in varied]
+    names = [
+        name(exact) for exact in mine[list(EXACT)].eq(list(EXACT.values())).to_numpy().tolist()
+    ]
     for words, cells in (*mine.groupby(names, sort=False), (FLOAT32, full)):
         said = str(words)
         lr = chosen_lr(cells) if rates == OWN and len(cells) else common

@@ -3,7 +3,6 @@
 A study is the sweep study_NAME and the sweeps beside it whose names end in one of PARTS.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,16 +42,9 @@ class Setting:
 
     def within(self, rows: pd.DataFrame, study: str) -> pd.DataFrame:
         """The rows of this setting."""
+        wanted = {"optimizer": self.method, "precision": self.precision, **self.variant}
         keep = rows["sweep"] == study + self.ending
-        keep &= (rows["optimizer"] == self.method) & (rows["precision"] == self.precision)
-        kept = rows[keep]
-        varied = (
-            {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
-            for text in kept["variant"]
-        )
-        wanted = self.variant.items()
-        fitting = [all(key in v and v[key] == value for key, value in wanted) for v in varied]
-        return kept[np.array(fitting, dtype=bool)]
+        return rows[np.logical_and.reduce([keep, *(rows[k] == v for k, v in wanted.items())])]
 
 
 @dataclass(frozen=True)
@@ -69,13 +61,7 @@ class Study:
     name: str
     filled: pd.DataFrame
     frames: Frames
-    _runs: dict[str, dict[int, Run]] = field(default_factory=dict, repr=False)
     _curves: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def chosen(self) -> pd.DataFrame:
-        """A row per setting and seed at the chosen learning rate, see `cell_runs.choose`."""
-        return choose(self.filled)
 
     @cached_property
     def precisions(self) -> list[str]:
@@ -110,16 +96,15 @@ class Study:
 
     def runs(self, setting: Setting) -> dict[int, Run]:
         """The finished runs of a setting at its chosen learning rate, by seed."""
-        key = str(setting)
-        if key not in self._runs:
-            rows = setting.within(self.chosen, self.name)
-            self._runs[key] = by_seed(rows[rows["status"] == "finished"])
-        return self._runs[key]
+        return self._chosen(setting, "finished")
 
-    def collapsed(self, setting: Setting) -> list[int]:
-        """The seeds of a setting whose run at the chosen learning rate collapsed."""
-        rows = setting.within(self.chosen, self.name)
-        return list(by_seed(rows[(rows["status"] == "collapsed") & rows["lr"].notna()]))
+    def collapsed(self, setting: Setting) -> dict[int, Run]:
+        """The collapsed ones, likewise."""
+        return self._chosen(setting, "collapsed")
+
+    def _chosen(self, setting: Setting, status: str) -> dict[int, Run]:
+        rows = self.cells(setting)
+        return by_seed(rows[rows["chosen"] & (rows["status"] == status)])
 
     def cells(self, setting: Setting) -> pd.DataFrame:
         """The whole grid of a setting: every learning rate and seed."""
@@ -190,7 +175,7 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
         several = sorted(mine[key].unique())
         if len(several) > 1:
             raise LogError(f"study {name} must have one {key}, not {', '.join(several)}")
-    return Study(name, mine, frames)
+    return Study(name, choose(mine), frames)
 
 
 def by_seed(rows: pd.DataFrame) -> dict[int, Run]:

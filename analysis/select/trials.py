@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
-from analysis.select.cell_runs import chosen_lr, fill, shortfall
+from analysis.select.cell_runs import fill, shortfall
 from analysis.select.provenance import plain
 
 FACET = ("model", "task", "precision", "variant")
@@ -41,9 +40,9 @@ class Trials:
 
     sweep: str  # its name
     # one row per run that exists, in the order of facet, method, lr and seed: the columns of
-    # `analysis.select.cell_runs.fill`, where `variant` is in words, and `method`; `k` and `adaptive_noise`, where
-    # they vary; `chosen`: its lr is the method's in its facet; `configuration`: what else was set: runs that agree
-    # in facet, method, lr and this differ in nothing but the seed
+    # `analysis.select.cell_runs.fill`, where `variant` is in words and `chosen` says that the run has finished, too;
+    # `method`; `configuration`: what else was set: runs that agree in facet, method, lr and this differ in nothing
+    # but the seed
     table: pd.DataFrame
     frames: Frames  # all runs, with their histories
     notes: tuple[str, ...] = ()  # what is missing, in sentences
@@ -142,16 +141,9 @@ def below(key: str, names: Iterable[str]) -> bool:
 
 def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str]) -> Trials:
     table = filled.rename(columns={"optimizer": "method"}).reset_index(drop=True)
-    varied = [json.loads(text) for text in table["variant"]]
-    for name in ("k", "adaptive_noise"):
-        values = [variant.get(f"optimizer.{name}") for variant in varied]
-        table[name] = [np.nan if value is None else float(value) for value in values]
     table["configuration"] = table["variant"]
-    table["chosen"] = False
-    for _, rows in table.groupby([*FACET, "method"], sort=False):
-        chosen = (rows["lr"] == chosen_lr(rows)) & (rows["status"] == "finished")
-        table.loc[rows.index[chosen], "chosen"] = True
-    _split_variants(table, varied)
+    table["chosen"] &= table["status"] == "finished"
+    _split_variants(table, [json.loads(text) for text in table["variant"]])
     keys = [*FACET, "method", "lr", "seed", "run_id"]
     table = table.sort_values(keys, kind="stable", ignore_index=True, key=_order)
     return Trials(sweep, table, frames, tuple(notes))

@@ -1,5 +1,6 @@
 """Frames of runs that fill given cells, made in memory: for what needs many runs, not their files."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +9,6 @@ import pyarrow as pa
 
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
-from analysis.select.cell_runs import variant
 
 EVERY = 10  # steps
 Status = Callable[[dict], str]
@@ -83,7 +83,7 @@ def _run(cell: dict, status: str, history: pd.DataFrame) -> dict:
         "precision.name": cell["precision"],
         "seed": cell["seed"],
         "lr": cell["lr"],
-        **variant(cell["variant"]),
+        **json.loads(cell["variant"]),
         "provenance.device": "cuda: made",
         "provenance.versions.torch": "2.13.0",
         "provenance.git_revision": "1489d1e0000000000000000000000000000000ab",

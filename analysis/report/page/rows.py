@@ -70,10 +70,7 @@ def counted(runs: pd.DataFrame) -> str:
 
 def summary_table(trials: Trials, name: str) -> Table:
     """A sweep's table: each method of each setting at its chosen learning rate."""
-    chosen = choose(trials.table.rename(columns={"method": "optimizer"}))
-    means = over_seeds(chosen)
-    setting = ["model", "task", "optimizer", "precision", "variant"]
-    best = chosen.groupby(setting, dropna=False)["best_step"].median()
+    means = over_seeds(choose(trials.table.rename(columns={"method": "optimizer"})))
     several = [key for key in ("model", "task", "precision") if means[key].nunique() > 1]
     several += ["variant"] if means["variant"].str.len().any() else []
 
@@ -88,7 +85,7 @@ def summary_table(trials: Trials, name: str) -> Table:
         "test %": lambda row: _mean(row, "test"),
         "n": lambda row: Cell(f"{row['n']} of {row['seeds']}", float(row["n"])),
         "collapsed": ("collapsed", ".0f"),
-        "best step": trained(lambda row: number(best[tuple(row[k] for k in setting)], ",.0f")),
+        "best step": trained(lambda row: number(row["best_step"], ",.0f")),
         "ms per step": ("step_ms", ",.1f"),
         "GiB": ("peak_gib", ".2f"),
     }

@@ -82,7 +82,7 @@ def study_figures(study: Study, roundings: pd.DataFrame) -> list[Figure]:
 def provenance(study: Study) -> str:
     """The content of provenance.json: every run of the study, and whether a table shows it as the chosen one."""
     there = study.filled[study.filled["run_id"].isin(study.frames.runs["run_id"])]
-    chosen = set(study.chosen["run_id"].dropna())
+    chosen = set(study.filled.loc[study.filled["chosen"], "run_id"])
     cells = [
         {
             "run_id": run_id,

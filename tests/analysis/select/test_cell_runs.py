@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.select.cell_runs import choose, fill, over_seeds, variant
+from analysis.select.cell_runs import choose, fill, over_seeds
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
 
@@ -60,6 +60,11 @@ def filled(*runs: dict[str, Any], cells: pd.DataFrame | None = None) -> pd.DataF
     return fill(expected() if cells is None else cells, frame)
 
 
+def chosen_rates(*runs: dict[str, Any]) -> set[float]:
+    rows = filled(*runs)
+    return set(rows.loc[rows["chosen"], "lr"])
+
+
 def test_a_run_fills_its_cell_whatever_its_group() -> None:
     rows = filled(run(1e-5, 1, 0.7, 0.65)).set_index("run_id")
     cell = rows.loc["mezo-1e-05-1"]
@@ -88,13 +93,10 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
     runs = [run(1e-6, s, 0.60, 0.99) for s in SEEDS]
     runs += [run(1e-5, s, v, t) for s, v, t in ((0, 0.7, 0.6), (1, 0.8, 0.7), (2, 0.75, 0.5))]
     runs += [run(1e-4, s, v, 0.9) for s, v in ((0, 0.9), (1, 0.6), (2, 0.6))]
-    rows = choose(filled(*runs))
-    assert list(rows["seed"]) == [0, 1, 2]
-    assert list(rows["lr"]) == [1e-5] * 3
-    assert not rows["at_edge"].any()
-    assert list(rows["rates"]) == [3] * 3
-    assert list(rows["n_expected"]) == [3] * 3
+    rows = filled(*runs)
+    assert set(rows.loc[rows["chosen"], "lr"]) == {1e-5}
     (line,) = over_seeds(rows).to_dict("records")
+    assert (line["lr"], line["at_edge"], line["n_expected"]) == (1e-5, False, 9)
     assert line["test_mean"] == pytest.approx(0.6)
     assert line["test_std"] == pytest.approx(0.1)  # n - 1, by hand: sqrt((0 + 0.01 + 0.01) / 2)
     assert (line["n"], line["seeds"], line["status"]) == (3, 3, "finished")
@@ -106,20 +108,20 @@ def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
     """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
     killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
     runs = [*(run(1e-5, s, 0.72) for s in SEEDS), run(1e-4, 0, 0.74), killed]
-    assert set(choose(filled(*runs))["lr"]) == {1e-5}
+    assert chosen_rates(*runs) == {1e-5}
     runs = [run(1e-6, 0, 0.9), run(1e-6, 1, 0.5), run(1e-5, 1, 0.6), run(1e-5, 2, 0.6)]
-    assert set(choose(filled(*runs))["lr"]) == {1e-5}
+    assert chosen_rates(*runs) == {1e-5}
 
 
 def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     """One collapse of three costs a rate its mean, and does not shut it out; all collapsed are never chosen."""
     runs = [run(1e-5, s, 0.6) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
-    assert set(choose(filled(*runs, collapsed(1e-4, 2)))["lr"]) == {1e-5}  # 0.6 against 0.53
+    assert chosen_rates(*runs, collapsed(1e-4, 2)) == {1e-5}  # 0.6 against 0.53
     runs = [run(1e-5, s, 0.5) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
-    assert set(choose(filled(*runs, collapsed(1e-4, 2)))["lr"]) == {1e-4}
+    assert chosen_rates(*runs, collapsed(1e-4, 2)) == {1e-4}
     runs = [run(1e-4, s, 0.9) for s in (0, 1)]
-    rows = choose(filled(*runs, collapsed(1e-4, 2), *(collapsed(1e-5, s) for s in SEEDS)))
-    assert list(rows["status"]) == ["finished", "finished", "collapsed"]
+    rows = filled(*runs, collapsed(1e-4, 2), *(collapsed(1e-5, s) for s in SEEDS))
+    assert set(rows.loc[rows["chosen"], "lr"]) == {1e-4}
     (line,) = over_seeds(rows).to_dict("records")
     assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
 
@@ -131,17 +133,15 @@ def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
         cells["seed"] == 1
     )
     rows = choose(cells[~lost])
-    found = dict(zip(rows["seed"], rows["status"], strict=True))
-    assert found == {0: "finished", 1: "finished", 2: "missing"}
     (line,) = over_seeds(rows).to_dict("records")
     assert (line["lr"], line["n"], line["seeds"]) == (1e-5, 2, 3)
 
 
 def test_a_rate_at_the_grids_edge_is_marked() -> None:
     inside = [run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS]
-    (line,) = over_seeds(choose(filled(*inside))).to_dict("records")
+    (line,) = over_seeds(filled(*inside)).to_dict("records")
     assert (line["lr"], line["at_edge"]) == (1e-5, False)
-    (line,) = over_seeds(choose(filled(*(run(1e-4, s, 0.9) for s in SEEDS)))).to_dict("records")
+    (line,) = over_seeds(filled(*(run(1e-4, s, 0.9) for s in SEEDS))).to_dict("records")
     assert (line["lr"], line["at_edge"]) == (1e-4, True)
 
 
@@ -156,7 +156,6 @@ def test_variants_choose_for_themselves() -> None:
     )
     runs = [run(1e-5, 0, 0.7) | {"run_id": "mezo-1e-05-0-k2"}]
     runs += [run(1e-4, 0, 0.7) | {"run_id": "mezo-0.0001-0-k4"}]
-    rows = choose(filled(*runs, cells=cells))
-    rows = rows[rows["seed"] == 0]
-    assert [variant(text)["optimizer.k"] for text in rows["variant"]] == [2, 4]
+    rows = over_seeds(filled(*runs, cells=cells))
+    assert list(rows["k"]) == [2, 4]
     assert list(rows["lr"]) == [1e-5, 1e-4]

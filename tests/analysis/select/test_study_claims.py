@@ -108,8 +108,8 @@ def test_a_grid_is_read_with_the_rates_beyond_its_edge() -> None:
         if cell["lr"] == LRS[1]
     ]
     alone, extended = made_study(rows), made_study([*rows, *beyond])
-    (edge,) = over_seeds(alone.chosen).to_dict("records")
-    (inside,) = over_seeds(extended.chosen).to_dict("records")
+    (edge,) = over_seeds(alone.filled).to_dict("records")
+    (inside,) = over_seeds(extended.filled).to_dict("records")
     assert (edge["lr"], edge["at_edge"], inside["lr"], inside["at_edge"]) == (
         1e-3,
         True,

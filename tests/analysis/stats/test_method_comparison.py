@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.paper.printed_numbers import load
+from analysis.select.cell_runs import MEDIANS, VARIED
 from analysis.select.method_scores import measured_cells, measured_runs, paper_runs
 from analysis.stats.method_comparison import cell_tests, conclusion, paired_differences
 
@@ -91,10 +92,8 @@ def test_runs_of_several_seeds() -> None:
                 "test_n": 100,
                 "run_id": f"{method}{seed}",
                 "val_accuracy": 0.5,
-                **dict.fromkeys(
-                    ("step_ms", "peak_gib", "state_mib", "n_expected", "n_finished"), 0.0
-                ),
-                **{f"n_{s}": 0 for s in ("collapsed", "unfinished", "missing", "duplicated")},
+                "chosen": True,
+                **dict.fromkeys((*MEDIANS, *VARIED), 0.0),
             }
             for method, seed, status, accuracy in seeds
         ]
