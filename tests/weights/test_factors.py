@@ -192,6 +192,17 @@ def test_one_branchs_loss_that_is_not_finite_is_a_collapse():
     assert trial.optimizer.step_index == 1
 
 
+def test_a_state_goes_on_bit_for_bit_in_the_middle_of_an_interval():
+    first, second = Trial(opt(), "factors", n=2), Trial(opt(), "factors", n=2)
+    first.steps(1), second.steps(2)
+    for p, q in zip(second.params.tensors, first.params.tensors, strict=True):
+        p.copy_(q)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.loss() == first.loss()
+    assert second.steps(3) == first.steps(3)
+    assert bit_equal(second.params.parts()[1], first.params.parts()[1])
+
+
 def test_losses_replay_the_run_bit_for_bit():
     trial, again = Trial(opt(), "factors"), Trial(opt(), "factors")
     made = [trial.optimizer.step(trial.loss) for _ in range(2 * INTERVAL + 1)]
