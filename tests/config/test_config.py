@@ -118,6 +118,7 @@ PROBLEMS = {
     "model.lr_grid.bszo=3": "model.lr_grid.bszo=3: " + RATES,
     "model.lr_grid.bszo=[1e-3,-1]": "model.lr_grid.bszo=[0.001, -1]: " + RATES,
     "task.install=[1]": "task.install=[1]: must be a text",
+    "precision.graphs=true": "precision.graphs=True: must be false with restore=streamed",
     "threads=0": "threads=0: must be at least 1",
     "model.quantization=int3": "model.quantization=int3: must be int8, int4, nf4 or null",
     "adapter=scales lr=1": "model.quantization=None: must be int8, int4 or nf4 with adapter=scales, which trains the"

@@ -11,12 +11,14 @@ from zo.lm.adapt import adapt, merged
 from zo.lm.adapter_config import ADAPTERS
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded
+from zo.lm.quantise import quantise
 from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run.loop import BatchLoss
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
+BITS = ("int8", "int4", "nf4")
 SETTINGS = {
     "lora": {"r": 2},
     "prefix": {"tokens": 3},
@@ -44,22 +46,33 @@ def moved(loaded, restore, method="mezo", noise="philox", steps=3):
     return [t.clone() for t in params.tensors], losses
 
 
+def model_of(architecture, bits):
+    model = DECODERS[architecture]()
+    if bits:
+        quantise(model, bits)
+    return model
+
+
 @pytest.mark.parametrize(
-    ("name", "architecture", "method"),
+    ("name", "architecture", "method", "bits"),
     [
-        case
-        for case in pairwise(SETTINGS, ["llama", "opt"], ["mezo", "bszo"])
-        if case[:2] != ("bias", "llama")  # which has none
+        *[
+            case
+            for case in pairwise(SETTINGS, ["llama", "opt"], ["mezo", "bszo"], [None, *BITS])
+            if case[:2] != ("bias", "llama")  # which has none
+        ],
+        ("none", "opt", "mezo", "nf4"),
+        *[("scales", "llama", "mezo", bits) for bits in BITS],
     ],
 )
-def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method):
+def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method, bits):
     (snapshot, losses), (streamed, same) = (
-        moved(adapted(DECODERS[architecture](), name), restore, method)
+        moved(adapted(model_of(architecture, bits), name), restore, method)
         for restore in ("snapshot", "streamed")
     )
     assert losses == same
     assert all(torch.equal(a, b) for a, b in zip(snapshot, streamed, strict=True))
-    model = adapted(DECODERS[architecture](), name).model
+    model = adapted(model_of(architecture, bits), name).model
     start = [p for p in model.parameters() if p.requires_grad]
     assert any(not torch.equal(a, b) for a, b in zip(snapshot, start, strict=True))
 

@@ -9,7 +9,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pairwise import pairwise, rotated
+from tests.support.pairwise import pairwise
 from tests.support.plain_scoring import (
     plain_loss,
     plain_masked_loss,
@@ -107,7 +107,7 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     assert expected.std(dim=1).mean() > 0.5  # the candidates differ, so that order matters
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
     plain = (plain_masked_loss if masked else plain_loss)(model, examples)
-    assert scorer.loss(batch) == pytest.approx(plain, abs=1e-5)
+    assert [scorer.loss(batch), *scorer.branches(batch, 2)] == pytest.approx([plain] * 3, abs=1e-5)
     predictions = scorer.evaluate(examples[::-1], 60).predictions[::-1]
     assert predictions == expected.argmax(1).tolist()
 
@@ -180,23 +180,6 @@ def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not
     for what, dtype in (("convolutions", torch.bfloat16), ("distances", torch.half)):
         model, kind = unusual(what)
         assert not packs(model.to(dtype), kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "candidates", "objective"),
-    [
-        *rotated(DECODERS, [[1, 1], [1, 4, 2]], ["classification", "lm"]),
-        *[(kind, [1, 1], "classification") for kind in (*MASKED, "convolutions")],
-    ],
-    ids=str,
-)
-def test_copies_of_a_batch_have_its_loss_each(kind, candidates, objective):
-    masked = kind in MASKED
-    model = unusual(kind)[0] if kind in UNUSUAL else {**DECODERS, **MASKED}[kind]()
-    name = "masked" if masked else "decoder"
-    scorer = CandidateScorer(model, pad_id=1, kind=name, objective=objective)
-    batch = scorer.collate(examples_of(candidates, LENGTHS, masked))
-    assert scorer.branches(batch, 3) == pytest.approx([scorer.loss(batch)] * 3, abs=1e-5)
 
 
 def test_a_masked_models_head_is_applied_once_per_example_all_of_it():

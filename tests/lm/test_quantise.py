@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.lm.test_adapt import adapted, moved
+from tests.lm.test_adapt import BITS, adapted
 from tests.lm.test_scoring import SHAPES, make_examples
 from tests.support.pairwise import rotated
 from tests.support.quadratic import DTYPES
@@ -12,8 +12,6 @@ from zo.lm.adapt import merged
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
 from zo.lm.scoring import CandidateScorer
 from zo.weights.space import ParameterSpace
-
-BITS = ("int8", "int4", "nf4")
 
 
 def quantised(bits, make=llama, dtype=torch.float32):
@@ -41,33 +39,15 @@ def test_each_weight_is_within_half_a_step_of_what_it_was(bits, levels, gap, mak
 
 
 @pytest.mark.parametrize(("bits", "share"), [("int8", 0.3), ("int4", 0.19), ("nf4", 0.16)])
-def test_the_sentence_tells_the_memory_with_and_without(bits, share):
+def test_quantised_weights_take_less_memory_and_a_sentence_tells_how_much(bits, share):
     model = llama(hidden_size=64, intermediate_size=256)
     before = weight_bytes(model)
     linear = sum(m.weight.numel() for m in model.model.modules() if type(m) is torch.nn.Linear)
     said = quantise(model, bits)
     after = weight_bytes(model)
     assert before - after > (1 - share) * 4 * linear
-    assert said == (
-        f"model.quantization={bits}: {linear:,} of {count(model):,} parameters; the weights take "
-        f"{after / 2**20:.1f} MiB, {before / 2**20:.1f} MiB without"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "bits"), rotated(["lora", "ia3", "prefix", "none", "scales"], BITS)
-)
-def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, bits):
-    runs = []
-    for restore in ("snapshot", "streamed"):
-        loaded = adapted(quantised(bits), name)
-        layers = [m for m in loaded.model.modules() if isinstance(m, QuantisedLinear)]
-        integers = [m.weight.clone() for m in layers]
-        runs.append(moved(loaded, restore))
-        assert all(torch.equal(m.weight, q) for m, q in zip(layers, integers, strict=True))
-    (snapshot, losses), (streamed, same) = runs
-    assert losses == same
-    assert all(torch.equal(a, b) for a, b in zip(snapshot, streamed, strict=True))
+    for told in (bits, f"{linear:,}", f"{after / 2**20:.1f} MiB", f"{before / 2**20:.1f} MiB"):
+        assert told in said
 
 
 @pytest.mark.parametrize("bits", BITS)
