@@ -61,6 +61,13 @@ def reviews_csv(tmp_path_factory) -> Path:
     return path
 
 
+def small_task(reviews: Path) -> list[str]:
+    """Overrides of a run on the made-up reviews."""
+    sizes = ("train_size=64", "validation_size=32", "test_size=48", "max_length=32")
+    data = f"task.data_files.train={reviews}"
+    return ["model=reviews-tiny", "task=rotten_tomatoes", data, *(f"task.{of}" for of in sizes)]
+
+
 @pytest.fixture
 def make_run(reviews_csv, tmp_path):
     """Returns a function from overrides to the checked configuration of a run on the made-up reviews."""
@@ -74,13 +81,7 @@ def _run_on(reviews: Path, out: Path, *overrides: str):
 
     config.register()
     base = [
-        "model=reviews-tiny",
-        "task=rotten_tomatoes",
-        f"task.data_files.train={reviews}",
-        "task.train_size=64",
-        "task.validation_size=32",
-        "task.test_size=48",
-        "task.max_length=32",
+        *small_task(reviews),
         "steps=4",
         "eval_every=2",
         "lr=1e-4",

@@ -43,3 +43,22 @@ def test_what_makes_no_run_imports_no_library_of_tensors_models_or_data(argument
     assert done.returncode == status, done.stderr
     assert says in done.stdout + done.stderr
     assert done.stderr.endswith("loaded []\n"), done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import zo; print(dir(zo), 'numpy' in sys.modules)", "['AdaMeZO', 'BSZO', 'BSZOB',"),
+        ("import launch.status", ""),
+    ],
+)
+def test_the_library_and_the_status_are_imported_without_them_too(code, says):
+    run = [
+        sys.executable,
+        "-c",
+        f"import sys; {code}; print([m for m in {HEAVY} if m in sys.modules])",
+    ]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(says)
+    assert done.stdout.endswith("[]\n"), done.stderr

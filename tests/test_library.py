@@ -1,8 +1,5 @@
 """The methods as torch optimizers in a loop of one's own."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -271,10 +268,3 @@ def test_a_record_is_explained_and_its_replay_is_not_the_commands(tmp_path, caps
     replay = ["replay", str(file), "--to", "2", "--out", str(tmp_path / "weights")]
     assert trajectory.main(replay) == 2
     assert "zo.replay(model, " in capsys.readouterr().err
-
-
-@pytest.mark.process
-def test_import_zo_alone_imports_nothing_else():
-    code = "import sys, zo; print([m for m in ('torch', 'numpy', 'hydra') if m in sys.modules], dir(zo))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("[] ['AdaMeZO', 'BSZO', 'BSZOB',"), done.stderr

@@ -6,6 +6,7 @@ import pytest
 
 from launch.profile import register
 from launch.sweep import Sweep
+from tests.conftest import small_task
 from zo import config
 from zo.run.directory import freeze
 
@@ -17,13 +18,7 @@ register()
 def grid(reviews_csv, tmp_path):
     """Overrides of four runs in a directory of their own."""
     return [
-        "model=reviews-tiny",
-        "task=rotten_tomatoes",
-        f"task.data_files.train={reviews_csv}",
-        "task.train_size=64",
-        "task.validation_size=32",
-        "task.test_size=48",
-        "task.max_length=32",
+        *small_task(reviews_csv),
         "steps=2",
         "eval_every=2",
         "lr=1e-4",

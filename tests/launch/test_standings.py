@@ -1,11 +1,7 @@
 """Where runs stand: the lock decides what runs, the queue what waits, the status the rest; and the table of it."""
 
 import os
-import subprocess
-import sys
 import time
-
-import pytest
 
 from launch import status
 from launch.records import Record
@@ -83,10 +79,3 @@ def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
     assert bszo_b[-2:] == ["587.3*", "0.6"]  # 4/3 of BSZO's 440.5
     assert lines[3] == "* the paper's time per step, on an H200; --step-ms gives another"
     assert lines[4] == "2 runs left: at most 1.1 hours"
-
-
-@pytest.mark.process
-def test_status_imports_neither_torch_nor_wandb():
-    code = "import sys, launch.status; print([m for m in ('torch', 'wandb') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Noise of either kind is a function of its key alone, and its values are independent standard normals."""
+"""Noise of either kind is a function of its key alone; its signs are fair; all of it is independent."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from zo.noise import NOISES, Engine, NoiseKey, engine
+from zo.noise import NOISES, Engine, NoiseKey, engine, philox
 
 KEY = NoiseKey(seed=7, stream=0, step=3, direction=1)
 
@@ -73,26 +73,26 @@ def test_each_part_of_the_key_counts_and_neighbours_are_uncorrelated(other, draw
             assert abs(np.mean(x * y[: len(x)])) < 5 / np.sqrt(n)
 
 
-def test_many_keys_share_no_stream(draw):
-    """2,000 draws of a small run: no two begin alike (chance collisions: 1 in 2,000 runs)."""
-    firsts = {
-        tuple(draw(NoiseKey(seed, 0, step, direction), i, (4,)).tolist())
-        for seed in range(2)
-        for step in range(100)
-        for direction in range(2)
-        for i in range(5)
-    }
-    assert len(firsts) == 2000
+def test_a_sign_is_a_bit_of_the_word_that_is_documented():
+    first = philox.words(KEY, 5, 0, 8)  # 256 signs
+    expected = [-1.0 if word >> bit & 1 else 1.0 for word in first.tolist() for bit in range(32)]
+    assert philox.signs(KEY, 5, 0, 256).tolist() == expected
+    assert philox.signs(KEY, 5, 37, 100).tolist() == expected[37:137]
 
 
-def test_moments_of_a_million_draws(draw):
-    """Mean, variance and fourth moment of N(0, 1) within five standard errors; so across keys."""
-    n = 1_000_000
-    long = draw(KEY, shape=(n,)).double().numpy()
-    short = torch.cat([draw(KEY._replace(step=s), shape=(10,)) for s in range(10_000)]).double()
-    for z in (long, short.numpy()):
-        root_n = np.sqrt(z.size)
-        assert abs(z.mean()) < 5 * 1 / root_n
-        assert abs((z**2).mean() - 1) < 5 * np.sqrt(2) / root_n  # Var z² = 2
-        assert abs((z**3).mean()) < 5 * np.sqrt(15) / root_n  # Var z³ = 15
-        assert abs((z**4).mean() - 3) < 5 * np.sqrt(96) / root_n  # Var z⁴ = 96
+@pytest.mark.parametrize("noise", NOISES)
+def test_signs_are_fair_and_independent(noise):
+    """Mean, and products of neighbours, of all 32 bits, of other keys: 0 within five standard errors; squares 1."""
+    n = 2**20
+    draw = engine(noise).rademacher_
+    z = draw(torch.empty(n), KEY, 0).double()
+    assert torch.equal(z.square(), torch.ones(n, dtype=torch.float64))
+    bits = z.view(-1, 32)
+    assert bits.mean(0).abs().max() < 5 / np.sqrt(n / 32)
+    pairs = bits.T @ bits / (n / 32) - torch.eye(32, dtype=torch.float64)
+    assert pairs.abs().max() < 5.5 / np.sqrt(n / 32)
+    for lag in (1, 2, 31, 32, 127, 128):
+        assert (z[lag:] * z[:-lag]).mean().abs() < 5 / np.sqrt(n)
+    for other in (KEY._replace(step=4), KEY._replace(direction=2), KEY._replace(seed=8)):
+        assert (z * draw(torch.empty(n), other, 0)).mean().abs() < 5 / np.sqrt(n)
+    assert (z * draw(torch.empty(n), KEY, 1)).mean().abs() < 5 / np.sqrt(n)

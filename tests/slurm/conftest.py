@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from tests.conftest import small_task
 from tests.slurm import one_node as slurm
 
 
@@ -17,13 +18,7 @@ def controller():
 def small(reviews_csv):
     """Overrides of a run of seconds."""
     return [
-        "model=reviews-tiny",
-        "task=rotten_tomatoes",
-        f"task.data_files.train={reviews_csv}",
-        "task.train_size=64",
-        "task.validation_size=32",
-        "task.test_size=48",
-        "task.max_length=32",
+        *small_task(reviews_csv),
         "eval_every=20",
         "lr=1e-4",
         "patience=null",  # all is learned at step 20
@@ -64,9 +59,13 @@ INTERRUPTED = ("optimizer=bszo", "steps=200")
 
 
 @pytest.fixture
-def interrupted_run(sandbox):
-    """A run that lasts long enough to be interrupted, submitted and at step 20 or later."""
-    sandbox.submit(*INTERRUPTED, "hydra.launcher.gres=gpu:2")
-    (run,) = sandbox.runs(*INTERRUPTED)
-    sandbox.wait_for_step(run, 20)
-    return run
+def start_run(sandbox):
+    """Returns a function that submits a run which lasts long enough to be interrupted, and waits for its step 20."""
+
+    def start(*more):
+        sandbox.submit(*INTERRUPTED, "hydra.launcher.gres=gpu:2", *more)
+        (run,) = sandbox.runs(*INTERRUPTED)
+        sandbox.wait_for_step(run, 20)
+        return run
+
+    return start

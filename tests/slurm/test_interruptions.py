@@ -12,8 +12,12 @@ from tests.slurm import one_node as slurm
 pytestmark = pytest.mark.slurm
 
 
+DIVIDED = ("hydra.launcher.tasks_per_node=2",)
+
+
 def is_whole(run, history, attempts):
-    assert slurm.rows(run.directory) == history
+    rows = slurm.rows(run.directory)
+    assert [{k: v for k, v in row.items() if not k.startswith("dist/")} for row in rows] == history
     assert slurm.attempts(run) == attempts
     (path,) = run.directory.glob("wandb/offline-run-*/run-*.wandb")
     logged = read_run_file(path)
@@ -22,9 +26,11 @@ def is_whole(run, history, attempts):
     assert logged.summary["run/status"] == "finished"
 
 
+@pytest.mark.parametrize("tasks", [(), DIVIDED], ids=["one task", "two tasks"])
 def test_a_preempted_run_is_queued_again_and_continues(
-    sandbox, interrupted_run, uninterrupted, record_property
+    sandbox, start_run, uninterrupted, record_property, tasks
 ):
+    interrupted_run = start_run(*tasks)
     before = time.time()
     command = ["sbatch", "--partition=high", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 2"]
     subprocess.run(command, check=True, capture_output=True)
@@ -43,6 +49,8 @@ def test_a_preempted_run_is_queued_again_and_continues(
     is_whole(interrupted_run, uninterrupted, attempts=2)
     assert "restart 1" in log.read_text()
     assert 20 <= reached < 200
+    assert ("2 processes divide 3 forward passes" in log.read_text()) == bool(tasks)
+    assert (interrupted_run.directory / "log-1.txt").exists() == bool(tasks)
     figures = {"save": saved - before, "requeue": started - saved, "resume": resumed - started}
     record_property("seconds", json.dumps(figures))
     print(f"preempted after step {reached}; seconds: {figures}")
@@ -69,9 +77,8 @@ def test_a_run_that_reaches_its_time_limit_is_queued_again_and_continues(sandbox
     assert "(99 remaining timeouts)" in told
 
 
-def test_a_run_on_a_node_that_dies_is_queued_again_and_continues(
-    sandbox, interrupted_run, uninterrupted
-):
+def test_a_run_on_a_node_that_dies_is_queued_again_and_continues(sandbox, start_run, uninterrupted):
+    interrupted_run = start_run()
     slurm.one_node("kill-node")
     try:
         sandbox.wait([interrupted_run], "queued")
