@@ -99,6 +99,8 @@ def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
     assert narrow.scores(batch).dtype == dtype
     assert narrow.loss(batch) == torch.tensor(narrow.loss(batch), dtype=dtype).item()
     assert wide.loss(batch) != torch.tensor(wide.loss(batch), dtype=dtype).item()
+    exact = torch.nn.functional.cross_entropy(narrow.scores(batch), batch.labels).item()
+    assert narrow.loss(batch) == exact, "the rounding of each score is kept"
     assert wide.loss(batch) == pytest.approx(plain_loss(model, examples), abs=0.05)
     assert narrow.loss(batch) == pytest.approx(wide.loss(batch), abs=0.1)
 
