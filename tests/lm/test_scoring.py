@@ -92,7 +92,7 @@ def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(k
 @pytest.mark.parametrize(("shape", "dtype"), rotated(SHAPES, DTYPES[1:]))
 def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
     model = opt(init_std=0.05).to(dtype)
-    examples = make_examples(SHAPES[shape])
+    examples = make_examples(SHAPES[shape], range(1, 30))
     wide, narrow = CandidateScorer(model, 1), CandidateScorer(model, 1, loss_dtype="model")
     batch = wide.collate(examples)
     assert wide.scores(batch).dtype == torch.float32
