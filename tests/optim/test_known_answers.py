@@ -93,6 +93,7 @@ def small(share: float, n: int) -> tuple[float, float]:
 BSZO = {"prior_std": 3.0, "noise_std": 2.0, "adaptive_noise": False}
 NEW = {"interval": 1, "rank": 3}  # new factors at every step
 LOZO = (ROWS * (COLUMNS * 3 + 2) + 2 * (COLUMNS + 3 + 1)) / 3
+WINDOW_OF_ONE = {"window": 1, "scale": 1.0, "adam_eps": 1e-12}  # m / √v = c z / |c z|
 TEZO = (3 * (ROWS + 2) * (COLUMNS + 2) + (3 - 1) * (D + 2)) / 3
 
 RATES = [
@@ -119,9 +120,10 @@ def test_progress_and_length_of_a_step_are_those_of_theory(name, settings, expec
     assert length(moves) == pytest.approx(expected[1], rel=0.15)
 
 
-def test_a_sign_is_right_with_the_probability_that_makes_the_rate_of_zo_sign():
+@pytest.mark.parametrize(("name", "settings"), [("zo_sign", {}), ("adamezo", WINDOW_OF_ONE)])
+def test_a_sign_is_right_with_the_probability_that_makes_the_rate_of_zo_sign(name, settings):
     """½ + arcsin(g_i / ‖g‖) / π: progress of about 2/π ‖g‖ / η at a length of √d, whence O(√d / √T)."""
-    moves = Bowl("zo_sign").moves(800)
+    moves = Bowl(name, **settings).moves(800)[2:]
     expected = 2 / math.pi * float((HOME * (HOME / NORM).arcsin()).sum())
     assert progress(moves) * SQUARE == pytest.approx(expected, rel=0.1)
     assert length(moves) * SQUARE == pytest.approx(D, rel=1e-3)
@@ -142,6 +144,15 @@ def test_fzoo_and_step_norm_are_normalised_sgd():
 def test_a_settled_momentum_makes_steps_of_one_over_one_minus_beta():
     moves = Bowl("zo_momentum", n=4, momentum=0.8).moves(600)[30:]
     assert progress(moves) == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_settled_momentum_of_lozo_m_is_the_gradient_within_its_subspace():
+    bowl = Bowl("lozo_m", interval=2000, rank=3, momentum=0.8)
+    moves, v = bowl.moves(1500)[30:], bowl.opt.direction().right(0, bowl.theta)
+    inside = (HOME @ v.mT @ v).double()
+    assert -float((moves.mean(0) * inside).sum()) == pytest.approx(
+        float(inside.square().sum()), rel=0.1
+    )
 
 
 def test_zo_muon_lowers_all_singular_values_by_the_learning_rate():
