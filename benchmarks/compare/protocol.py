@@ -122,7 +122,7 @@ class Part:
 
 
 _TINY = ("model=reviews-tiny", "task=rotten_tomatoes")
-_IMDB = ("model=reviews-tiny", "task=imdb", "task.max_length=64")
+_IMDB = ("model=reviews-tiny", "task=imdb", "task.max_length=32")  # the ends of reviews
 _SMOLLM2 = ("model=smollm2-135m", "precision=bf16", "task.validation_size=256")
 _GPU = ("device=cuda", "precision.restore=snapshot", "precision.graphs=true")
 _REAL = (*PAPER, "subzero", "tezo", "conmezo", "zo_momentum")
