@@ -10,7 +10,6 @@ docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import sys
 import time
@@ -23,7 +22,7 @@ from analysis.report.table import console, show
 from benchmarks.compare.page import save
 from benchmarks.compare.protocol import PARTS, Cell, seeds_of
 from benchmarks.compare.results import BASE, table
-from benchmarks.compare.runs import Found, config_of, make, standing, without_a_step, zero_shot
+from benchmarks.compare.runs import Found, before, config_of, find, from_csv, make, standing
 from zo import config
 from zo.run.lock import LockedError
 
@@ -39,6 +38,8 @@ def missing(parts: Sequence[str], out: str, known: dict[Cell, Found]) -> list[Ce
     order = []
     for part in parts:
         plan = PARTS[part]
+        if not find(before(part), out, known):
+            order.append(((parts.index(part), False, -1, 0.0, 0, 0), before(part)))
         for place, entry in enumerate(plan.entries):
             losses, cells = standing(part, entry, out, known)
             best = min((of.get(plan.seeds[0], math.inf) for of in losses.values()), default=0.0)
@@ -82,24 +83,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(all)")
     made.add_argument("--out", default="out/compare", help="directory of the runs (out/compare)")
     made.add_argument("--results", type=Path, default=ROOT / "results" / "local" / "comparison")
+    made.add_argument(
+        "--go-on-from", type=Path, help="directory of csv files whose runs are not made again"
+    )
     made.add_argument("--shown", action="store_true", help="make no run, show what there is")
     args = made.parse_args(argv)
     config.register()
     known: dict[Cell, Found] = {}
+    for path in sorted(args.go_on_from.glob("comparison_*.csv")) if args.go_on_from else []:
+        known |= from_csv(path, args.out)
     if not args.shown:
         here = [p for p in args.parts if torch.cuda.is_available() or not PARTS[p].needs_gpu]
-        for part in here:
-            with contextlib.suppress(LockedError):
-                make(without_a_step(part, args.out))
         make_runs(here, args.out, time.monotonic() + 60 * args.minutes, known)
         if left := set(args.parts) - set(here):
             print(f"{' and '.join(sorted(left))}: a GPU is needed")
     for part in args.parts:
         entries = PARTS[part].entries
         standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in entries}
+        find(before(part), args.out, known)
         if seeds_of(PARTS[part], standings[BASE]):
-            before, frame = zero_shot(part, args.out), table(part, standings, known)
-            show(save(frame, known, before, part, args.results), console())
+            frame = table(part, standings, known)
+            show(save(frame, known, part, args.results), console())
     return 0
 
 

@@ -17,7 +17,7 @@ from analysis.report.table import Table, markdown
 from benchmarks.compare.protocol import PARTS
 from benchmarks.compare.protocol import Cell as Run
 from benchmarks.compare.results import BASE, SHARES
-from benchmarks.compare.runs import Found
+from benchmarks.compare.runs import Found, to_frame, zero_shot
 
 COLUMNS = {
     "method": ("entry", ""),
@@ -43,14 +43,14 @@ COLUMNS = {
 COLOURED = ("adam", "mezo", "bszo")
 
 
-def to_table(frame: pd.DataFrame, part: str, zero_shot: str) -> Table:
+def to_table(frame: pd.DataFrame, part: str, before: str) -> Table:
     """Returns the lines of a part as a table; its caption has what the model does before the first step."""
     body = [[_text(row, *column) for column in COLUMNS.values()] for _, row in frame.iterrows()]
     caption = [
         f"{part}: validation loss (nats) at shares of {PARTS[part].budget} forward passes; mean over seeds, each at the"
         " rate that the other seeds choose; 95 % intervals over seeds, where there are three; p corrected over the"
         " methods.",
-        zero_shot,
+        before,
         "A method with one seed has chosen its rate by that seed, which flatters it: it is compared with no one.",
         "Could find: the difference that this many seeds of this spread find with a probability of 80 %, at the level"
         " of the correction's first claim.",
@@ -119,18 +119,13 @@ def _draw_gaps(axes: Axes, frame: pd.DataFrame) -> None:
     axes.set_title("left is better; hollow: one or two seeds")
 
 
-def save(
-    frame: pd.DataFrame, known: Mapping[Run, Found], zero_shot: str, part: str, directory: Path
-) -> Table:
+def save(frame: pd.DataFrame, known: Mapping[Run, Found], part: str, directory: Path) -> Table:
     """Writes table, picture and what every run found; returns the table."""
     directory.mkdir(parents=True, exist_ok=True)
-    made, path = to_table(frame, part, zero_shot), directory / f"comparison_{part}"
+    made, path = to_table(frame, part, zero_shot(part, known)), directory / f"comparison_{part}"
     path.with_suffix(".md").write_text(markdown(made), encoding="utf-8")
-    runs = pd.DataFrame([run for run in known.values() if run["part"] == part])
-    runs["losses"] = [" ".join(f"{n}:{loss:.4f}" for n, loss, _ in of) for of in runs.pop("curve")]
-    runs.sort_values(["entry", "lr", "seed"]).to_csv(
-        path.with_suffix(".csv"), index=False, float_format="%.6g"
-    )
+    runs = to_frame(run for run in known.values() if run["part"] == part)
+    runs.to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g")
     drawn = picture(frame, part)
     drawn.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     plt.close(drawn)

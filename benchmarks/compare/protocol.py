@@ -28,7 +28,7 @@ class Entry:
 
     name: str
     overrides: tuple[str, ...]  # beside its part's; a learning rate is where its search begins
-    role: str = "method"  # or `question` (another setting of a method) or `reference`
+    role: str = "method"  # or `question` (another setting of a method), `reference` or `before`
 
 
 PAPER = ("mezo", "bszo", "lozo", "hizoo", "mezo_adam", "bszo_b")
@@ -80,7 +80,9 @@ _ENTRIES = (
     Entry("mezo, lora", ("optimizer=mezo", "adapter=lora", "lr=1e-3"), "question"),
     Entry("bszo, lora", ("optimizer=bszo", "adapter=lora", "lr=1e-2"), "question"),
 )
-BY_NAME = {entry.name: entry for entry in _ENTRIES}
+BEFORE = Entry("zero_shot", ("optimizer=zero_shot",), "before")
+"""The model before the first step: one run, not a line."""
+BY_NAME = {entry.name: entry for entry in (*_ENTRIES, BEFORE)}
 ALL = tuple(entry.name for entry in _ENTRIES if entry.role != "question")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +13,18 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from benchmarks.compare.protocol import BY_NAME, PARTS, Cell, Entry, Losses, start_of, wanted
+from benchmarks.compare.protocol import (
+    BEFORE,
+    BY_NAME,
+    PARTS,
+    Cell,
+    Entry,
+    Losses,
+    start_of,
+    wanted,
+)
 from zo.config import RunConfig, command_line
+from zo.config.identity import run_id
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
@@ -52,20 +63,21 @@ def outcome(cell: Cell, out: str) -> Found | None:
     """Returns what a run found, None unless it has ended.
 
     `loss` is the validation loss after the whole budget, infinite if the run collapsed; `curve` has (forward passes,
-    loss, accuracy) of every evaluation; `test` is the accuracy at the best validation accuracy.
+    loss) of every evaluation; `test` is the accuracy at the best validation accuracy.
     """
     run = config_of(cell, out)
     status = read_status(directory_of(run))
     if status.get("run/status") not in ("finished", "collapsed"):
         return None
-    columns = ["step", "eval/val_loss", "eval/val_accuracy", "time/cpu_s", *SIGNALS]
+    columns = ["step", "eval/val_loss", "time/cpu_s", *SIGNALS]
     rows = pd.DataFrame(read_rows(directory_of(run))).reindex(columns=columns)
-    passes, evaluated = run.optimizer.passes_per_step, rows[columns[:3]].dropna()
-    curve = [(int(step) * passes, loss, right) for step, loss, right in evaluated.to_numpy()]
+    passes, evaluated = run.optimizer.passes_per_step, rows[columns[:2]].dropna()
+    curve = [(int(step) * passes, loss) for step, loss in evaluated.to_numpy()]
     late = rows[len(rows) // 2 :]
     collapsed = status["run/status"] == "collapsed"
     return {
         **cell._asdict(),
+        "run": run_id(run),
         "lr": cell.lr,
         "loss": math.inf if collapsed else float(curve[-1][1]),
         "test": float(status.get("best/test_accuracy", math.nan)),
@@ -86,19 +98,43 @@ def _revision(directory: Path) -> str:
     return " ".join(attempts["git_revision"].astype(str).str[:12].unique())
 
 
-def without_a_step(part: str, out: str) -> RunConfig:
+def to_frame(runs: Iterable[Found]) -> pd.DataFrame:
+    """Returns what runs found, a row for each; `losses` has the curve as text."""
+    frame = pd.DataFrame(list(runs))
+    frame["losses"] = [" ".join(f"{n}:{loss:.6g}" for n, loss in of) for of in frame.pop("curve")]
+    return frame.sort_values(["entry", "lr", "seed"])
+
+
+def from_csv(path: Path, out: str) -> dict[Cell, Found]:
+    """Returns what `to_frame` wrote, without runs that today's protocol makes otherwise: their ids differ."""
+    frame = pd.read_csv(path)
+    curves = [[point.split(":") for point in text.split()] for text in frame.pop("losses")]
+    known = {}
+    for row, curve in zip(frame.to_dict("records"), curves, strict=True):
+        cell = Cell(row["part"], row["entry"], row["exponent"], row["seed"])
+        if cell.entry in BY_NAME and row["run"] == run_id(config_of(cell, out)):
+            known[cell] = {**row, "curve": [(int(n), float(loss)) for n, loss in curve]}
+    return known
+
+
+def before(part: str) -> Cell:
     """Returns the run that only evaluates a part's model."""
-    return command_line.runs([*PARTS[part].words, "optimizer=zero_shot", f"out={out}"])[0]
+    return Cell(part, BEFORE.name, 0, 0)
 
 
-def zero_shot(part: str, out: str) -> str:
+def zero_shot(part: str, known: Mapping[Cell, Found]) -> str:
     """Returns a sentence on the model before the first step, empty if it was not evaluated."""
-    directory = directory_of(without_a_step(part, out))
-    status = read_status(directory)
-    if status.get("run/status") != "finished":
+    if not (found := known.get(before(part))):
         return ""
-    loss, right = read_rows(directory)[-1]["eval/val_loss"], status["best/test_accuracy"]
-    return f"Before the first step: loss {loss:.4f}, test accuracy {100 * right:.1f} %."
+    right = f"test accuracy {100 * found['test']:.1f} %"
+    return f"Before the first step: loss {found['loss']:.4f}, {right}."
+
+
+def find(cell: Cell, out: str, known: dict[Cell, Found]) -> Found | None:
+    """Returns what a run found, from `known` or its directory, None unless it has ended; adds it to `known`."""
+    if cell not in known and (found := outcome(cell, out)) is not None:
+        known[cell] = found
+    return known.get(cell)
 
 
 def standing(
@@ -110,10 +146,7 @@ def standing(
     while True:
         pairs = wanted(PARTS[part], start, losses)
         cells = [Cell(part, entry.name, e, seed) for e, seed in pairs]
-        for cell in cells:
-            if cell not in known and (found := outcome(cell, out)) is not None:
-                known[cell] = found
-        ended = [cell for cell in cells if cell in known]
+        ended = [cell for cell in cells if find(cell, out, known)]
         if not ended:
             return losses, cells
         for cell in ended:

@@ -9,6 +9,7 @@ from scipy import stats
 from benchmarks.compare.protocol import (
     BY_NAME,
     PARTS,
+    Cell,
     Part,
     chosen_for,
     rate_of,
@@ -17,6 +18,9 @@ from benchmarks.compare.protocol import (
     wanted,
 )
 from benchmarks.compare.results import detectable
+from benchmarks.compare.runs import config_of, from_csv, to_frame
+from zo import config
+from zo.config.identity import run_id
 
 WHOLE, SMALL = Part(()), Part((), seeds=(0, 1), rates=3, most_rates=5)
 START = range(-9, -6)
@@ -88,3 +92,15 @@ def test_the_difference_that_could_be_found_is_found_in_four_of_five_studies(alp
     gaps = noise + detectable([-1.0, 0.0, 0.0, 0.0, 1.0], alpha) / math.sqrt(0.5)
     found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < alpha
     assert found.mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_runs_go_on_from_a_csv_but_for_those_that_are_made_otherwise_today(tmp_path):
+    config.register()
+    cells = [Cell("fp32", name, -7, 0) for name in ("mezo", "bszo")]
+    ids = [run_id(config_of(cells[0], "out/x")), "bszo-of-another-protocol"]
+    runs = [
+        {**c._asdict(), "run": of, "lr": c.lr, "loss": math.inf, "curve": [(90, 0.75), (180, 1e3)]}
+        for c, of in zip(cells, ids, strict=True)
+    ]
+    to_frame(runs).to_csv(tmp_path / "runs.csv", index=False)
+    assert from_csv(tmp_path / "runs.csv", "out/x") == {cells[0]: runs[0]}
