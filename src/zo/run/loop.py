@@ -35,6 +35,8 @@ TIE = "train/tie"
 """1 if all losses of a step without a gradient are equal: its slope is 0, and nothing moves."""
 
 Evaluator: TypeAlias = Scorer | LinearProbe
+_encoded: dict[str, list[Encoded]] = {}
+"""Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
 
 
 @dataclass
@@ -85,10 +87,16 @@ class Session:
         scorer, evaluates_by = scorers(
             loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, dividing
         )
+        read = {split: digest_examples(of) for split, of in vars(splits).items()}
+        by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template}"
+        keys = {split: f"{by} {digest}" for split, digest in read.items()}
         encoded = {
-            split: tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
+            split: _encoded.get(keys[split])
+            or tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
             for split, examples in vars(splits).items()
         }
+        _encoded.clear()
+        _encoded.update({keys[split]: of for split, of in encoded.items()})
         train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
         if evaluates_by is not scorer:
@@ -110,7 +118,6 @@ class Session:
             notes = [*found, f"{sizes} examples", *first, *notes]
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
-        read = {split: digest_examples(of) for split, of in vars(splits).items()}
         read["weights"] = assembly.base
         if assembly.optimizer.config.trains and assembly.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
