@@ -25,7 +25,7 @@ from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, Rates, StepInfo
 from zo.optim.config import MethodConfig
 from zo.optim.losses import number
-from zo.record import Received, Recorder, header_of
+from zo.record import Received, Recorder, check, header_of, read_record, repeat
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
@@ -336,3 +336,30 @@ def _check_repeats(closure: Closure) -> None:
             "model.eval()), or the closure draws its own batch or random numbers (draw them before step). "
             "check_closure=False goes on all the same."
         )
+
+
+def replay(params: Parameters, record: str | Path, steps: int | None = None) -> ZerothOrder:
+    """Makes the weights of a recorded training, without a forward pass.
+
+    Args:
+        params: The model before the first step, or its tensors, as they were given to the optimizer.
+        record: The file that `record=` wrote.
+        steps: How many steps to make again; None is all.
+
+    Returns:
+        The optimizer after these steps. Training can go on with it.
+
+    Raises:
+        TrajectoryError: If the file is no record, or of other weights, other groups or other noise.
+        ValueError: If it has fewer steps.
+    """
+    found = read_record(Path(record))
+    config = dict(found.header.config)
+    name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
+    made = method_named(name)(params, 0.0, **config)
+    check(found, header_of(made.method))
+    count = len(found.losses) if steps is None else steps
+    if not 0 <= count <= len(found.losses):
+        raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
+    made.goes_on_from(repeat(found, made.method, count))
+    return made

@@ -1,4 +1,4 @@
-"""A training as a file of kilobytes: `record=` writes what every step measured, `zo.replay` makes the weights again.
+"""A training as a file of kilobytes: `record=` writes what every step measured, `zo.replay` makes the steps again.
 
 The file is a trajectory with rates, see `zo.run.trajectory`.
 """
@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,11 +18,8 @@ from zo.run.atomic import Appender
 from zo.run.trajectory import Frames, Header, Trajectory, TrajectoryError
 from zo.weights.space import ParameterSpace
 
-if TYPE_CHECKING:
-    from zo.library import Parameters, ZerothOrder
 
-
-def read(path: Path, data: bytes | None = None) -> Trajectory:
+def read_record(path: Path, data: bytes | None = None) -> Trajectory:
     """Returns what a record holds.
 
     Raises:
@@ -34,7 +31,7 @@ def read(path: Path, data: bytes | None = None) -> Trajectory:
     return found
 
 
-def _check(found: Trajectory, here: Header) -> None:
+def check(found: Trajectory, here: Header) -> None:
     """Raises TrajectoryError if tensors, weights or noise of a record are not those that are here."""
     for key in ("groups", "decays"):
         if found.header.config[key] != here.config[key]:
@@ -45,7 +42,7 @@ def _check(found: Trajectory, here: Header) -> None:
         raise TrajectoryError(f"{found.path}: its noise is {found.header.noise}, not {here.noise}")
 
 
-def _repeat(found: Trajectory, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
+def repeat(found: Trajectory, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
     """Makes the steps that a method lacks, without a forward pass, up to `count`; returns the last one's result."""
     info = None
     with torch.no_grad():
@@ -82,7 +79,7 @@ class Recorder:
         step, header = self._method.step_index, header_of(self._method)
         self._frames = Frames(header)
         if step:
-            found = read(self._path)
+            found = read_record(self._path)
             if found.header.config != header.config or len(found.losses) < step:
                 raise TrajectoryError(
                     f"{self._path}: not the record of this training's {step} steps"
@@ -106,7 +103,7 @@ class Recorder:
 
     def after(self, steps: int) -> bytes:
         """Returns what the file has after so many steps; after none, the header, too."""
-        found = read(self._path)
+        found = read_record(self._path)
         return self._path.read_bytes()[found.ends[steps] if steps else 0 : found.ends[-1]]
 
     def catch_up(self, header: Header) -> StepInfo | None:
@@ -117,14 +114,14 @@ class Recorder:
         """
         if not self._path.exists():
             return None
-        found = read(self._path)
-        _check(found, header)
+        found = read_record(self._path)
+        check(found, header)
         if found.header.config != header.config:
             raise TrajectoryError(f"{self._path}: of other settings; name another file")
         self._frames = Frames(header)
         self._file = Appender(self._path, found.ends[-1])
         self._rates = found.rates[-1] if found.rates else ()
-        return _repeat(found, self._method)
+        return repeat(found, self._method)
 
 
 class Received:
@@ -142,37 +139,8 @@ class Received:
     def replay(self, piece: bytes) -> int:
         """Makes the steps that a further piece brings; returns the steps made by then."""
         self._data += piece
-        self.info = _repeat(read(Path("record"), self._data), self._method) or self.info
+        self.info = repeat(read_record(Path("record"), self._data), self._method) or self.info
         return self._method.step_index
-
-
-def replay(params: Parameters, record: str | Path, steps: int | None = None) -> ZerothOrder:
-    """Makes the weights of a recorded training, without a forward pass.
-
-    Args:
-        params: The model before the first step, or its tensors, as they were given to the optimizer.
-        record: The file that `record=` wrote.
-        steps: How many steps to make again; None is all.
-
-    Returns:
-        The optimizer after these steps. Training can go on with it.
-
-    Raises:
-        TrajectoryError: If the file is no record, or of other weights, other groups or other noise.
-        ValueError: If it has fewer steps.
-    """
-    from zo.library import method_named
-
-    found = read(Path(record))
-    config = dict(found.header.config)
-    name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
-    made = method_named(name)(params, 0.0, **config)
-    _check(found, header_of(made.method))
-    count = len(found.losses) if steps is None else steps
-    if not 0 <= count <= len(found.losses):
-        raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
-    made.goes_on_from(_repeat(found, made.method, count))
-    return made
 
 
 def header_of(method: ZOOptimizer) -> Header:
