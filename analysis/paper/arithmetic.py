@@ -5,8 +5,8 @@ from statistics import fmean, pstdev, stdev
 from typing import Any, NamedTuple
 
 from analysis.paper.bold import BEST_TWO, better, groups
-from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
-from analysis.paper.printed_numbers import AVERAGE, TEST_SIZES, Paper, PaperError, agrees, digits
+from analysis.paper.names import TASKS, method_label, model_label, task_label
+from analysis.paper.printed_numbers import AVERAGE, Paper, PaperError, agrees, digits
 
 ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
 
@@ -43,9 +43,9 @@ def signed(value: float, places: int, plus: bool = True) -> str:
 def name(row: Any) -> str:
     """A cell as a reader finds it: Table 3, OPT-13B, BSZO, RTE."""
     parts = [f"Table {row['table']}{' (' + row['part'] + ')' if row['part'] else ''}"]
-    parts += [PAPER_MODELS.get(row["model"], row["model"])] if row["model"] else []
+    parts += [model_label(row["model"])] if row["model"] else []
     parts += [method_label(row["method"])] if row["method"] not in ("", "all") else []
-    parts += [PAPER_TASKS.get(row["task"], row["task"])] if row["task"] else []
+    parts += [task_label(row["task"])] if row["task"] else []
     parts += [f"k = {row['k']}"] if row["k"] else []
     if row["table"] == 5 and row["part"] in "cd":
         parts += [f"{row['adaptive_noise']} adaptive noise"]
@@ -69,7 +69,7 @@ def means_and_stds(paper: Paper) -> Iterator[Outcome]:
             continue
         mine = runs[(runs["task"] == row["task"]) & (runs["method"] == row["method"])]
         rounded = list(mine["value"])
-        exact = [nearest_multiple(value, TEST_SIZES[row["task"]]) for value in rounded]
+        exact = [nearest_multiple(value, TASKS[row["task"]]["test_size"]) for value in rounded]
         of = fmean if row["quantity"] == "mean" else stdev
         ok = agrees(row["printed"], of(exact)) or agrees(row["printed"], of(rounded))
         what, remark = "mean of 5 runs", ""
@@ -114,7 +114,7 @@ def _left_out(of_table: Any, row: Any, parts: Any) -> str:
     ]
     means = same.groupby("method", sort=False)["value"].mean()
     others = ", ".join(f"{method_label(str(m))} {mean:.2f}" for m, mean in means.items())
-    return f"without {', '.join(PAPER_TASKS[task] for task in missing)}, which is *; without it: {others}"
+    return f"without {', '.join(map(task_label, missing))}, which is *; without it: {others}"
 
 
 def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
@@ -122,7 +122,7 @@ def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
     for table in ACCURACY_TABLES:
         cells: Any = paper.rows(f"table{table}")
         for _, row in cells[(cells["task"] != AVERAGE) & (cells["status"] == "printed")].iterrows():
-            n = TEST_SIZES[row["task"]]
+            n = TASKS[row["task"]]["test_size"]
             exact = nearest_multiple(row["value"], n)
             right = round(row["value"] * n / 100)
             ok = agrees(row["printed"], exact)

@@ -29,17 +29,6 @@ FORMULAS = (2,)  # the tables whose cells are O(...), not numbers
 METHODS = PAPER_METHODS
 BASELINES, OURS = METHODS[:4], METHODS[4:]
 AVERAGE = "avg"
-# Examples of each test set; every accuracy is a multiple of one example. docs/reproducing.md.
-TEST_SIZES = {
-    "sst2": 872,
-    "rte": 277,
-    "cb": 56,
-    "wic": 638,
-    "trec": 500,
-    "copa": 100,
-    "wsc": 104,
-    "boolq": 1000,
-}
 
 
 class PaperError(ValueError):

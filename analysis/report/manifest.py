@@ -14,26 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.logs.frames import Frames
+from analysis.paper.names import SWEEPS
 from analysis.report.table import Column, Table, console, show
 from analysis.select.cell_runs import STATUSES, command, shortfall
 from analysis.select.provenance import plain
 from analysis.select.study_runs import PREFIX
 
 VERSIONS = "provenance.versions."
-STANDS_FOR = {
-    "table1": "Tables 1 and 11",
-    "table3_opt_1_3b": "Table 3, OPT-1.3B",
-    "table3_mistral_7b": "Table 3, Mistral-7B",
-    "table3_opt_13b": "Table 3, OPT-13B",
-    "table4": "Table 4, Figure 2",
-    "table5_a": "Tables 5 (a), 12 (a)",
-    "table5_b": "Tables 5 (b), 12 (b)",
-    "table5_c": "Table 5 (c)",
-    "table5_d": "Table 5 (d)",
-    "table12_c": "Table 12 (c)",
-    "figure1": "Figure 1",
-}
-"""Sweep -> what of the paper it makes; every other sweep is ours."""
 COLUMNS = (
     *("run_id", "config_hash", "group", "status", "git_revisions", "provenance.git_dirty"),
     *("provenance.device", "started", "source", "fragments", "torn", "duplicates", "rows"),
@@ -95,7 +82,7 @@ def coverage_table(filled: pd.DataFrame) -> Table:
         ended = int(cells["status"].isin(STATUSES[:2]).sum())
         ours = "ours: a study" if str(sweep).startswith(PREFIX) else "ours"
         rest = command(str(sweep)) if len(cells) > ended else "complete"
-        row = {"sweep": sweep, "of": STANDS_FOR.get(str(sweep), ours), "rest": rest}
+        row = {"sweep": sweep, "of": SWEEPS.get(str(sweep), {"name": ours})["name"], "rest": rest}
         ends = {status: int((cells["status"] == status).sum()) for status in STATUSES}
         rows.append(row | ends | {"cells": len(cells), "lacking": len(cells) - ended})
     counts = {"cells": "cells", "finished": "finished", "collapsed": "collapsed"}

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
+from analysis.paper.names import method_label, model_label, task_label
 from analysis.paper.printed_numbers import KEYS, METHODS, digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Table, number
 from analysis.select.cell_runs import EDGE
@@ -27,8 +27,8 @@ PROTOCOL = (
 QUANTITIES = {"memory_gb": "GB", "step_ms": "ms"}
 LABELS: dict[str, Any] = {
     "method": method_label,
-    "model": lambda model: PAPER_MODELS.get(model, model),
-    "task": PAPER_TASKS.get,
+    "model": model_label,
+    "task": task_label,
     "quantity": QUANTITIES.get,
     "run": "Run {}".format,
 }

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.paper.names import PAPER_TASKS, method_label
-from analysis.paper.printed_numbers import METHODS, TEST_SIZES, Paper, PaperError
+from analysis.paper.names import TASKS, method_label, task_label
+from analysis.paper.printed_numbers import METHODS, Paper, PaperError
 from analysis.report.paper_layout import TITLES
 from analysis.report.table import ABSENT, Cell, Column, Table, number
 
@@ -100,7 +100,7 @@ def splits(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
             sizes = seen.reindex(columns=[key])[key].dropna()
             row = {"task": task, "quantity": name}
             row["printed"] = cell["printed"].iloc[0] if len(cell) else ""
-            row["value"] = cell["value"].iloc[0] if len(cell) else float(TEST_SIZES[task])
+            row["value"] = cell["value"].iloc[0] if len(cell) else float(TASKS[task]["test_size"])
             row["conf"] = float(content[name]) if name != "test_size" else NAN
             rows.append(row | {"runs": float(sizes.max()), "run_count": len(sizes)})
     frame = pd.DataFrame(rows)
@@ -112,7 +112,7 @@ def splits(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
 def splits_table(frame: pd.DataFrame) -> Table:
     """Table 6."""
     tasks = list(dict.fromkeys(frame["task"]))
-    heads = ["split", "", *(PAPER_TASKS[task] for task in tasks)]
+    heads = ["split", "", *map(task_label, tasks)]
     caption = [
         "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
         "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."

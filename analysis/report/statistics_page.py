@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs.run_file import LogError
-from analysis.paper.names import PAPER_MODELS, PAPER_TASKS, method_label
+from analysis.paper.names import method_label, model_label, task_label
 from analysis.paper.printed_numbers import BASELINES, OURS, load
 from analysis.report.markdown import page
 from analysis.report.table import Cell, Column, Table
@@ -103,8 +103,8 @@ def _differences(of_model: Any) -> Table:
     """A row per pair in which one of our methods stands, it first; a column per task."""
     tasks = list(dict.fromkeys(of_model["task"]))
     model = str(of_model["model"].iloc[0])
-    title = f"Differences per task, {PAPER_MODELS.get(model, model)}, n = {int(of_model['n'].max())} runs"
-    content = Table(title, ["pair", *(PAPER_TASKS.get(task, task) for task in tasks)])
+    title = f"Differences per task, {model_label(model)}, n = {int(of_model['n'].max())} runs"
+    content = Table(title, ["pair", *map(task_label, tasks)])
     known = {}
     for row in of_model.to_dict("records"):
         value, low, high = row["difference"], row["low"], row["high"]

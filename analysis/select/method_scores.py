@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.printed_numbers import BASELINES, OURS, TEST_SIZES, Paper
+from analysis.paper.names import TASKS
+from analysis.paper.printed_numbers import BASELINES, OURS, Paper
 from analysis.select.cell_runs import over_seeds
 from analysis.stats.method_comparison import AVERAGE
 
@@ -35,7 +36,7 @@ def paper_families(paper: Paper) -> list[Family]:
     )
     cells = cells[kept & (cells["task"] != AVERAGE)]
     cells = cells[["table", "model", "task", "method"]].assign(
-        accuracy=cells["value"], n=cells["task"].map(TEST_SIZES)
+        accuracy=cells["value"], n=[TASKS[task]["test_size"] for task in cells["task"]]
     )
     without_adam = [method for method in ORDER if method != "mezo_adam"]
     return [

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.paper import names
 from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
 from analysis.select.cell_runs import STATUSES, over_seeds
@@ -37,16 +38,17 @@ QUANTITIES = {
     "step_ms": ("step_ms", 1.0),
 }
 """Printed quantity -> column of `over_seeds`, and the factor between their units."""
-SWEEPS: dict[int, tuple[str, ...]] = {
-    1: ("table1",),
-    3: ("table3_opt_1_3b", "table3_mistral_7b", "table3_opt_13b"),
-    4: ("table4",),
-    5: ("table5_a", "table5_b", "table5_c", "table5_d"),
-    11: ("table1",),
-    12: ("table5_a", "table5_b", "table12_c"),
+SWEEP_OF = {
+    (table, part, about.get("model", "")): sweep
+    for sweep, about in names.SWEEPS.items()
+    for table, part in about["tables"].items()
+}
+"""Table, its part, and for Table 3 the model -> the sweep that its cells come from."""
+SWEEPS = {
+    number: [sweep for (table, _, _), sweep in SWEEP_OF.items() if table == number]
+    for number in (1, 3, 4, 5, 11, 12)
 }
 """Table -> the sweeps that its cells come from."""
-BY_MODEL = {"opt-1.3b": SWEEPS[3][0], "mistral-7b": SWEEPS[3][1], "opt-13b": SWEEPS[3][2]}
 FAILED = ("collapsed", "finished")  # what counts as measured
 
 
@@ -96,21 +98,12 @@ def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
 
 def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
     """The KEY of a printed cell."""
-    table, model, task, method, part = (
-        row[name] for name in ("table", "model", "task", "method", "part")
-    )
-    if table in (1, 11):
-        single = table == 11 and task != AVERAGE
-        seed = int(row["run"]) - 1 if single else ALL_SEEDS  # run 1 is seed 0
-        return ("table1", model, task, method, "", "", seed)
-    if table == 3:
-        return (BY_MODEL[model], model, task, method, "", "", ALL_SEEDS)
-    if table == 4:
-        return ("table4", model, "phrases", method, "", "", ALL_SEEDS)
-    sweep = "table12_c" if table == 12 and part == "c" else f"table5_{part}"
-    noise = row["adaptive_noise"] if sweep in ("table5_c", "table5_d") else ""
+    table, part, model = row["table"], row["part"], row["model"]
+    sweep = SWEEP_OF[table, part, model if table == 3 else ""]
     k = "" if sweep == "table5_d" else row["k"]  # the default
-    return (sweep, model, task, "bszo", k, noise, ALL_SEEDS)
+    noise = row["adaptive_noise"] if sweep in ("table5_c", "table5_d") else ""
+    seed = int(row["run"]) - 1 if row["run"] else ALL_SEEDS  # run 1 is seed 0
+    return (sweep, model, row["task"] or "phrases", row["method"] or "bszo", k, noise, seed)
 
 
 def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:

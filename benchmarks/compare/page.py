@@ -75,7 +75,7 @@ def _text(row: Any, name: str, form: str) -> str:
 
 def picture(frame: pd.DataFrame, part: str) -> Figure:
     """Returns the losses at shares of the budget, and every entry's difference from MeZO at the end."""
-    with plt.rc_context(RC):
+    with plt.rc_context(fname=RC):
         figure, (curves, gaps) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
         _draw_curves(curves, frame[frame["role"] != "question"], PARTS[part].budget)
         _draw_gaps(gaps, frame)

@@ -21,7 +21,7 @@ LINE, POINT = LOOKS["mezo"].colour, LOOKS["bszo"].colour
 
 def draw(path: Path, seed: int) -> None:
     """Writes the figure."""
-    with plt.rc_context(RC):
+    with plt.rc_context(fname=RC):
         figure, axes = plt.subplots(2, 3, figsize=(9.0, 5.4), layout="constrained")
         for panel, ax in zip(PANELS, axes.flat, strict=True):
             panel(ax, seed)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.paper.names import UNTRAINED, method_order, model_label, task_label
+from analysis.paper.names import SWEEPS, UNTRAINED, method_order, model_label, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.style import look, named
@@ -17,13 +17,12 @@ from analysis.select.paper_cells import GIB_IN_GB
 from analysis.select.trials import Trials
 
 ABLATIONS = {
-    "table5_a": (12, "a"),
-    "table5_b": (12, "b"),
-    "table12_c": (12, "c"),
-    "table5_c": (5, "c"),
-    "table5_d": (5, "d"),
+    sweep: (table, part)
+    for sweep, about in SWEEPS.items()
+    for table, part in about["tables"].items()
+    if part
 }
-"""Sweep -> table and part where the paper prints its cells."""
+"""Sweep -> table and part where the paper prints its cells, Table 12 rather than 5."""
 EFFICIENCY = "table4"
 QUANTITIES = {"memory_gb": "peak memory (GB)", "step_ms": "time per step (ms)"}
 NOISE = {"with": named("bszo", "with adaptive noise"), "without": named("mezo", "without")}

@@ -29,7 +29,7 @@ BAND, WHISKER = 0.15, 0.6  # opacities
 
 def save(figure: Figure, png: Path, pdf: Path) -> None:
     """Write both files; the same numbers give the same bytes."""
-    with mpl.rc_context(RC):
+    with mpl.rc_context(fname=RC):
         drawn = page(figure)
         drawn.savefig(pdf, metadata={"Creator": None, "Producer": None, "CreationDate": None})
         drawn.savefig(png, metadata={"Software": None})

@@ -5,8 +5,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import UNTRAINED, method_label, model_label, plain, task_label
-from analysis.report.manifest import STANDS_FOR
+from analysis.paper.names import (
+    SWEEPS,
+    UNTRAINED,
+    method_label,
+    model_label,
+    plain,
+    task_label,
+)
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, number
 from analysis.select.cell_runs import EDGE, STATUSES, choose, over_seeds
 from analysis.select.provenance import days, listed, revisions
@@ -24,7 +30,7 @@ WORDS = {key: f"{'optimizer' if key == 'method' else key}.name" for key in LABEL
 
 def headline(runs: pd.DataFrame, sweeps: list[str], filled: pd.DataFrame) -> dict[str, Any]:
     """The page's title, sentence, tiles and foot, as the template wants them."""
-    asked = filled[filled["sweep"].isin(list(STANDS_FOR))].drop_duplicates("run_id")
+    asked = filled[filled["sweep"].isin(list(SWEEPS))].drop_duplicates("run_id")
     known, of = int((asked["status"] == "finished").sum()), len(asked)
     devices = runs["provenance.device"].nunique() if len(runs) else 0
     names = listed(runs, "provenance.device") if len(runs) else ""
