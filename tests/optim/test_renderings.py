@@ -70,7 +70,7 @@ WITHIN = [
     ("zo_sign", {"n": 3}, 1e-2),
     ("zo_momentum", {}, 1e-3),
     ("zo_momentum", {"momentum": 0.5, "n": 2}, 1e-3),
-    ("zo_conservative", {}, 3e-2),
+    ("zo_conservative", {}, 0.1),  # at times no step is the best
     ("sparse_mezo", {"share": 0.5, "eps": 1.0}, 1e-2),
     ("sparse_mezo", {"n": 3}, 1e-2),
     ("conmezo", {}, 1e-3),
@@ -101,10 +101,10 @@ def pair(name: str, settings: dict, lr: float, restore: str, **how):
 
 def run_equal(name, settings, lr, steps, moved=1e-3, **how) -> None:
     """θ and records are the rendering's, bit for bit."""
-    opt, loss, twin, step = pair(name, settings, lr, "subtract", **how)
+    opt, loss, twin, rendering = pair(name, settings, lr, "subtract", **how)
     start = [p.clone() for p in twin]
     for _ in range(steps):
-        expected = step()
+        expected = next(rendering)
         assert opt.step(loss).record == expected
         assert all(map(torch.equal, loss.params.tensors, twin))
     assert max(float((p - q).abs().max()) for p, q in zip(twin, start, strict=True)) > moved
@@ -113,10 +113,10 @@ def run_equal(name, settings, lr, steps, moved=1e-3, **how) -> None:
 def run_within(name, settings, lr, steps) -> None:
     """θ within two float32 units of a weight of size one (2⁻²²) per step, records within a thousandth."""
     settings = {"eps": 1e-2, **settings} if name not in ("adam", "sgd") else settings
-    opt, loss, twin, step = pair(name, settings, lr, "snapshot")
+    opt, loss, twin, rendering = pair(name, settings, lr, "snapshot")
     start = [p.clone() for p in twin]
     for _ in range(steps):
-        expected = step()
+        expected = next(rendering)
         np.testing.assert_allclose(opt.step(loss).record, expected, rtol=1e-3, atol=2e-4)
         for p, q in zip(loss.params.tensors, twin, strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=steps * 2.0**-22)
@@ -154,9 +154,11 @@ def test_oblique_directions_of_bszo_b(monkeypatch, settings):
     d = np.array([1.2, -0.9, 1e-12])
     monkeypatch.setattr(Posterior, "widest_direction", lambda self: d)
     monkeypatch.setattr(plain, "top_eigenvector", lambda cov: d)
-    opt, loss, twin, step = pair("bszo_b", PRIOR | {"k": 3, "m": 5} | settings, 1e-2, "subtract")
+    opt, loss, twin, rendering = pair(
+        "bszo_b", PRIOR | {"k": 3, "m": 5} | settings, 1e-2, "subtract"
+    )
     for _ in range(20):
-        expected = step()
+        expected = next(rendering)
         np.testing.assert_allclose(opt.step(loss).record, expected, rtol=0, atol=1e-9)
     for p, q in zip(loss.params.tensors, twin, strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=20 * 2.0**-23)

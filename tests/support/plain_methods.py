@@ -1,15 +1,15 @@
 """Plain renderings of the methods, from their papers' algorithm boxes: a line there, a line here.
 
 They share nothing with the suite but the noise and the settings: no parameter space, no posterior class. `Twin.z(i)` is
-direction i of the optimizer's current step, `Twin.normal` any other draw. Each function returns one step: () -> the
-record that the suite's step should have.
+direction i of the optimizer's current step, `Twin.normal` any other draw. Each function is a generator: it makes a step
+and yields the record that the suite's step should have.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey, normal_
 from zo.noise.torch_generator import rademacher_
 
-Step = Callable[[], tuple[float, ...]]
+Steps = Iterator[tuple[float, ...]]
 Part = tuple[float, list[Tensor]]
 """A coefficient and a direction."""
 
@@ -54,9 +54,6 @@ class Twin:
         draw = rademacher_ if self.s["directions"] == "rademacher" else normal_
         key = NoiseKey(self.opt.seed, PERTURBATION, self.opt.step_index, i)
         return [draw(torch.empty(p.shape), key, j) for j, p in enumerate(self.theta)]
-
-    def gaussians(self) -> list[list[Tensor]]:
-        return [self.z(i) for i in range(self.n)]
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros(p.shape) for p in self.theta]
@@ -101,19 +98,25 @@ class Twin:
         here = math.nan if self.two_sided else self.loss()
         return [self.slope(here, (1.0, z)) for z in directions]
 
-    def mean(self, directions: list[list[Tensor]], slopes: list[float]) -> list[Tensor]:
+    def directions(self) -> list[list[Tensor]]:
+        return [self.z(i) for i in range(self.n)]
+
+    def sample(self) -> tuple[list[float], list[list[Tensor]]]:
+        """Slopes along n directions, and the directions."""
+        z = self.directions()
+        return self.slopes(z), z
+
+    def mean(self, slopes: list[float], directions: list[list[Tensor]]) -> list[Tensor]:
         """1/n Σ c_i z_i."""
         pairs = list(zip(slopes, directions, strict=True))
         return [sum(c * z[j] for c, z in pairs) / len(pairs) for j in range(len(self.theta))]
 
 
-def mezo(t: Twin) -> Step:
+def mezo(t: Twin) -> Steps:
     """n-SPSA if n > 1; with `step_norm=rms` MEAZO."""
     v = 0.0
-
-    def step() -> tuple[float, ...]:
-        nonlocal v
-        z = t.gaussians()
+    while True:
+        z = t.directions()
         c, scale = t.slopes(z), 1.0
         if t.s["step_norm"] == "rms":
             v = t.s["norm_beta"] * v + (1 - t.s["norm_beta"]) * (sum(c) / len(c)) ** 2
@@ -122,9 +125,7 @@ def mezo(t: Twin) -> Step:
         t.decay()
         for c_i, z_i in zip(c, z, strict=True):
             t.move(-t.lr * scale * c_i / t.n, (1.0, z_i))
-        return tuple(c)
-
-    return step
+        yield tuple(c)
 
 
 def adam_of(t: Twin) -> Callable[[list[Tensor]], None]:
@@ -141,49 +142,38 @@ def adam_of(t: Twin) -> Callable[[list[Tensor]], None]:
     return update
 
 
-def mezo_adam(t: Twin) -> Step:
+def mezo_adam(t: Twin) -> Steps:
     """g = c z, or the mean of n of them, is Adam's gradient."""
     update = adam_of(t)
-
-    def step() -> tuple[float, ...]:
-        z = t.gaussians()
-        c = t.slopes(z)
-        update(t.mean(z, c))
-        return tuple(c)
-
-    return step
+    while True:
+        c, z = t.sample()
+        update(t.mean(c, z))
+        yield tuple(c)
 
 
-def adam(t: Twin) -> Step:
+def adam(t: Twin) -> Steps:
     update = adam_of(t)
-
-    def step() -> tuple[float, ...]:
+    while True:
         update(t.problem.gradient(t.theta))
-        return ()
-
-    return step
+        yield ()
 
 
-def sgd(t: Twin) -> Step:
+def sgd(t: Twin) -> Steps:
     """By torch."""
     decays = [does * t.s["weight_decay"] for does in t.opt.params.decays]
     groups = [{"params": [p], "weight_decay": d} for p, d in zip(t.theta, decays, strict=True)]
     sgd = torch.optim.SGD(groups, t.lr, momentum=t.s["momentum"])
-
-    def step() -> tuple[float, ...]:
+    while True:
         for p, g in zip(t.theta, t.problem.gradient(t.theta), strict=True):
             p.grad = g
         sgd.step()
-        return ()
-
-    return step
+        yield ()
 
 
-def hizoo(t: Twin) -> Step:
+def hizoo(t: Twin) -> Steps:
     """Algorithm 1 of Zhao et al. 2025, in the order of its code; H begins as ones."""
     h = [torch.ones(p.shape) for p in t.theta]
-
-    def step() -> tuple[float, ...]:
+    while True:
         smooth, z = t.s["hessian_smooth"], t.z(0)
         if t.s["smooth_schedule"] == "cosine":
             done = min(1, t.opt.step_index / t.s["smooth_steps"])
@@ -198,9 +188,7 @@ def hizoo(t: Twin) -> Step:
         c = (plus - minus) / (2 * t.eps)
         t.decay()
         t.move(-t.lr * c, (1.0, [x / r.sqrt() for x, r in zip(z, h, strict=True)]))
-        return c, bend
-
-    return step
+        yield c, bend
 
 
 def top_eigenvector(cov: np.ndarray) -> np.ndarray:
@@ -208,7 +196,7 @@ def top_eigenvector(cov: np.ndarray) -> np.ndarray:
     return np.linalg.eigh(cov)[1][:, -1]
 
 
-def bszo(t: Twin) -> Step:
+def bszo(t: Twin) -> Steps:
     """Algorithms 1 (BSZO, `reuse_probes`) and 2 (BSZO-B) of the paper.
 
     `noise_update` says when σ_e² adapts: after `every` observation and before its Kalman update, or only in the τ > k
@@ -225,11 +213,7 @@ def bszo(t: Twin) -> Step:
         if s["adaptive_noise"]:
             running_var = (1 - s["noise_ema"]) * running_var + s["noise_ema"] * residual**2
 
-    def measure(d: np.ndarray, f0: float) -> float:
-        z = [(float(d_i), t.z(i)) for i, d_i in enumerate(d) if abs(d_i) > TINY]
-        return t.slope(f0, *z)
-
-    def step() -> tuple[float, ...]:
+    while True:
         mu, cov = np.zeros(k), prior_std**2 * np.eye(k)
         f0 = math.nan if t.two_sided else t.loss()
         cache: dict[int, float] = {}
@@ -246,7 +230,8 @@ def bszo(t: Twin) -> Step:
                     j = int(np.argmax(np.abs(d)))
                     d, y, fresh = np.eye(k)[j], cache[j], False
             if fresh:
-                y = measure(d, f0)
+                z = [(float(d_i), t.z(i)) for i, d_i in enumerate(d) if abs(d_i) > TINY]
+                y = t.slope(f0, *z)
                 if tau < k:
                     cache[tau] = y
             if s["noise_update"] == "every":
@@ -256,71 +241,54 @@ def bszo(t: Twin) -> Step:
             mu = mu + gain * (y - d @ mu)
             cov = cov - np.outer(gain, d @ cov)
             cov = (cov + cov.T) / 2 + JITTER * np.eye(k)
-        for i in range(k):
-            if abs(mu[i]) > TINY:
-                t.move(-t.lr * float(mu[i]), (1.0, t.z(i)))
-        return (*mu, running_var)
-
-    return step
+        for i in np.flatnonzero(abs(mu) > TINY):
+            t.move(-t.lr * float(mu[i]), (1.0, t.z(int(i))))
+        yield (*mu, running_var)
 
 
-def zo_sign(t: Twin) -> Step:
-    def step() -> tuple[float, ...]:
-        z = t.gaussians()
-        c = t.slopes(z)
-        t.move(-t.lr, (1.0, [g.sign() for g in t.mean(z, c)]))
-        return tuple(c)
-
-    return step
+def zo_sign(t: Twin) -> Steps:
+    while True:
+        c, z = t.sample()
+        t.move(-t.lr, (1.0, [g.sign() for g in t.mean(c, z)]))
+        yield tuple(c)
 
 
-def zo_momentum(t: Twin) -> Step:
+def zo_momentum(t: Twin) -> Steps:
     m = t.zeros()
-
-    def step() -> tuple[float, ...]:
-        z = t.gaussians()
-        c = t.slopes(z)
-        for m_p, g in zip(m, t.mean(z, c), strict=True):
+    while True:
+        c, z = t.sample()
+        for m_p, g in zip(m, t.mean(c, z), strict=True):
             m_p.copy_(t.s["momentum"] * m_p + g)
         t.move(-t.lr, (1.0, m))
-        return tuple(c)
-
-    return step
+        yield tuple(c)
 
 
-def zo_conservative(t: Twin) -> Step:
-    def step() -> tuple[float, ...]:
-        z = t.gaussians()
-        c = t.slopes(z)
-        g = t.mean(z, c)
+def zo_conservative(t: Twin) -> Steps:
+    while True:
+        c, z = t.sample()
+        g = t.mean(c, z)
         here, (ahead, behind) = t.loss(), t.at((-t.lr, t.lr), (1.0, g))
         side = 0.0 if here <= min(ahead, behind) else 1.0 if ahead <= behind else -1.0
         t.move(-t.lr * side, (1.0, g))
-        return tuple(side * c_i for c_i in c)
-
-    return step
+        yield tuple(side * c_i for c_i in c)
 
 
-def sparse_mezo(t: Twin) -> Step:
+def sparse_mezo(t: Twin) -> Steps:
     share = t.s["share"]
     h = [p.abs().flatten().sort().values[max(1, int(share * p.numel())) - 1] for p in t.theta]
-
-    def step() -> tuple[float, ...]:
+    while True:
         mask = [(p.abs() <= h_p).float() for p, h_p in zip(t.theta, h, strict=True)]
-        z = [[m * z_j for m, z_j in zip(mask, z, strict=True)] for z in t.gaussians()]
+        z = [[m * z_j for m, z_j in zip(mask, z, strict=True)] for z in t.directions()]
         c = t.slopes(z)
-        t.move(-t.lr, (1.0, t.mean(z, c)))
-        return tuple(c)
-
-    return step
+        t.move(-t.lr, (1.0, t.mean(c, z)))
+        yield tuple(c)
 
 
-def conmezo(t: Twin) -> Step:
+def conmezo(t: Twin) -> Steps:
     """Weight cos ϑ on the momentum, sin ϑ on the noise."""
     m = [t.normal(SUBSPACE, 0, 0, j, p.shape) for j, p in enumerate(t.theta)]
     s, d = t.s, sum(p.numel() for p in t.theta)
-
-    def step() -> tuple[float, ...]:
+    while True:
         length = math.sqrt(sum(float((x.double() ** 2).sum()) for x in m))
         along, across = math.sqrt(d) * math.cos(s["angle"]), math.sin(s["angle"])
         z = [along * x / length + across * u for x, u in zip(m, t.z(0), strict=True)]
@@ -331,41 +299,34 @@ def conmezo(t: Twin) -> Step:
         beta = s["beta"] if past > 1 else beta
         for x, z_x in zip(m, z, strict=True):
             x.copy_(beta * x + (1 - beta) * c * z_x)
-        return (c,)
-
-    return step
+        yield (c,)
 
 
-def adamezo(t: Twin) -> Step:
+def adamezo(t: Twin) -> Steps:
     past: list[tuple[float, list[Tensor]]] = []
-
-    def step() -> tuple[float, ...]:
-        z = t.gaussians()
-        (c,) = t.slopes(z)
+    while True:
+        (c,), z = t.sample()
         past.insert(0, (c, z[0]))
         if len(past) <= t.s["window"] + 1:  # as the released code counts
             t.move(-t.lr * c, (1.0, z[0]))
-            return (c,)
+            yield (c,)
+            continue
         recent = past[: t.s["window"]]
         for j, p in enumerate(t.theta):
             m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in enumerate(recent))
             v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in enumerate(recent))
             p.sub_(t.lr * t.s["scale"] * m / (v.sqrt() + t.s["adam_eps"]))
-        return (c,)
-
-    return step
+        yield (c,)
 
 
-def fzoo(t: Twin) -> Step:
-    def step() -> tuple[float, ...]:
-        u = [t.z(i) for i in range(t.n)]
+def fzoo(t: Twin) -> Steps:
+    while True:
+        u = t.directions()
         here, losses = t.loss(), [t.at((t.eps,), (1.0, u_i))[0] for u_i in u]
         sigma = statistics.stdev(losses)
         c = [(loss - here) / sigma for loss in losses]
-        t.move(-t.lr, (1.0, t.mean(u, c)))
-        return tuple(c)
-
-    return step
+        t.move(-t.lr, (1.0, t.mean(c, u)))
+        yield tuple(c)
 
 
 def columns(t: Twin, i: int, j: int, step: int, *, kept: bool, length: int) -> Tensor:
@@ -389,10 +350,9 @@ def product(u: list[Tensor], v: list[Any]) -> list[Tensor]:
     return [x if y is None else x @ y.T for x, y in zip(u, v, strict=True)]
 
 
-def lozo(t: Twin) -> Step:
+def lozo(t: Twin) -> Steps:
     """Algorithm 1 of Chen et al. 2025."""
-
-    def step() -> tuple[float, ...]:
+    while True:
         u, v = factors(t)
         z = product(u, v)
         (c,) = t.slopes([z])
@@ -400,17 +360,13 @@ def lozo(t: Twin) -> Step:
             z = [x / (1 if y is None else t.s["rank"]) for x, y in zip(z, v, strict=True)]
         t.decay()
         t.move(-t.lr * c, (1.0, z))
-        return (c,)
-
-    return step
+        yield (c,)
 
 
-def lozo_m(t: Twin) -> Step:
+def lozo_m(t: Twin) -> Steps:
     interval, beta = t.s["interval"], t.s["momentum"]
-    n: list[Any] = [None for _ in t.theta]
-    old: list[Any] = [None for _ in t.theta]
-
-    def step() -> tuple[float, ...]:
+    n, old = ([None for _ in t.theta] for _ in range(2))
+    while True:
         u, v = factors(t)
         (c,) = t.slopes([product(u, v)])
         for j, p in enumerate(t.theta):
@@ -422,25 +378,19 @@ def lozo_m(t: Twin) -> Step:
                 n[j] = beta * n[j] + (1 - beta) * c * u[j]
         t.move(-t.lr, (1.0, product(n, v)))
         old[:] = v
-        return (c,)
-
-    return step
+        yield (c,)
 
 
 def haar(t: Twin, side: int, j: int, length: int) -> Tensor:
-    """(length, min(rank, length)) orthonormal columns of this interval: Gram-Schmidt of normals."""
+    """(length, min(rank, length)) orthonormal columns of this interval: G R⁻¹ of normals G, where GᵀG = RᵀR."""
     step = t.opt.step_index // t.s["interval"]
-    g = columns(t, side, j, step, kept=True, length=length).double()
-    basis: list[Tensor] = []
-    for x in g.T[: min(t.s["rank"], length)]:
-        for _ in range(2):
-            x = x - sum((x @ b) * b for b in basis) if basis else x
-        basis.append(x / x.norm())
-    return torch.stack(basis, dim=1).float()
+    g = columns(t, side, j, step, kept=True, length=length).double()[:, :length]
+    root = torch.linalg.cholesky(g.T @ g, upper=True)
+    return torch.linalg.solve_triangular(root, g, upper=True, left=False).float()
 
 
-def subzero(t: Twin) -> Step:
-    def step() -> tuple[float, ...]:
+def subzero(t: Twin) -> Steps:
+    while True:
         d = t.z(0)
         for j, p in enumerate(t.theta):
             if p.dim() > 1:
@@ -452,12 +402,10 @@ def subzero(t: Twin) -> Step:
                 d[j] = math.sqrt(m * n / (a.shape[1] * b.shape[1])) * a @ z @ b.T
         (c,) = t.slopes([d])
         t.move(-t.lr * c, (1.0, d))
-        return (c,)
-
-    return step
+        yield (c,)
 
 
-def tezo(t: Twin) -> Step:
+def tezo(t: Twin) -> Steps:
     rank, s, theta = t.s["rank"], t.s, t.theta
     u = [columns(t, 0, j, 0, kept=True, length=p.shape[0]) for j, p in enumerate(theta)]
     v = [columns(t, 1, j, 0, kept=True, length=p.shape[-1]) for j, p in enumerate(theta)]
@@ -467,7 +415,7 @@ def tezo(t: Twin) -> Step:
         """U diag(x) Vᵀ / √r."""
         return x if theta[j].dim() < 2 else (u[j] * x) @ v[j].T / math.sqrt(rank)
 
-    def step() -> tuple[float, ...]:
+    while True:
         shapes = [(rank,) if p.dim() > 1 else p.shape for p in theta]
         now, steps = t.opt.step_index, t.opt.step_index + 1
         tau = [t.normal(PERTURBATION, now, 0, j, shape) for j, shape in enumerate(shapes)]
@@ -483,17 +431,14 @@ def tezo(t: Twin) -> Step:
                     square = (u[j] ** 2 * square) @ (v[j] ** 2).T / rank
                 moved = moved / (square.sqrt() + s["adam_eps"])
             p.sub_(t.lr * moved)
-        return (c,)
-
-    return step
+        yield (c,)
 
 
-def zo_muon(t: Twin) -> Step:
+def zo_muon(t: Twin) -> Steps:
     """With `msign=svd`."""
-
-    def step() -> tuple[float, ...]:
+    while True:
         basis = [haar(t, 0, j, p.shape[0]) if p.dim() > 1 else None for j, p in enumerate(t.theta)]
-        psi = t.gaussians()
+        psi = t.directions()
         for i, of in enumerate(psi):
             for j, (p, b) in enumerate(zip(t.theta, basis, strict=True)):
                 if b is not None:
@@ -503,18 +448,16 @@ def zo_muon(t: Twin) -> Step:
         z = [[x if b is None else b @ x for x, b in zip(of, basis, strict=True)] for of in psi]
         here = t.loss()
         c = [(t.at((t.eps,), (1.0, z_i))[0] - here) / t.eps for z_i in z]
-        for p, b, g in zip(t.theta, basis, t.mean(psi, c), strict=True):
+        for p, b, g in zip(t.theta, basis, t.mean(c, psi), strict=True):
             if b is None:
                 p.sub_(t.lr * t.s["vector_lr"] * g)
                 continue
             left, _, right = torch.linalg.svd(g.double(), full_matrices=False)
             p.sub_(t.lr * b @ (left @ right).float())
-        return tuple(c)
-
-    return step
+        yield tuple(c)
 
 
-RENDERINGS: dict[str, Callable[[Twin], Step]] = {
+RENDERINGS: dict[str, Callable[[Twin], Steps]] = {
     made.__name__: made
     for made in (
         *(mezo, mezo_adam, adam, sgd, hizoo, bszo, zo_sign, zo_momentum, zo_conservative),
