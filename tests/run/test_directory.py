@@ -1,6 +1,10 @@
-"""A run's identity: frozen at its first start, compared at every later one."""
+"""A run's directory: its identity, frozen at its first start, and its lock, of one live process, whoever died in it."""
 
+import os
+import signal
+import socket
 import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -9,6 +13,7 @@ import pytest
 from zo.run import lock
 from zo.run.__main__ import main
 from zo.run.directory import DirectoryError, directory_of, freeze, load
+from zo.run.lock import held, holder
 from zo.run.runner import run
 
 
@@ -49,15 +54,6 @@ def test_a_broken_configuration_is_refused_with_what_to_do(make_run, capsys, tex
     path.unlink()
     assert freeze(cfg) == path.parent
     assert load(path.parent).optimizer == cfg.optimizer
-
-
-def test_a_run_that_another_process_makes_is_left_alone(make_run, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
-    directory = freeze(make_run("optimizer=mezo"))
-    with lock.held(directory):
-        assert main([str(directory)]) == 75
-    assert capsys.readouterr().err.startswith(f"{directory} is being written by process ")
-    assert {path.name for path in directory.iterdir()} == {"config.yaml", "inputs.json", "lock"}
 
 
 def test_where_a_run_is_made_and_that_it_was_begun_anew_is_not_frozen(make_run):
@@ -106,3 +102,59 @@ def test_where_nothing_can_be_written_a_run_is_refused_and_a_finished_one_there(
     assert capsys.readouterr().err == f"{new}/lock: Read-only file system\n"
     assert run(finished)["run/status"] == "finished"
     assert "finished before: test " in capsys.readouterr().out
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from zo.run.lock import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.process
+def test_a_live_process_keeps_others_out_and_a_killed_one_is_taken_over(
+    make_run, monkeypatch, capsys
+):
+    """The exit status of the run's command is 75 meanwhile, and it writes nothing."""
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
+    directory = freeze(make_run("optimizer=mezo"))
+    command = [sys.executable, "-c", HOLD, str(directory)]
+    environment = {**os.environ, "SLURM_JOB_ID": "17"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout.readline() == b"held\n"
+            found = holder(directory)
+            assert (found.pid, found.host, found.job) == (process.pid, socket.gethostname(), "17")
+            assert main([str(directory)]) == 75
+        finally:
+            process.send_signal(signal.SIGKILL)
+    by = f"process {process.pid} on {found.host}, SLURM job 17, since "
+    assert capsys.readouterr().err.startswith(f"{directory} is being written by {by}")
+    assert {path.name for path in directory.iterdir()} == {"config.yaml", "inputs.json", "lock"}
+    assert holder(directory) is None, "it is dead"
+    with held(directory):
+        assert holder(directory).pid == os.getpid()
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"{directory}: taken over from {by}")
+    assert said.endswith(", which is gone")
+
+
+def test_a_lock_is_given_back_also_when_its_body_fails_and_taken_without_a_word(tmp_path, capsys):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), held(tmp_path):
+            raise ZeroDivisionError
+    assert holder(tmp_path) is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_system_without_locks_is_said_and_used(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(lock.errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    with held(tmp_path):
+        pass
+    assert "this file system has no locks" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Exports: the model of a step as transformers loads it, which answers as the run did."""
+"""Exports: the model or adapter of a step as transformers and peft load it, which answers as the run did."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
+from zo.lm import load as loading
+from zo.lm.config import ModelError
 from zo.lm.scoring import CandidateScorer
 from zo.run import checkpoint
 from zo.run.assembly import Assembly
@@ -39,50 +41,44 @@ def predictions(model, session, cfg) -> str:
     return "".join(map(str, scorer.evaluate(session.test, cfg.eval_tokens).predictions))
 
 
+FACTORS = ("optimizer=lozo", "precision.restore=factors", "lr=1e-3")
+"""LOZO's interval does not end within the run: its factors stand beside the weights."""
+KEEPS_BEST = "checkpoint.keep_best=true"
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         ("optimizer=bszo", "precision=bf16"),
-        ("optimizer=sgd", "lr=1e-2", "checkpoint.keep_best=true"),
+        ("optimizer=sgd", "lr=1e-2", KEEPS_BEST),
+        FACTORS,
+        pytest.param((*FACTORS, KEEPS_BEST), marks=pytest.mark.process),
     ],
-    ids=["replayed", "from the best step's checkpoint"],
 )
 def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path, overrides):
+    """Replayed, or from the best step's checkpoint."""
     cfg = make_run(*overrides, "eval_every=1")
     summary = run(cfg)
-    directory = directory_of(cfg)
+    directory, step = directory_of(cfg), summary["best/step"]
     model = exported(directory, tmp_path / "weights")
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight, "tied, as in the run"
+    assert checkpoint.steps(directory) == [step] * cfg.checkpoint.keep_best
     session = Session.open(cfg)
+    assembly, params = session.assembly, session.assembly.params
+    if cfg.optimizer.replays:
+        replay_to(assembly, trajectory_of(directory), step)
+    else:
+        assert checkpoint.load_newest(directory, directory.name, assembly.optimizer, step) == step
+    assert assembly.weights_hash() == summary["best/weights"]
     assert predictions(model, session, cfg) == summary["best/test_predictions"]
     noted = json.loads((directory / "predictions.json").read_text())["test"]
     assert "".join(map(str, noted)) == summary["best/test_predictions"]
-    params, tensors = session.assembly.params, dict(model.named_parameters())
-    for name, p in zip(params.names, params.tensors, strict=True):
-        assert tensors[name].dtype == p.dtype
-        p.copy_(tensors[name].detach())
-    assert session.assembly.weights_hash() == summary["best/weights"]
-    assert checkpoint.steps(directory) == [summary["best/step"]] * cfg.checkpoint.keep_best
-
-
-@pytest.mark.parametrize("keep_best", [False, pytest.param(True, marks=pytest.mark.process)])
-def test_what_stands_beside_the_weights_is_in_the_model(make_run, tmp_path, keep_best):
-    """The run never reaches the end of LOZO's interval."""
-    lozo = ("optimizer=lozo", "precision.restore=factors", "lr=1e-3", "eval_every=1")
-    cfg = make_run(*lozo, f"checkpoint.keep_best={keep_best}")
-    summary = run(cfg)
-    model = exported(directory_of(cfg), tmp_path / "weights")
-    session = Session.open(cfg)
-    assembly, params = session.assembly, session.assembly.params
-    replay_to(assembly, trajectory_of(directory_of(cfg)), summary["best/step"])
-    assert assembly.weights_hash() == summary["best/weights"]
-    untouched = [p.clone() for p in params.tensors]
+    unfolded, tensors = [p.clone() for p in params.tensors], dict(model.named_parameters())
     params.fold()
-    tensors = dict(model.named_parameters())
-    for name, p, q in zip(params.names, params.tensors, untouched, strict=True):
+    for name, p, q in zip(params.names, params.tensors, unfolded, strict=True):
+        assert tensors[name].dtype == p.dtype
         assert torch.equal(tensors[name], p)
-        assert p.dim() < 2 or not torch.equal(p, q)
-    assert predictions(model, session, cfg) == summary["best/test_predictions"]
+        assert torch.equal(p, q) == (p.dim() < 2 or overrides[: len(FACTORS)] != FACTORS)
 
 
 def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_path):
@@ -168,3 +164,97 @@ def test_an_export_that_fails_leaves_nothing_behind(finished, tmp_path, monkeypa
         assert capsys.readouterr().err == f"{out}: {FULL}; nothing is left of the export\n"
         assert [*out.parent.iterdir()] == [out]
         assert [*out.iterdir()] == []
+
+
+EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed")
+ADAPTERS = [
+    "lora",
+    pytest.param("prefix", marks=pytest.mark.process),
+    pytest.param("ia3", marks=pytest.mark.process),
+]
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_adapter_of_a_resumed_run_predicts_the_same_in_peft_and_in_a_run_of_its_own(
+    make_run, tmp_path, adapter
+):
+    from peft import PeftModel
+
+    settings = (f"adapter={adapter}", *EXACT, "lr=1e-2", "eval_every=1")
+    cfg = make_run(*settings)
+    run(make_run(*settings, "steps=2"))
+    summary = run(cfg)
+    out = export(directory_of(cfg), tmp_path / "adapter")
+    assert (out / "tokenizer.json").exists()
+    session = Session.open(cfg)
+    start = session.assembly.weights_hash()
+    replay_to(session.assembly, trajectory_of(directory_of(cfg)), summary["best/step"])
+    assert session.assembly.weights_hash() == summary["best/weights"] != start
+    base = json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"]
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = PeftModel.from_pretrained(model, out).eval()
+    tokens, own = torch.arange(5, 15)[None], session.assembly.loaded.adapter
+    with torch.inference_mode():
+        assert torch.equal(model(tokens).logits, own(tokens).logits)
+    after = Assembly.of(make_run(*settings, f"adapter.path={out}", "seed=9"))
+    assert after.params.names == session.assembly.params.names
+    assert all(map(torch.equal, after.params.tensors, session.assembly.params.tensors))
+
+
+def test_a_merged_export_loads_in_transformers_and_computes_as_the_run(make_run, tmp_path, capsys):
+    cfg = make_run("adapter=lora", *EXACT, "lr=1", "eval_every=1")
+    run(cfg)
+    assert "adapter=lora: 8,192 parameters are trained, " in capsys.readouterr().out
+    out = export(directory_of(cfg), tmp_path / "merged", "--merge", "--step", "4")
+    model = AutoModelForCausalLM.from_pretrained(out).eval()
+    session = Session.open(cfg)
+    tokens, own = torch.arange(5, 15)[None], session.assembly.loaded.adapter
+    with torch.inference_mode():
+        base = own(tokens).logits
+        replay_to(session.assembly, trajectory_of(directory_of(cfg)), 4)
+        trained = own(tokens).logits
+        found = model(tokens).logits
+    torch.testing.assert_close(found, trained, rtol=0, atol=1e-3)
+    assert (found - base).abs().max() > 0.05
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert not (out / "adapter_config.json").exists()
+
+
+def test_the_hash_of_the_base_model_holds_its_frozen_weights(make_run, monkeypatch):
+    cfg = make_run("adapter=lora", *EXACT)
+    base, given = Assembly.of(cfg).base, loading._pretrained
+
+    def altered(*arguments):
+        loaded = given(*arguments)
+        loaded.model.model.decoder.layers[0].fc1.weight.data[0, 0] += 1
+        return loaded
+
+    monkeypatch.setattr(loading, "_pretrained", altered)
+    assert Assembly.of(cfg).base != base
+
+
+def test_a_policy_that_cannot_move_an_adapter_says_so(make_run):
+    cfg = make_run("adapter=ia3", "optimizer=lozo", "precision.restore=factors", "lr=1e-3")
+    with pytest.raises(ModelError, match=r"^precision\.restore=factors: .*ia3_l.* belongs to no"):
+        Assembly.of(cfg)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "adapter=lora optimizer=adam lr=1e-3 checkpoint.keep_best=true",
+        "adapter=prefix optimizer=sgd lr=1e-2 model.quantization=int4",
+        "adapter=lora optimizer=hizoo lr=1e-3 model.quantization=int8 precision=bf16"
+        " precision.noise=philox precision.rounding=stochastic",
+        "adapter=scales optimizer=mezo precision=fp16 model.quantization=int8",
+        "adapter=none optimizer=bszo lr=1e-4 model.quantization=int4",
+    ],
+)
+def test_adapters_quantisation_methods_and_precisions_go_together(make_run, overrides):
+    cfg = make_run(*overrides.split(), "steps=2")
+    summary = run(cfg)
+    assert (summary["run/status"], summary["run/steps"]) == ("finished", 2)
+    assembly = Assembly.of(cfg)
+    trained = sum(p.numel() for p in assembly.loaded.model.parameters() if p.requires_grad)
+    assert assembly.params.numel == trained

@@ -69,6 +69,12 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
     assert said.startswith(f"task.data_files.train: the content has changed since {directory}")
     assert len(said.splitlines()) == 1
     reviews.write_bytes(whole)
+    recorded = Inputs.load(directory)
+    Inputs(recorded.identity, recorded.files, {**recorded.read, "train": "other"}).save(directory)
+    assert main([str(directory)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{directory}: the training examples are not as when the run began")
+    recorded.save(directory)
     assert main([str(directory)]) == 0
     assert "goes on after step 3" in capsys.readouterr().out
 

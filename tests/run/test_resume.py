@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,32 @@ from zo.run.tracking import read_status
 pytestmark = pytest.mark.process
 
 KILLED = -signal.SIGKILL
-STOCHASTIC = ("precision.noise=philox", "precision.rounding=stochastic")
-COMPENSATED = ("precision.noise=philox", "precision.rounding=compensated")
-METHODS = [
-    ("mezo", ("fp32", "subtract")),
-    ("mezo_adam", ("bf16", "merged", *STOCHASTIC)),
-    ("hizoo", ("fp16", "merged", *COMPENSATED)),
-    ("lozo", ("bf16", "factors", "optimizer.interval=3")),
-    ("bszo", ("bf16", "streamed", *STOCHASTIC)),
-    ("bszo_b", ("bf16", "snapshot", *COMPENSATED)),
-    ("adam", ("fp32", "merged")),
-]
-"""Every policy and rounding, and all kinds of state; test_checkpoint.py tries what each method's state is made of."""
+MEASURING = At("zo.run.loop:BatchLoss.__call__", 10, "after")
+UPDATE = (MEASURING, At("zo.weights.updates:ParameterUpdate.apply", 60))
+STREAM = (MEASURING, At("zo.noise.cpu.engine:NumbaEngine.add_to_all_", 3, "after"))  # all tensors
+FACTORS = (
+    At("zo.run.loop:BatchLoss.branches", 5, "after"),
+    At("zo.weights.restore.factors:_fold", 10),
+)
+GRADIENT = (
+    At("zo.run.loop:BatchLoss.backward", 5, "after"),
+    At("torch.optim:Optimizer.zero_grad", 3, "after"),
+)
+STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"
+COMPENSATED = "precision.noise=philox precision.rounding=compensated"
+METHODS = {
+    "optimizer=mezo precision.restore=subtract": UPDATE,
+    f"optimizer=mezo_adam lr=1e-4 precision=bf16 {STOCHASTIC}": UPDATE,
+    f"optimizer=hizoo precision=fp16 {COMPENSATED}": UPDATE,
+    "optimizer=lozo optimizer.interval=3 precision=bf16 precision.restore=factors": FACTORS,
+    f"optimizer=bszo precision=bf16 precision.restore=streamed {STOCHASTIC}": STREAM,
+    f"optimizer=bszo_b precision=bf16 precision.restore=snapshot {COMPENSATED}": UPDATE,
+    "optimizer=adam lr=1e-4": GRADIENT,
+}
+"""Every policy and rounding, and all kinds of state, with a kill in a step and one in or behind the pass that moves θ.
+
+test_checkpoint.py tries what each method's state is made of.
+"""
 STEPS = 8
 
 
@@ -51,54 +66,24 @@ def guesses_csv(tmp_path_factory) -> Path:
 def frozen(make_run, guesses_csv, tmp_path):
     """Returns a function from overrides to the frozen directories of two equal runs, in two places."""
 
-    def make(*overrides: str) -> tuple[Path, Path]:
-        cfg = make_run(
-            f"task.data_files.train={guesses_csv}",
-            *(f"steps={STEPS}", "eval_every=2", "lr=1e-3", "threads=1", "device=cpu"),
-            *("batch_size=8", "checkpoint.full_every=3", *overrides),
-        )
-        cfg.out = str(tmp_path / "disturbed")
-        disturbed = freeze(cfg)
-        cfg.out = str(tmp_path / "undisturbed")
-        return disturbed, freeze(cfg)
-
-    return make
-
-
-def of(optimizer: str, how: tuple[str, ...]) -> list[str]:
-    dtype, restore, *more = how
-    lr = "lr=1e-4" if "adam" in optimizer else "lr=1e-3"
-    return [
-        f"optimizer={optimizer}",
-        f"precision={dtype}",
-        f"precision.restore={restore}",
-        lr,
-        *more,
+    small = partial(
+        make_run,
+        f"task.data_files.train={guesses_csv}",
+        *(f"steps={STEPS}", "eval_every=2", "lr=1e-3", "threads=1", "device=cpu"),
+        *("batch_size=8", "checkpoint.full_every=3"),
+    )
+    return lambda *overrides: [
+        freeze(small(*overrides, f"out={tmp_path / name}")) for name in ("disturbed", "undisturbed")
     ]
 
 
-def kills_of(optimizer: str, restore: str) -> list[At]:
-    """In a step, in an evaluation, and in the pass that moves θ, behind it, or when the gradient is there."""
-    if optimizer == "adam":
-        in_step = At("zo.run.loop:BatchLoss.backward", 5, "after")
-        moving = At("torch.optim:Optimizer.zero_grad", 3, "after")
-    elif restore == "factors":
-        in_step = At("zo.run.loop:BatchLoss.branches", 5, "after")
-        moving = At("zo.weights.restore.factors:_fold", 10)
-    else:
-        in_step = At("zo.run.loop:BatchLoss.__call__", 10, "after")
-        moving = At("zo.weights.updates:ParameterUpdate.apply", 60)
-    if restore == "streamed":  # one compiled pass over all tensors
-        moving = At("zo.noise.cpu.engine:NumbaEngine.add_to_all_", 3, "after")
-    return [in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving]
-
-
-@pytest.mark.parametrize(("optimizer", "how"), METHODS)
-def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, how):
+@pytest.mark.parametrize("overrides", METHODS)
+def test_a_method_goes_on_as_if_never_killed(frozen, overrides):
     """With steps, checkpoints and evaluations in the middle of LOZO's intervals."""
-    run, twin = frozen(*of(optimizer, how))
+    run, twin = frozen(*overrides.split())
     assert here(twin) == 0
-    for point in kills_of(optimizer, how[1]):
+    in_step, moving = METHODS[overrides]
+    for point in (in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving):
         assert end_of(run, point) == KILLED, (run / "log.txt").read_text()
     assert here(run) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
@@ -107,11 +92,11 @@ def test_a_method_goes_on_as_if_never_killed(frozen, optimizer, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "how"), METHODS)
-def test_random_kills_and_damaged_files_change_nothing(frozen, optimizer, how):
+@pytest.mark.parametrize("overrides", METHODS)
+def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
     """As many kills per method as the environment's KILLS says."""
-    rng = random.Random(optimizer)
-    run, twin = frozen(*of(optimizer, how))
+    rng = random.Random(overrides)
+    run, twin = frozen(*overrides.split())
     assert here(twin) == 0
     for _ in range(int(os.environ.get("KILLS", "4"))):
         process = start(run)

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,27 +61,21 @@ def test_a_handler_that_was_there_is_called_once_the_run_has_stopped(submitit):
         assert submitit == []
         asked.heed()
     assert submitit == [signal.SIGUSR2]
+    with requests():
+        send(signal.SIGUSR2)
+    assert submitit == [signal.SIGUSR2], "a run that ends before it heeds is simply over"
     send(signal.SIGUSR2)
     assert submitit == [signal.SIGUSR2] * 2, "and is there again"
 
 
-def test_a_run_that_ends_before_it_heeds_is_simply_over(submitit):
-    with requests():
-        send(signal.SIGUSR2)
-    assert submitit == []
-
-
 def test_outside_the_main_thread_there_are_no_requests():
-    def listen() -> None:
+    def listen() -> bool:
         with requests() as asked:
             asked.heed()
-            heard.append("nothing")
+        return True
 
-    heard = []
-    thread = threading.Thread(target=listen)
-    thread.start()
-    thread.join()
-    assert heard == ["nothing"]
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(listen).result()
 
 
 def test_a_run_that_is_loading_stops_at_once(make_run, monkeypatch, capsys):

@@ -1,13 +1,12 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
 import json
-from pathlib import Path
 
 import wandb
 
 from analysis.logs import run_file
-from analysis.logs.frames import read_frames
 from zo.config import TrackingConfig
+from zo.run.directory import directory_of
 from zo.run.runner import run
 from zo.run.tracking import RunLog
 
@@ -24,13 +23,18 @@ def open_log(directory, mode="offline", rows=()):
     )
 
 
+def logged_in(directory):
+    """Returns what the only offline file in a run's directory holds."""
+    wandb.teardown()  # finish() alone does not wait for the file
+    (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
+    return run_file.read_run_file(file)
+
+
 def test_wandb_offline_file_equals_metrics_jsonl(make_run):
     cfg = make_run("optimizer=bszo", "tracking.mode=offline", "tracking.group=quickstart")
     summary = run(cfg)
-    wandb.teardown()  # finish() alone does not wait for the file
-    (directory,) = Path(cfg.out).glob("bszo-*")
-    (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
-    logged = run_file.read_run_file(file)
+    directory = directory_of(cfg)
+    logged = logged_in(directory)
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert len(logged.history) == len(rows) == 4
     for row, seen in zip(rows, logged.history.to_pylist(), strict=True):
@@ -52,17 +56,12 @@ def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     log.write(3, {"train/loss": 0.125})
     lost.finish(exit_code=1)
     log.finish({"run/status": "finished"})
-    wandb.teardown()
+    logged = logged_in(tmp_path / "run")
     assert capsys.readouterr().err.count("W&B logging stopped (ConnectionResetError") == 1
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
-    frames = read_frames([tmp_path / "run"])
-    assert list(frames.history.one(frames.runs["run_id"].iloc[0])["train/loss"]) == [
-        0.5,
-        0.25,
-        0.125,
-    ]
-    assert list(frames.runs["status"]) == ["finished"]
+    assert logged.history["train/loss"].to_pylist() == [0.5, 0.25, 0.125], "written once more"
+    assert logged.summary["run/status"] == "finished"
 
 
 ROWS = [{"step": step, "train/loss": 1 / step} for step in range(1, 6)]
@@ -79,9 +78,6 @@ def test_after_a_kill_the_offline_files_hold_every_step_once(tmp_path):
     for row in ROWS[3:]:
         log.write(row["step"], {"train/loss": row["train/loss"]})
     log.finish({"run/status": "finished"})
-    wandb.teardown()
-    files = list(directory.glob("wandb/offline-run-*/*.wandb"))
-    assert len(files) == 1
-    logged = run_file.read_run_file(files[0])
+    logged = logged_in(directory)
     assert logged.history["step"].to_pylist() == [1, 2, 3, 4, 5]
     assert logged.exit_code == 0

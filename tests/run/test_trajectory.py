@@ -1,12 +1,9 @@
 """Trajectories: the bytes that are documented, any damage found, and any step's weights bit for bit."""
 
-import json
-import struct
-import zlib
+import hashlib
 from pathlib import Path
 
 import pytest
-import torch
 
 from zo import trajectory as command
 from zo.run import loop
@@ -50,28 +47,12 @@ def read(path: Path, data: bytes) -> Trajectory | None:
     return found
 
 
-def test_the_bytes_are_those_that_the_module_documents(whole):
-    text = whole[12 : 12 + struct.unpack_from("<I", whole, 8)[0]]
-    start = b"ZOTRAJ" + struct.pack("<HI", 1, len(text)) + text
-    expected = start + struct.pack("<I", zlib.crc32(start))
-    for step, losses in enumerate(LOSSES, start=1):
-        frames = [b"S" + struct.pack("<2d", *losses)]
-        if step in BESTS:
-            best = BESTS[step]
-            accuracies = struct.pack("<2d", best.val_accuracy, best.test_accuracy)
-            frames.append(b"B" + accuracies + bytes(range(16)))
-        for frame in frames:
-            expected += frame + struct.pack("<I", zlib.crc32(struct.pack("<I", step) + frame))
-    assert whole == expected
-    assert json.loads(text) == {
-        "run_id": "mezo-0123456789ab",
-        "config": CONFIG,
-        "base": HASH,
-        "parameters": 23,
-        "noise": "torch-cpu",
-        "losses_per_step": 2,
-        "written_by": {"torch": "2"},
-    }
+def test_the_format_stays_what_earlier_files_have(whole):
+    """Another digest makes every file unreadable that was shared: raise VERSION then."""
+    assert (
+        hashlib.sha256(whole).hexdigest()
+        == "dfcfd460985eb51f5cd0e02933a7972970ab6d6f0cd75120ffabdcc09bf976dc"
+    )
 
 
 def test_what_is_written_is_read_and_any_damage_is_found(tmp_path, whole):
@@ -92,20 +73,10 @@ def test_what_is_written_is_read_and_any_damage_is_found(tmp_path, whole):
     assert [found.best_until(step) for step in range(5)] == [None, 1, 1, 3, 3]
 
 
-STOCHASTIC = ("precision.noise=philox", "precision.rounding=stochastic")
-COMPENSATED = ("precision.noise=philox", "precision.rounding=compensated")
 REPLAYED = [
-    ("bszo", "fp32", "subtract"),
-    ("hizoo", "bf16", "merged", *STOCHASTIC),
-    ("lozo", "bf16", "factors", "optimizer.interval=3"),
-]
-REPLAYED_IN_CI = [
-    ("bszo_b", "bf16", "snapshot", *COMPENSATED),
-    ("lozo_m", "bf16", "streamed", "optimizer.interval=3"),
-    ("adamezo", "fp32", "merged", "optimizer.window=2"),
-    ("conmezo", "fp32", "snapshot", "optimizer.hold=1", "optimizer.ramp=3"),
-    ("zo_muon", "bf16", "subtract", "optimizer.interval=3", "optimizer.rank=4"),
-    ("sparse_mezo", "bf16", "streamed"),
+    "optimizer=bszo precision.restore=subtract",
+    "optimizer=hizoo precision=bf16 precision.noise=philox precision.rounding=stochastic",
+    "optimizer=lozo precision=bf16 precision.restore=factors optimizer.interval=3",
 ]
 """State and subspaces change within six steps, on both sides of the kill; tests/optim replays every method."""
 
@@ -114,15 +85,11 @@ class Killed(Exception):
     """What ends a run between two steps."""
 
 
-@pytest.mark.parametrize(
-    "how", [*REPLAYED, *(pytest.param(how, marks=pytest.mark.process) for how in REPLAYED_IN_CI)]
-)
+@pytest.mark.parametrize("overrides", REPLAYED)
 def test_a_replay_has_the_weights_of_every_step_of_a_run_that_was_killed(
-    make_run, monkeypatch, how
+    make_run, monkeypatch, overrides
 ):
-    optimizer, dtype, restore, *more = how
-    choices = (f"optimizer={optimizer}", f"precision={dtype}", f"precision.restore={restore}")
-    cfg = make_run(*choices, "steps=6", "checkpoint.full_every=3", *more)
+    cfg = make_run(*overrides.split(), "steps=6", "checkpoint.full_every=3")
     hashes, made, resumed = {}, loop._step, False
 
     def noting(session, examples):
@@ -182,8 +149,5 @@ def test_replay_writes_a_model_that_transformers_loads(made, tmp_path, capsys):
     assembly = Assembly.of(cfg)
     replay_to(assembly, found, 2)
     assert assembly.weights_hash() in capsys.readouterr().out
-    model = AutoModelForCausalLM.from_pretrained(out)
+    AutoModelForCausalLM.from_pretrained(out)
     assert AutoTokenizer.from_pretrained(out)("a film").input_ids
-    loaded = dict(model.named_parameters())
-    for name, tensor in zip(assembly.params.names, assembly.params.tensors, strict=True):
-        assert torch.equal(loaded[name], tensor)
