@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
 """They take seconds to import, which --help and a refused configuration should not wait for."""
 
+PROBLEM = "configuration: 1 problem\n  optimizer.eps=-1.0: must be greater than 0\nloaded []\n"
 LOADED = f"""
 import atexit, runpy, sys
 atexit.register(lambda: print("loaded", [m for m in {HEAVY} if m in sys.modules], file=sys.stderr))
@@ -23,7 +24,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["optimizer=mezzo"], 2, "must be one of adam, adamezo, bszo"),
+        (["-m", "optimizer=mezo,bszo", "optimizer.eps=-1"], 2, PROBLEM),
         (["model.path=/no/such"], 2, "model.path: there is no file or directory /no/such"),
         (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 2 runs ended, 2 failed"),
         (["--cfg", "job"], 0, "name: bszo"),

@@ -22,9 +22,13 @@ POLICIES = "merged", "snapshot"
 
 
 def built(shard: str) -> nn.Module:
-    """Returns a model; `layers` shards its layers and then the rest, `root` all at once."""
+    """Returns a model; `layers` shards its layers and then the rest, `root` all at once.
+
+    Of one row there is nothing on the second process, and of 15 it has fewer.
+    """
     torch.manual_seed(0)
-    layers = nn.Embedding(20, 16), nn.Linear(16, 15), nn.LayerNorm(15), nn.Linear(15, 20)
+    narrow = nn.Linear(15, 1), nn.Linear(1, 20)
+    layers = nn.Embedding(20, 16), nn.Linear(16, 15), nn.LayerNorm(15), *narrow
     model = nn.Sequential(*layers)
     if shard == "layers":
         for layer in layers[1:]:

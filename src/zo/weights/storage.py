@@ -35,7 +35,8 @@ def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         if (why := _immovable(t)) is not None:
             advice = "set requires_grad=False to leave it as it is"
             raise ValueError(f"{name}: {why} and cannot be moved in place; {advice}")
-        first, same = found.setdefault(storage_key(t), (name, given))
+        key = storage_key(t) if t.numel() else id(given)  # empty parts begin at one address
+        first, same = found.setdefault(key, (name, given))
         if same.numel() != given.numel():
             raise ValueError(f"{name}: begins in memory where {first} does, with another size")
     return list(found.values())
