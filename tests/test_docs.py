@@ -69,22 +69,6 @@ def test_every_module_answers_help(module, monkeypatch, capsys):
     assert len(capsys.readouterr().out) > 80
 
 
-@pytest.mark.process
-def test_a_short_run_from_the_tutorial_ends_with_a_result(tmp_path):
-    (command,) = commands("python train.py -m optimizer=bszo,mezo lr=1e-3,1e-4 steps")
-    words = [w for w in shlex.split(command)[1:] if not w.startswith(("steps=", "eval_every="))]
-    few = ["steps=4", "eval_every=4", "task.validation_size=20", "task.test_size=20"]
-    done = subprocess.run(
-        [sys.executable, *words, *few, f"out={tmp_path}", "tracking.mode=disabled"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("*/metrics.jsonl"))) == 4
-
-
 FEW = ["steps=2", "eval_every=2", "batch_size=4", "tracking.mode=disabled", "task.train_size=8"]
 FEW += ["task.validation_size=4", "task.test_size=4", "task.max_new_tokens=4"]
 PAGE = (ROOT / "docs" / "your-own.md").read_text()

@@ -29,6 +29,12 @@ def grid(reviews_csv, tmp_path):
     ]
 
 
+def changed(overrides, *others):
+    """Returns overrides with others in the place of those of the same key: a command may give a key once."""
+    keys = [other.split("=")[0] for other in others]
+    return [o for o in overrides if o.split("=")[0] not in keys] + [*others]
+
+
 @pytest.fixture
 def runs(grid):
     return Sweep.of(grid).runs

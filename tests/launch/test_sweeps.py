@@ -1,14 +1,18 @@
-"""Sweeps: each asks for the runs of its table, on the paper's learning rates, and the plan counts them."""
+"""Sweeps: each asks for the runs of its table, on the paper's learning rates; the plan counts and names them."""
 
+import json
+import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from launch import expected
 from launch.sweep import Sweep
 from zo import config
 from zo.config import command_line
+from zo.config.identity import run_id
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -133,3 +137,21 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep):
     }
     assert {r.cfg.model.weights for r in runs} == {"random"}
     assert {(r.cfg.task.name, r.cfg.task.path) for r in runs} == {("phrases", "csv")}  # no hub
+
+
+def ids_of(overrides):
+    return [run_id(run) for run in command_line.runs(overrides)]
+
+
+@pytest.mark.parametrize("sweep", ["quickstart", "table5_c"])
+def test_cells_are_the_runs_of_the_sweep_with_a_command_that_runs_each_alone(sweep):
+    found = expected.expected(sweep)
+    assert [cell["run_id"] for cell in found] == list(dict.fromkeys(ids_of([f"sweep={sweep}"])))
+    for cell in (found[0], found[-1]):
+        program, script, *overrides = shlex.split(cell["command"])
+        assert (program, script) == ("python", "train.py")
+        assert ids_of(overrides) == [cell["run_id"]]
+    variants = {json.dumps(cell["variant"], sort_keys=True) for cell in found}
+    assert len(variants) == (8 if sweep == "table5_c" else 1), "what else is swept"
+    if sweep == "table5_c":
+        assert found[0]["variant"] == {"optimizer.k": 1, "optimizer.adaptive_noise": True}
