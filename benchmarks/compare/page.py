@@ -76,7 +76,8 @@ def _text(row: Any, name: str, form: str) -> str:
 def picture(frame: pd.DataFrame, part: str) -> Figure:
     """Returns the losses at shares of the budget, and every entry's difference from MeZO at the end."""
     with plt.rc_context(fname=RC):
-        figure, (curves, gaps) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
+        size = 7.2, max(3.6, 0.16 * len(frame))  # room for a label per line
+        figure, (curves, gaps) = plt.subplots(1, 2, figsize=size, layout="constrained")
         _draw_curves(curves, frame[frame["role"] != "question"], PARTS[part].budget)
         _draw_gaps(gaps, frame)
         figure.suptitle(f"Equal numbers of forward passes, {part}")
