@@ -3,20 +3,28 @@
 import pytest
 import torch
 
-from tests.lm.test_scoring import SHAPES, make_examples
+from tests.lm.test_scoring import SHAPES
 from tests.support.pairwise import pairwise, rotated
 from tests.support.plain_scoring import plain_scores
-from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, gpt2, llama, opt, tokenizer
+from tests.support.quadratic import same
+from tests.support.tiny_models import (
+    DECODERS,
+    MASKED,
+    VOCABULARY,
+    examples_of,
+    gpt2,
+    llama,
+    opt,
+    tokenizer,
+)
+from tests.support.tiny_runs import TinyRun
 from zo.lm.adapt import adapt, merged
 from zo.lm.adapter_config import ADAPTERS
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.quantise import quantise
 from zo.lm.scoring import CandidateScorer
-from zo.optim import OPTIMIZERS
-from zo.run.loop import BatchLoss
 from zo.tasks import Encoded
-from zo.weights.space import ParameterSpace
 
 BITS = ("int8", "int4", "nf4")
 SETTINGS = {
@@ -34,16 +42,11 @@ def adapted(model, name, kind="decoder", seed=0, **settings):
     return adapt(Loaded(model, tokenizer(), kind=kind), cfg, seed)
 
 
-def moved(loaded, restore, method="mezo", noise="philox", steps=3):
+def moved(loaded, restore, method="mezo"):
     """Returns θ and the losses after a few steps on one mini-batch."""
-    params = ParameterSpace.of(loaded.model, restore, noise)
-    cfg = OPTIMIZERS[method].config(eps=1e-2)
-    optimizer = OPTIMIZERS[method].optimizer(params, cfg, lr=1e-2, seed=1)
-    scorer = CandidateScorer(loaded.model, pad_id=1)
-    loss = BatchLoss(scorer, scorer.collate(make_examples(SHAPES["several tokens"])), params)
-    losses = [optimizer.step(loss).losses for _ in range(steps)]
-    params.settle()
-    return [t.clone() for t in params.tensors], losses
+    run = TinyRun(loaded.model, method, restore, "philox", 1e-2, SHAPES["several tokens"], eps=1e-2)
+    losses = run.steps(3)
+    return run.weights(), losses
 
 
 def model_of(architecture, bits):
@@ -66,15 +69,15 @@ def model_of(architecture, bits):
     ],
 )
 def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method, bits):
-    (snapshot, losses), (streamed, same) = (
+    (snapshot, losses), (streamed, measured) = (
         moved(adapted(model_of(architecture, bits), name), restore, method)
         for restore in ("snapshot", "streamed")
     )
-    assert losses == same
-    assert all(torch.equal(a, b) for a, b in zip(snapshot, streamed, strict=True))
+    assert losses == measured
+    assert same(snapshot, streamed)
     model = adapted(model_of(architecture, bits), name).model
     start = [p for p in model.parameters() if p.requires_grad]
-    assert any(not torch.equal(a, b) for a, b in zip(snapshot, start, strict=True))
+    assert not same(snapshot, [p.data for p in start])
 
 
 @pytest.mark.parametrize("name", ["lora", "prefix", "bias"])
@@ -92,7 +95,7 @@ def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
 )
 def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architecture, shape):
     """Also where texts share rows, and although an evaluation sorts them."""
-    examples = make_examples(SHAPES[shape])
+    examples = examples_of(SHAPES[shape])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tokens = torch.randint(VOCABULARY, (3,)).tolist()
@@ -108,7 +111,7 @@ def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architec
     ("name", "architecture"), rotated(["lora", "ia3"], ["llama", "opt", "gpt2"])
 )
 def test_a_merged_model_scores_as_the_adapter_did(name, architecture):
-    examples = make_examples(SHAPES["several tokens"])
+    examples = examples_of(SHAPES["several tokens"])
     before = torch.tensor(plain_scores(DECODERS[architecture](), examples))
     loaded = adapted(DECODERS[architecture](), name)
     for p in loaded.model.parameters():

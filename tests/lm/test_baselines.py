@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lm.test_scoring import SHAPES, make_examples
-from tests.support.tiny_models import llama, opt, tokenizer
+from tests.lm.test_scoring import SHAPES
+from tests.support.tiny_models import examples_of, llama, opt, tokenizer
 from zo.lm.baselines import Demonstrations, LinearProbe
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskConfig, TaskError, encode
@@ -69,7 +69,7 @@ def test_a_probe_finds_what_the_last_states_know():
 
 
 def test_features_are_the_last_states_in_the_order_of_the_examples():
-    model, examples = llama(), make_examples(SHAPES["one token"])
+    model, examples = llama(), examples_of(SHAPES["one token"])
     found = CandidateScorer(model, pad_id=1).features(examples, 30)
     with torch.inference_mode():
         texts = [torch.tensor([e.prompt_ids]) for e in examples]

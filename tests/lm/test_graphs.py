@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_packing import LENGTHS, examples_of
+from tests.lm.test_packing import LENGTHS
 from tests.support.pairwise import rotated
-from tests.support.tiny_models import DECODERS, MASKED, opt
+from tests.support.tiny_models import DECODERS, MASKED, examples_of, opt
 from zo.lm.collate import Collator
 from zo.lm.config import ModelError
 from zo.lm.graphs import STEP, Graphs
@@ -34,7 +34,7 @@ def batches_of(model, kind="decoder", objective="classification"):
     make = Collator(model, 1, kind, STEP)
     lengths = (LENGTHS, [n + 1 for n in LENGTHS[:2]] + [n - 1 for n in LENGTHS[2:]], LENGTHS[:2])
     candidates = [3] if objective == "lm" else [1, 1]
-    return [make(examples_of(candidates, of, kind == "masked")) for of in lengths]
+    return [make(examples_of(candidates, of, kind == "masked", start=(2, 4))) for of in lengths]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_recording_that_was_used_longest_ago_goes_first():
     record = Rerun()
     graphs = Graphs(CandidateScorer(model, 1)._loss, record, most=2)
     make = Collator(model, 1, "decoder", STEP)
-    one, two, three = (make(examples_of([1, 1], [4] * n)) for n in (1, 2, 3))
+    one, two, three = (make(examples_of([1, 1], [4] * n, start=(2, 4))) for n in (1, 2, 3))
     counts = []
     with torch.inference_mode():
         for batch in (one, two, one, three, one, two):
@@ -97,7 +97,7 @@ def test_a_gpu_records_the_loss_that_it_computes_and_is_waited_for_by_nothing_el
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.1)
-    examples = examples_of([1, 4, 2], LENGTHS, name == "masked")
+    examples = examples_of([1, 4, 2], LENGTHS, name == "masked", start=(2, 4))
     torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.inference_mode():

@@ -43,22 +43,28 @@ def save(directory, model=None, dtype=torch.float32):
     return directory
 
 
-@pytest.mark.parametrize("make", [opt, llama])
+@pytest.mark.parametrize("make", [opt, llama, roberta])
 def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path):
-    """Whatever dtype is stored; a table that is no parameter stays in float32."""
-    path = str(save(tmp_path / "t", make(), torch.float16))
-    loaded = load(ModelConfig(name="t", path=path), torch.bfloat16, "cpu")
-    expected = make().half().bfloat16()
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
-    for name, p in loaded.model.named_parameters():
-        assert torch.equal(p, expected.get_parameter(name)), name
+    """With its whole head, every tensor once, whatever dtype is stored; a table that is no parameter stays float32."""
+    path, kind = str(save(tmp_path / "t", make(), torch.float16)), "decoder"
+    if make is roberta:
+        tokenizer(mask="<mask>").save_pretrained(path)
+        kind = "masked"
+    loaded = load(ModelConfig(name="t", path=path, kind=kind), torch.bfloat16, "cpu")
+    expected = dict(make().half().bfloat16().named_parameters())
+    found = dict(loaded.model.named_parameters())
+    assert found.keys() == expected.keys()
+    for name, p in found.items():
+        assert p.dtype == torch.bfloat16
+        assert torch.equal(p, expected[name]), name
     assert not loaded.model.training
     assert loaded.model.config.use_cache is False
     assert loaded.model.config._attn_implementation == "sdpa"
-    assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
-    if make is opt:
-        assert loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
+    if make is roberta:
+        assert loaded.model.lm_head.decoder.bias is loaded.model.lm_head.bias
     else:
+        assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
+    if make is llama:
         assert torch.equal(
             loaded.model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq
         )
@@ -156,20 +162,6 @@ def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
     assert time.monotonic() - start < 4
     assert f"({endpoint} does not answer within 0.5 s, and its cache here has no copy)" in message
     hub.answers.cache_clear()
-
-
-def test_a_masked_model_comes_with_its_whole_head_and_every_tensor_once(tmp_path):
-    roberta().save_pretrained(tmp_path)
-    tokenizer(mask="<mask>").save_pretrained(tmp_path)
-    config = ModelConfig(name="roberta", path=str(tmp_path), kind="masked")
-    model = load(config, torch.float32, "cpu").model
-    names = [name for name, _ in model.named_parameters()]
-    assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
-    assert model.lm_head.decoder.bias is model.lm_head.bias
-    assert not [name for name in names if "lm_head.decoder" in name]
-    assert {"lm_head.bias", "lm_head.dense.weight", "lm_head.layer_norm.weight"} <= set(names)
-    stored = roberta().state_dict()
-    assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
 
 
 PARAMETERS = {  # of the model cards

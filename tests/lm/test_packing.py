@@ -17,14 +17,21 @@ from tests.support.plain_scoring import (
     plain_scores,
 )
 from tests.support.quadratic import DTYPES
-from tests.support.tiny_models import DECODERS, LLAMA, MASKED, MASKED_LM, VOCABULARY, opt, roberta
+from tests.support.tiny_models import (
+    DECODERS,
+    LLAMA,
+    MASKED,
+    MASKED_LM,
+    VOCABULARY,
+    examples_of,
+    roberta,
+)
 from zo.lm.heads import check_head, packs
 from zo.lm.packing import Blocks, Tree, pack
 from zo.lm.scoring import CandidateScorer
-from zo.tasks import Encoded, TaskError
+from zo.tasks import TaskError
 
 SHORT = st.lists(st.integers(0, 2), min_size=1, max_size=6)
-WORDS = [[7], [201], [44]]
 
 
 @given(st.lists(SHORT, min_size=1, max_size=8))
@@ -61,21 +68,6 @@ def test_rows_hold_every_text_once_and_cost_no_more_than_one_row_or_a_row_each(
     assert cost(rows) <= min(cost([everything]), cost([[i] for i in everything]))
 
 
-def examples_of(candidates, lengths, masked=False):
-    """Prompts that begin alike."""
-    random = np.random.default_rng(0)
-
-    def tokens(n):
-        return random.integers(5, VOCABULARY, n).tolist()
-
-    if masked:
-        return [Encoded([2, 4, *tokens(n), 3], WORDS, i % 3, n + 2) for i, n in enumerate(lengths)]
-    return [
-        Encoded([2, 4, *tokens(n)], [tokens(m) for m in candidates], i % len(candidates))
-        for i, n in enumerate(lengths)
-    ]
-
-
 LENGTHS = (30, 2, 19, 1, 40, 11, 7)
 LAYOUTS = {
     "one row": [list(range(7))],
@@ -95,7 +87,7 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     """One row is 110 tokens and more: longer than the models have positions for."""
     masked = kind in MASKED
     model = (MASKED if masked else DECODERS)[kind]()
-    examples = examples_of(candidates, LENGTHS, masked)
+    examples = examples_of(candidates, LENGTHS, masked, start=(2, 4))
     scorer = CandidateScorer(model, pad_id=1, kind="masked" if masked else "decoder")
     with monkeypatch.context() as patch:
         if layout in LAYOUTS:
@@ -108,34 +100,22 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
     plain = (plain_masked_loss if masked else plain_loss)(model, examples)
     assert [scorer.loss(batch), *scorer.branches(batch, 2)] == pytest.approx([plain] * 3, abs=1e-5)
-    predictions = scorer.evaluate(examples[::-1], 60).predictions[::-1]
-    assert predictions == expected.argmax(1).tolist()
-
-
-@pytest.mark.parametrize("objective", ["classification", "lm"])
-def test_the_gradient_does_not_depend_on_the_layout(objective, monkeypatch):
-    model, examples = opt(), examples_of([1, 4, 2], LENGTHS)
-    scorer, parameters = CandidateScorer(model, 1, objective=objective), list(model.parameters())
-    found = []
-    for layout in LAYOUTS.values():
-        monkeypatch.setattr("zo.lm.collate.pack", lambda *_, layout=layout: layout)
-        loss = scorer.differentiable_loss(scorer.collate(examples))
-        found.append(torch.autograd.grad(loss, parameters))
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=0, atol=2e-5)
+    done = []
+    found = scorer.evaluate(examples[::-1], 60, done.append)
+    predictions = expected.argmax(1).tolist()
+    assert found.predictions[::-1] == predictions
+    right = [p == e.label for p, e in zip(predictions, examples, strict=True)]
+    assert found.value == np.mean(right)
+    assert found.loss == pytest.approx(plain, abs=1e-5)
+    assert sum(done) == len(examples)
+    assert len(done) > 1
 
 
 GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
 BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
 LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
-DISTILBERT = {
-    "dim": 32,
-    "hidden_dim": 64,
-    "n_heads": 4,
-    "n_layers": 2,
-    "vocab_size": VOCABULARY + 1,
-}
+DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 301}
 DEBERTA = MASKED_LM | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 DEBERTA |= {"position_biased_input": False, "pad_token_id": 0}  # knows distances in columns
 UNUSUAL = {
@@ -161,7 +141,7 @@ def unusual(what):
 def test_unusual_models_are_scored_as_plainly_rendered_one_text_to_a_row_if_need_be(what):
     model, kind = unusual(what)
     check_head(model, kind)
-    examples = examples_of([1, 1], LENGTHS, kind == "masked")
+    examples = examples_of([1, 1], LENGTHS, kind == "masked", start=(2, 4))
     scorer = CandidateScorer(model, pad_id=0, kind=kind)
     batch = scorer.collate(examples)
     alone = what in ("convolutions", "distances", "no attention", "no positions")
@@ -171,7 +151,7 @@ def test_unusual_models_are_scored_as_plainly_rendered_one_text_to_a_row_if_need
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
     if what == "convolutions":
         with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):
-            scorer.collate(examples_of([1, 2], LENGTHS))
+            scorer.collate(examples_of([1, 2], LENGTHS, start=(2, 4)))
 
 
 def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not_in_any_dtype():
@@ -190,6 +170,6 @@ def test_a_masked_models_head_is_applied_once_per_example_all_of_it():
         part.register_forward_hook(
             lambda _, __, out, name=name: shapes.setdefault(name, []).append(tuple(out[0].shape))
         )
-    scorer.loss(scorer.collate(examples_of([1], (16, 2, 1, 4), masked=True)))
+    scorer.loss(scorer.collate(examples_of([1], (16, 2, 1, 4), masked=True, start=(2, 4))))
     assert [len(shapes[name]) for name in ("encoder", "dense", "out")] == [1, 1, 1]
     assert shapes["out"] == [(VOCABULARY,)]  # of the first of the masks

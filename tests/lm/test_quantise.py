@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.lm.test_adapt import BITS, adapted
-from tests.lm.test_scoring import SHAPES, make_examples
+from tests.lm.test_scoring import SHAPES
 from tests.support.pairwise import rotated
 from tests.support.quadratic import DTYPES
-from tests.support.tiny_models import llama, opt, roberta
+from tests.support.tiny_models import examples_of, llama, opt, roberta
 from zo.lm.adapt import merged
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
 from zo.lm.scoring import CandidateScorer
@@ -57,7 +57,7 @@ def test_scales_alone_are_trained_and_reached_by_backpropagation(bits):
     assert len(names) == 2 * 7
     assert all(name.endswith("_proj.scale") for name in names)
     scorer = CandidateScorer(loaded.model, pad_id=1)
-    scorer.differentiable_loss(scorer.collate(make_examples(SHAPES["one token"]))).backward()
+    scorer.differentiable_loss(scorer.collate(examples_of(SHAPES["one token"]))).backward()
     assert all(p.grad.abs().max() > 0 for p in loaded.model.parameters() if p.requires_grad)
 
 
@@ -65,7 +65,7 @@ def test_scales_alone_are_trained_and_reached_by_backpropagation(bits):
 def test_what_is_exported_has_ordinary_weights_and_scores_as_the_quantised_model(bits, dtype):
     loaded = adapted(quantised(bits, opt, dtype), "lora")
     scorer = CandidateScorer(loaded.model, pad_id=1)
-    batch = scorer.collate(make_examples(SHAPES["several tokens"]))
+    batch = scorer.collate(examples_of(SHAPES["several tokens"]))
     expected = scorer.scores(batch)
     model = merged(loaded)
     assert not any(isinstance(m, QuantisedLinear) for m in model.modules())

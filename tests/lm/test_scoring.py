@@ -7,45 +7,16 @@ from hypothesis import strategies as st
 from tests.support.pairwise import rotated
 from tests.support.plain_scoring import plain_lm_loss, plain_loss, plain_scores
 from tests.support.quadratic import DTYPES
-from tests.support.tiny_models import DECODERS, VOCABULARY, mistral, opt
+from tests.support.tiny_models import DECODERS, VOCABULARY, examples_of, mistral, opt
 from zo.lm.scoring import CandidateScorer, length_batches
-from zo.tasks import Encoded
 
 SHAPES = {"one token": [1, 1], "several tokens": [2, 3], "mixed lengths": [1, 4, 2, 1, 3]}
 
 
-def make_examples(candidate_lengths, prompt_lengths=(7, 2, 19, 1, 11), seed=0):
-    random = np.random.default_rng(seed)
-
-    def tokens(n):
-        return random.integers(2, VOCABULARY, n).tolist()
-
-    return [
-        Encoded(tokens(n), [tokens(m) for m in candidate_lengths], i % len(candidate_lengths))
-        for i, n in enumerate(prompt_lengths)
-    ]
-
-
-def test_evaluation_is_in_the_original_order_and_counts_what_is_done():
-    model = opt()
-    examples = make_examples(SHAPES["mixed lengths"], prompt_lengths=range(1, 24))
-    np.random.default_rng(1).shuffle(examples)
-    done = []
-    result = CandidateScorer(model, pad_id=1).evaluate(examples, 60, done.append)
-    predictions = [int(np.argmax(scores)) for scores in plain_scores(model, examples)]
-    assert len(set(predictions)) > 1
-    assert result.predictions == predictions
-    right = [p == e.label for p, e in zip(predictions, examples, strict=True)]
-    assert result.value == pytest.approx(np.mean(right))
-    assert result.loss == pytest.approx(plain_loss(model, examples), abs=1e-5)
-    assert sum(done) == len(examples)
-    assert len(done) > 1
-
-
 @pytest.mark.parametrize(("kind", "shape"), rotated(DECODERS, SHAPES))
 def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, shape):
-    """Along a random direction, against a two-sided difference; some layers compute in float32."""
-    model, examples = DECODERS[kind]().double(), make_examples(SHAPES[shape])
+    """Along a random direction, against a two-sided difference; norms of Llama and Mistral compute in float32."""
+    model, examples = DECODERS[kind]().double(), examples_of(SHAPES[shape])
     scorer = CandidateScorer(model, pad_id=1, loss_dtype="model")
     batch = scorer.collate(examples)
     loss = scorer.differentiable_loss(batch)
@@ -55,7 +26,7 @@ def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, sh
     parameters = list(model.parameters())
     z = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
     slope = sum(float((p.grad * z_p).sum()) for p, z_p in zip(parameters, z, strict=True))
-    eps, losses = 1e-5, []
+    eps, losses = 1e-6 if kind in ("opt", "gpt2") else 1e-4, []
     for sign in (1, -2):
         with torch.no_grad():
             for p, z_p in zip(parameters, z, strict=True):
@@ -76,7 +47,7 @@ def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, sh
 )
 def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(kind, shape, logits):
     """Of answers of one token only their own, by looking them up, where embeddings are tied."""
-    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    model, examples = DECODERS[kind](), examples_of(SHAPES[shape])
     scorer = CandidateScorer(model, pad_id=1)
     looked_up, computed = [], []
     model.get_input_embeddings().register_forward_hook(lambda *c: looked_up.append(c[1][0].shape))
@@ -92,7 +63,7 @@ def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(k
 @pytest.mark.parametrize(("shape", "dtype"), rotated(SHAPES, DTYPES[1:]))
 def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
     model = opt(init_std=0.05).to(dtype)
-    examples = make_examples(SHAPES[shape], range(1, 30))
+    examples = examples_of(SHAPES[shape], range(1, 30))
     wide, narrow = CandidateScorer(model, 1), CandidateScorer(model, 1, loss_dtype="model")
     batch = wide.collate(examples)
     assert wide.scores(batch).dtype == torch.float32
@@ -107,7 +78,7 @@ def test_loss_dtype_decides_where_half_precision_ends(dtype, shape):
 
 def test_examples_with_other_numbers_of_candidates_share_a_batch():
     scorer = CandidateScorer(opt(), pad_id=1)
-    two, three = make_examples([1, 2]), make_examples([1, 1, 2])
+    two, three = examples_of([1, 2]), examples_of([1, 1, 2])
     together = scorer.scores(scorer.collate([*two, *three]))
     alone = scorer.scores(scorer.collate(two))
     assert torch.allclose(together[: len(two), :2], alone, atol=1e-5)
@@ -117,17 +88,17 @@ def test_examples_with_other_numbers_of_candidates_share_a_batch():
 def test_a_sliding_window_is_the_models_own_or_refused():
     model = mistral(sliding_window=6)
     scorer = CandidateScorer(model, pad_id=1)
-    examples = make_examples([1, 1])
+    examples = examples_of([1, 1])
     expected = torch.tensor(plain_scores(model, examples))
     scores = scorer.scores(scorer.collate(examples))
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="sees 6 at a time"):
-        scorer.collate(make_examples([1, 2]))
+        scorer.collate(examples_of([1, 2]))
 
 
 @pytest.mark.parametrize(("kind", "shape"), rotated(DECODERS, ["several tokens", "mixed lengths"]))
 def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape):
-    model, examples = DECODERS[kind](), make_examples(SHAPES[shape])
+    model, examples = DECODERS[kind](), examples_of(SHAPES[shape])
     scorer = CandidateScorer(model, pad_id=1, objective="lm")
     expected = plain_lm_loss(model, examples)
     assert len({len(e.candidate_ids[e.label]) for e in examples}) > 1  # long answers count for more
@@ -156,7 +127,7 @@ def test_length_batches_hold_every_index_once_within_the_budget(lengths, max_tok
 
 @pytest.mark.parametrize("objective", ["classification", "lm"])
 def test_losses_of_shards_weighted_by_their_shares_are_the_loss_of_the_batch(objective):
-    examples = make_examples(SHAPES["mixed lengths"])
+    examples = examples_of(SHAPES["mixed lengths"])
     scorer = CandidateScorer(opt(), pad_id=1, objective=objective)
     shards = [examples[:2], examples[2:]]
     shares = [scorer.share(shard) for shard in shards]

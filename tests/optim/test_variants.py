@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from tests.support.quadratic import ZEROTH_ORDER, Quadratic, make, steps
-from zo.noise import PhiloxEngine
+from zo.noise import torch_generator
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
@@ -66,19 +65,15 @@ LOW_RANK = ("lozo", "lozo_m", "subzero", "tezo", "zo_muon")
 @pytest.mark.parametrize("name", [*LOW_RANK, "mezo"])
 def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatch):
     """Numbers drawn per pass over a matrix of 64 × 48 at rank 4: those of thin factors; MeZO's are its weights."""
-    drawn = []
-    one_by_one = PhiloxEngine.add_to_all_  # by `add_`
-    monkeypatch.setattr("zo.noise.cpu.engine.NumbaEngine.add_to_all_", one_by_one)
-    for method, at in (("_checked_draw", 1), ("add_", 4)):
-        made = getattr(PhiloxEngine, method)
+    drawn, draw = [], torch_generator.normal_
 
-        def counted(*args, made=made, at=at, **more):
-            drawn.append(args[1].numel() * (1 if at == 1 else len(args[at])))
-            return made(*args, **more)
+    def counted(out, *key):
+        drawn.append(out.numel())
+        return draw(out, *key)
 
-        monkeypatch.setattr(PhiloxEngine, method, counted)
+    monkeypatch.setattr(torch_generator, "normal_", counted)
     weight = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
-    params = ParameterSpace([("m", weight)], "snapshot", noise="philox")
+    params = ParameterSpace([("m", weight)], "snapshot")
     settings = {} if name == "mezo" else {"rank": 4}
     opt = OPTIMIZERS[name].optimizer(params, OPTIMIZERS[name].config(**settings), lr=1e-3, seed=0)
     drawn.clear()
@@ -89,39 +84,3 @@ def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatc
     else:
         assert 0 < sum(drawn) <= moves * 4 * (64 + 48) + 4 * (64 + 48)
         assert max(drawn) <= 4 * 64
-
-
-def folded(name: str, restore: str, **settings) -> list[Tensor]:
-    """The weights of a small network after three steps, subspaces new after two."""
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Embedding(30, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 3))
-    params = ParameterSpace.of(model, restore, "philox")
-    config = OPTIMIZERS[name].config(**settings)
-    if hasattr(config, "interval"):
-        config.interval = 2
-    opt = OPTIMIZERS[name].optimizer(params, config, lr=1e-3, seed=3)
-    ids, target = torch.arange(20).view(4, 5), torch.arange(20) % 3
-    for _ in range(3):
-        with torch.no_grad():
-            opt.step(lambda: nn.functional.cross_entropy(model(ids).flatten(0, 1), target).item())
-    params.fold()
-    return params.tensors
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [("lozo_m", {}), ("subzero", {"rank": 3}), ("tezo", {}), ("tezo", {"variant": "momentum"})],
-)
-def test_low_rank_methods_run_with_factors(name, settings):
-    """Both probes in one matrix, updates added up in A and folded: the weights of snapshot but for rounding."""
-    pairs = zip(*(folded(name, r, **settings) for r in ("factors", "snapshot")), strict=True)
-    for p, q in pairs:
-        torch.testing.assert_close(p, q, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"), [("zo_muon", {}), ("tezo", {"variant": "adam"}), ("fzoo", {})]
-)
-def test_factors_is_refused_where_a_move_is_not_of_low_rank(name, settings):
-    with pytest.raises(ValueError, match="factors needs a method whose directions are all of low"):
-        folded(name, "factors", **settings)

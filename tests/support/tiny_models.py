@@ -1,5 +1,6 @@
 """Random models of a few thousand parameters, decoders and masked ones, and a byte-pair tokenizer for them."""
 
+import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
@@ -17,6 +18,8 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
 )
+
+from zo.tasks import Encoded
 
 VOCABULARY = 300
 WORDS = (
@@ -63,6 +66,31 @@ def bert(**changes):
 
 MASKED = {"roberta": roberta, "bert": bert}
 DECODERS = {"opt": opt, "llama": llama, "mistral": mistral, "gpt2": gpt2}
+MODELS = {
+    **DECODERS,
+    **MASKED,
+    "opt, untied": lambda: opt(tie_word_embeddings=False),
+    "llama, tied": lambda: llama(tie_word_embeddings=True, attention_bias=True),
+    "mistral, tied": lambda: mistral(tie_word_embeddings=True),
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+}
+
+
+def examples_of(candidates, lengths=(7, 2, 19, 1, 11), masked=False, start=()):
+    """Prompts of these lengths behind a common start, and candidates of these; or a mask and words for it."""
+    random, found = np.random.default_rng(0), []
+
+    def tokens(n):
+        return random.integers(5, VOCABULARY, n).tolist()
+
+    for i, n in enumerate(lengths):
+        prompt, at = [*start, *tokens(n)], len(start) + i % (n + 1)
+        if masked:
+            words = [[7], [201], [44]]
+            found.append(Encoded([*prompt[:at], 3, *prompt[at:]], words, i % 3, at))
+        else:
+            found.append(Encoded(prompt, [tokens(m) for m in candidates], i % len(candidates)))
+    return found
 
 
 def tokenizer(bos="</s>", mask=None):

@@ -7,83 +7,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from tests.support.pairwise import pairwise, rotated
-from tests.support.quadratic import DTYPES, ZEROTH_ORDER, start
-from tests.support.tiny_models import VOCABULARY, bert, gpt2, llama, mistral, opt, roberta
-from zo.lm.scoring import CandidateScorer
+from tests.support.pairwise import rotated
+from tests.support.quadratic import DTYPES, ZEROTH_ORDER, same
+from tests.support.tiny_models import MODELS
+from tests.support.tiny_runs import TinyRun
 from zo.noise import NOISES, NoiseKey, engine
-from zo.run.loop import BatchLoss
-from zo.tasks import Encoded
 from zo.weights.directions import Gaussian
 from zo.weights.restore import streamed
-from zo.weights.restore.streamed import Streamed
 from zo.weights.space import ParameterSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
-MODELS = {
-    "opt": opt,
-    "opt-untied": lambda: opt(tie_word_embeddings=False),
-    "llama": llama,
-    "llama-tied": lambda: llama(tie_word_embeddings=True),
-    "mistral": mistral,
-    "mistral-tied": lambda: mistral(tie_word_embeddings=True),
-    "gpt2": gpt2,
-    "gpt2-untied": lambda: gpt2(tie_word_embeddings=False),
-    "roberta": roberta,
-    "bert": bert,
-}
-MASKED = ("roberta", "bert")
-ONE_TOKEN = ("opt", "gpt2", "mistral-tied", "llama")
+ONE_TOKEN = ("opt", "gpt2", "mistral, tied", "llama")
 """Models whose answers are of one token each; others' first ones differ in length."""
-LENGTHS = (7, 2, 19, 1, 11)
-"""In tokens."""
 FLOAT32_STATE = {name: {"state_dtype": "float32"} for name in ("mezo_adam", "hizoo")}
 METHODS = [*ZEROTH_ORDER, "sparse_mezo"]
 
 
-def examples(name: str) -> list[Encoded]:
-    generator = torch.Generator().manual_seed(2)
-    found = []
-    for i, n in enumerate(LENGTHS):
-        ids = torch.randint(4, VOCABULARY, (n,), generator=generator).tolist()
-        if name in MASKED:
-            ids[i % n] = 3
-            found.append(Encoded(ids, [[7], [201], [44]], i % 3, i % n))
-        else:
-            several = [[201, 12], [201]][name in ONE_TOKEN]
-            found.append(Encoded(ids, [[7], several, [44]], i % 3))
-    return found
-
-
-class Run:
-    """A method on a tiny model, with the loss of one mini-batch."""
+class Run(TinyRun):
+    """As much as half precision needs."""
 
     def __init__(
-        self,
-        name="opt",
-        method="bszo",
-        restore="streamed",
-        dtype=torch.float32,
-        noise="torch",
-        lr=1e-3,
+        self, name="opt", method="bszo", restore="streamed", dtype=torch.float32, noise="torch"
     ):
-        self.model = MODELS[name]().to(dtype)
-        self.params = ParameterSpace.of(self.model, restore, noise)
-        eps = 1e-3 if dtype == torch.float32 else 1e-2
-        settings = {"eps": eps} | FLOAT32_STATE.get(method, {})
-        self.optimizer = start(method, self, lr, 3, **settings)
-        kind = "masked" if name in MASKED else "decoder"
-        self.scorer = CandidateScorer(self.model, self.model.config.pad_token_id or 1, kind=kind)
-        self.examples = examples(name)
-        self.loss = BatchLoss(self.scorer, self.scorer.collate(self.examples), self.params)
-
-    def bits(self) -> list[bytes]:
-        return [t.view(torch.uint8).numpy().tobytes() for t in self.params.tensors]
-
-
-def policy_of(space: ParameterSpace) -> Streamed:
-    assert isinstance(space.policy, Streamed)
-    return space.policy
+        settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2} | FLOAT32_STATE.get(method, {})
+        settings["candidates"] = (1, 1, 1) if name in ONE_TOKEN else (1, 2, 1)
+        super().__init__(MODELS[name]().to(dtype), method, restore, noise, **settings)
 
 
 def as_it_was(model: nn.Module) -> list[tuple]:
@@ -107,19 +55,19 @@ def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     assert steps["streamed"] == steps["snapshot"]
     losses = {loss for step in steps["streamed"] for loss in step.losses}
     assert len(losses) > 3, "the probes go somewhere"
-    assert runs["streamed"].bits() == runs["snapshot"].bits()
+    assert same(*(run.weights() for run in runs.values()))
     assert as_it_was(runs["streamed"].model) == before
     assert runs["streamed"].params.passes <= runs["snapshot"].params.passes
     found = [run.scorer.evaluate(run.examples, 40) for run in runs.values()]
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "bert"])
+@pytest.mark.parametrize("name", ["llama, tied", "bert"])
 def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
     run = Run(name, "mezo", dtype=torch.bfloat16)
-    theta, seen = run.bits(), []
+    theta, seen = run.weights(), []
     for module in run.model.modules():
-        module.register_forward_hook(lambda *_: seen.append(run.bits() == theta))
+        module.register_forward_hook(lambda *_: seen.append(same(run.weights(), theta)))
     with run.params.excursion() as probe:
         probe.to([(0.5, Z[0])])
         far = run.loss()
@@ -133,7 +81,7 @@ def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
 def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were():
     """Before and after the forward of each module that holds weights, also of those inside another one."""
     run, twin = Run("roberta", "mezo"), Run("roberta", "mezo", "snapshot")
-    before, theta = as_it_was(run.model), run.bits()
+    before, theta = as_it_was(run.model), run.weights()
 
     def fail(*_):
         raise KeyboardInterrupt
@@ -147,15 +95,14 @@ def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were():
                 run.optimizer.step(run.loss)
             handle.remove()
             assert as_it_was(run.model) == before
-            assert run.bits() == theta
+            assert same(run.weights(), theta)
     assert run.optimizer.step(run.loss) == twin.optimizer.step(twin.loss)
 
 
-@pytest.mark.parametrize(("width", "dtype", "noise"), pairwise([1, 7, 32, 33], DTYPES, NOISES))
-def test_rows_are_displaced_as_the_whole_is_and_no_others(width, dtype, noise, monkeypatch):
-    table = nn.Embedding(50, width).to(dtype)
+@pytest.mark.parametrize("noise", NOISES)
+def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(noise, monkeypatch):
+    table, ids = nn.Embedding(50, 33), torch.tensor([[3, 49, 3], [0, 17, 18]])
     space = ParameterSpace.of(table, "streamed")
-    ids = torch.tensor([[3, 49, 3], [0, 17, 18]])
     terms = [(c, Gaussian(z.key, engine(noise))) for c, z in ((0.3, Z[0]), (-0.7, Z[1]))]
     whole = ParameterSpace([("w", table.weight.detach().clone())])
     whole.add_(terms)
@@ -164,7 +111,6 @@ def test_rows_are_displaced_as_the_whole_is_and_no_others(width, dtype, noise, m
         probe.to(terms)
         found = table(ids)
     assert torch.equal(found, whole.tensors[0][ids])
-    assert not torch.equal(found, table(ids))
 
 
 class Inner(nn.Module):
@@ -175,44 +121,6 @@ class Inner(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.T + self.bias
-
-
-class Outer(nn.Module):
-    """Holds weights, and reads them before and after the call of a module that holds some of them, too."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(5, 5))
-        self.bias = nn.Parameter(torch.randn(5))
-        self.inner = Inner(self.bias)
-        self.shared = nn.Linear(5, 5)
-        self.again = self.shared
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = x @ self.weight + self.bias
-        within = self.again(self.shared(self.inner(first)))
-        return within @ self.weight - self.bias
-
-
-def displaced(model: nn.Module, *inputs: Tensor, terms=((0.5, Z[0]), (0.25, Z[1]))) -> list[Tensor]:
-    """What the model returns displaced, by snapshot and streamed."""
-    outputs = []
-    for restore in ("snapshot", "streamed"):
-        space = ParameterSpace.of(model, restore)
-        with torch.inference_mode(), space.excursion() as probe:
-            probe.to(terms)
-            outputs.append(model(*inputs))
-    return outputs
-
-
-def test_modules_inside_modules_that_hold_weights_and_modules_called_twice():
-    model = Outer()
-    x = torch.randn(3, 5)
-    expected, found = displaced(model, x)
-    assert torch.equal(found, expected)
-    assert not torch.equal(found, model(x))
-    # outer's two, and inside of it the larger of inner's one and shared's two, each rounded up to 64 bytes
-    assert policy_of(ParameterSpace.of(model, "streamed")).bytes == 128 + 64 + max(128, 128 + 64)
 
 
 class Returning(nn.Module):
@@ -226,21 +134,58 @@ class Returning(nn.Module):
         return {"first": self.weight[:2], "more": [self.weight[2:], (self.weight,)]}
 
 
-class Late(nn.Module):
-    """Reads what a module returned after the next one was called, which takes the same place in the buffer."""
+class Outer(nn.Module):
+    """Holds weights, and reads them before and after the call of modules that hold some of them, too.
+
+    It reads what one returned after the next was called, which takes the same place in the buffer.
+    """
 
     def __init__(self):
         super().__init__()
-        self.returning, self.linear = Returning(), nn.Linear(5, 5)
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.bias = nn.Parameter(torch.randn(5))
+        self.inner = Inner(self.bias)
+        self.shared = nn.Linear(5, 5)
+        self.again, self.returning = self.shared, Returning()
 
     def forward(self, x: Tensor) -> Tensor:
-        views, after = self.returning(), self.linear(x)
-        return torch.cat([*tree_flatten(views)[0], after])
+        views, first = self.returning(), x @ self.weight + self.bias
+        within = self.again(self.shared(self.inner(first)))
+        return torch.cat([within @ self.weight - self.bias, *tree_flatten(views)[0]])
 
 
-def test_a_module_that_returns_its_weights_returns_them_displaced():
-    expected, found = displaced(Late(), torch.randn(3, 5))
+def displaced(model: nn.Module, *inputs: Tensor, terms=((0.5, Z[0]), (0.25, Z[1]))) -> list[Tensor]:
+    """What the model returns displaced, by snapshot and streamed."""
+    outputs = []
+    for restore in ("snapshot", "streamed"):
+        space = ParameterSpace.of(model, restore)
+        with torch.inference_mode(), space.excursion() as probe:
+            probe.to(terms)
+            outputs.append(model(*inputs))
+    return outputs
+
+
+def test_the_buffer_holds_what_modules_inside_modules_hold_together():
+    """Outer's two, and inside of it the larger of inner's one and shared's two, each rounded up to 64 bytes."""
+    assert ParameterSpace.of(Outer(), "streamed").policy.bytes == 128 + 64 + max(128, 128 + 64)
+
+
+def replaced() -> nn.Module:
+    """Somebody gave a module another forward."""
+    model = nn.Sequential(nn.Linear(5, 5))
+    own = model[0].forward
+    model[0].forward = lambda x: 2 * own(x)
+    return model
+
+
+@pytest.mark.parametrize("make", [Outer, replaced])
+def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were(make):
+    model, x = make(), torch.randn(3, 5)
+    before, plain = as_it_was(model), model(x)
+    expected, found = displaced(model, x)
     assert torch.equal(found, expected)
+    assert not torch.equal(found, plain)
+    assert as_it_was(model) == before
 
 
 class Reaching(nn.Module):
@@ -252,19 +197,6 @@ class Reaching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(self.first(x), self.reached.weight, self.reached.bias)
-
-
-def test_a_tied_weight_may_be_read_by_one_of_its_modules_alone():
-    """As of a classification's one-token answers, whose rows the embedding looks up for the head."""
-    run = Run()
-    table = run.model.get_input_embeddings()
-    theta = table.weight.detach().clone()
-    with run.params.excursion() as probe:
-        probe.to([(0.5, Z[0])])
-        run.model.base_model(input_ids=torch.tensor([[5, 6]]))
-        rows = table(torch.tensor([7, 9]))
-    i = run.params.names.index("model.decoder.embed_tokens.weight")
-    assert torch.equal(rows, (theta + 0.5 * Z[0].sample(i, theta))[[7, 9]])
 
 
 class Tied(nn.Module):
@@ -320,9 +252,8 @@ class Keeping(nn.Module):
 
 
 def test_a_view_of_a_displaced_weight_that_stays_is_refused():
-    model = nn.Sequential(Keeping())
     with pytest.raises(RuntimeError, match="Keeping keeps a view of its weights"):
-        displaced(model, torch.ones(5))
+        displaced(nn.Sequential(Keeping()), torch.ones(5))
 
 
 def compiled_part(model: nn.Module) -> nn.Module:
@@ -352,12 +283,3 @@ def test_what_cannot_be_displaced_is_refused():
         ParameterSpace.of(model, "streamed")
     with pytest.raises(ValueError, match="no module of the model holds w"):
         ParameterSpace([("w", torch.zeros(3))], "streamed", model=model)
-
-
-def test_a_forward_that_somebody_replaced_is_kept():
-    model = nn.Sequential(nn.Linear(4, 4))
-    own = model[0].forward
-    replaced = model[0].forward = lambda x: 2 * own(x)
-    expected, found = displaced(model, torch.randn(2, 4))
-    assert torch.equal(found, expected)
-    assert model[0].__dict__["forward"] is replaced

@@ -1,0 +1,40 @@
+"""A method on a tiny model, with the loss of one mini-batch."""
+
+from torch import Tensor
+
+from tests.support.quadratic import start
+from tests.support.tiny_models import examples_of
+from zo.lm.scoring import CandidateScorer
+from zo.run.loop import BatchLoss
+from zo.weights.space import ParameterSpace
+
+
+class TinyRun:
+    """A method's steps on a tiny model.
+
+    Args:
+        model: The model, or one with an adapter.
+        method: Name of the method, see `quadratic.start`.
+        restore: Restore policy.
+        noise: Noise engine.
+        lr: Learning rate.
+        candidates: Their lengths in tokens.
+        settings: Of the method.
+    """
+
+    def __init__(
+        self, model, method, restore, noise="torch", lr=1e-3, candidates=(1, 1), **settings
+    ):
+        masked = type(model).__name__.endswith("MaskedLM")
+        self.model, self.params = model, ParameterSpace.of(model, restore, noise)
+        self.optimizer = start(method, self, lr, 3, **settings)
+        kind, pad = "masked" if masked else "decoder", model.config.pad_token_id or 1
+        self.scorer = CandidateScorer(model, pad, kind=kind)
+        self.examples = examples_of(list(candidates), masked=masked)
+        self.loss = BatchLoss(self.scorer, self.scorer.collate(self.examples), self.params)
+
+    def steps(self, count: int) -> list[float]:
+        return [loss for _ in range(count) for loss in self.optimizer.step(self.loss).losses]
+
+    def weights(self) -> list[Tensor]:
+        return [p.clone() for p in self.params.tensors]
