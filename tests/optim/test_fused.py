@@ -1,5 +1,6 @@
 """HiZOO's and Adam's updates in one pass: compiled and not, the same bits; and what today's separate passes give."""
 
+import importlib
 import importlib.util
 import itertools
 import os
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.quadratic import DTYPES, same
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
@@ -19,7 +21,6 @@ from zo.optim.mezo_adam import AdamChange
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZE = 2600  # three chunks of a compiled pass, the last one not full
 KEYS = [NoiseKey(11, PERTURBATION, 4, j) for j in range(3)]
 BITS = NoiseKey(11, ROUNDING, 4, 0)
@@ -28,15 +29,19 @@ KINDS = [*itertools.product(DTYPES, ["param", "float32"]), (torch.float32, "half
 
 MOVES = list(itertools.product([None, 0.03], [0.0, 0.25], [False, True]))
 
-needs_numba = pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None, reason="numba is not installed"
-)
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None
-    or not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
-    reason="Triton is not installed, or has no GPU and does not interpret",
-)
+def engines() -> list:
+    """The compiled modules that can be had here: Triton's on a GPU where there is one, or interpreted."""
+    found = []
+    if importlib.util.find_spec("numba"):
+        marks = pytest.mark.process
+        found += [pytest.param("cpu", kind, MOVES, "cpu", marks=marks) for kind in KINDS]
+    on = "cuda" if torch.cuda.is_available() else "cpu"
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if importlib.util.find_spec("triton") and (on == "cuda" or interpreted):
+        few = [(0.03, 0.25, True), (None, 0.0, False)]
+        found += [pytest.param("cuda", kind, few, on) for kind in KINDS[1:5]]
+    return found
 
 
 def values(seed: int, dtype: torch.dtype, positive: bool = False) -> Tensor:
@@ -44,63 +49,31 @@ def values(seed: int, dtype: torch.dtype, positive: bool = False) -> Tensor:
     return ((made.abs() + 0.1) if positive else made).to(dtype)
 
 
-def place(dtype: torch.dtype, decay: float, at_random: bool, device: str) -> UpdateTarget:
+def moved_by(passes, kind, pending, decay, at_random, on="cpu") -> list[Tensor]:
+    """θ and state after HiZOO's pass, after Adam's along a direction, and along three of signs."""
+    dtype, state = kind
+    kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
     rounding = Rounding(NumpyEngine(), BITS) if at_random and dtype != torch.float32 else None
-    return UpdateTarget(values(1, dtype).to(device), 3, decay, rounding)
+    gradient = [(0.7 - j, key) for j, key in enumerate(KEYS)]
+    hizoo = HiZOOScalars(pending, -0.02, 0.3, 0.1, 0.02, state == "float32")
+    adam = AdamScalars(pending, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02)
+    found = []
+    for terms, signs in (([], False), (gradient[:1], False), (gradient, True)):
+        at = UpdateTarget(values(1, dtype).to(on), 3, decay, rounding)
+        m, v = values(3, kept).to(on), values(4, kept, positive=True).to(on)
+        if terms:
+            passes.adam(at, m, v, terms, adam, signs)
+        else:
+            passes.hizoo(at, v, KEYS[0], hizoo)
+        found += [at.p.cpu(), m.cpu(), v.cpu()]
+    return found
 
 
-def hizoo_by(passes, dtype, state, in_float32, back, decay, at_random, on="cpu") -> list[Tensor]:
-    at, h = place(dtype, decay, at_random, on), values(2, state, positive=True).to(on)
-    passes.hizoo(at, h, KEYS[0], HiZOOScalars(back, -0.02, 0.3, 0.1, 0.02, in_float32))
-    return [at.p.cpu(), h.cpu()]
-
-
-def adam_by(
-    passes, dtype, state, directions, back, decay, at_random, on="cpu", signs=False
-) -> list[Tensor]:
-    at, m = place(dtype, decay, at_random, on), values(3, state).to(on)
-    v = values(4, state, positive=True).to(on)
-    gradient = [(0.7 - j, key) for j, key in enumerate(KEYS[:directions])]
-    scalars = AdamScalars(back, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02)
-    passes.adam(at, m, v, gradient, scalars, signs)
-    return [at.p.cpu(), m.cpu(), v.cpu()]
-
-
-def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
-    for x, y in zip(a, b, strict=True):
-        assert torch.equal(x, y), f"{int((x != y).sum())} of {len(x)} values differ"
-
-
-@pytest.mark.process
-@needs_numba
-@pytest.mark.parametrize(("dtype", "state"), KINDS, ids=str)
-def test_the_compiled_passes_are_the_reference_bit_for_bit(dtype, state):
-    from zo.optim.kernels import cpu
-
-    kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
-    for move in MOVES:
-        given = (dtype, kept, state == "float32", *move)
-        assert_equal(hizoo_by(cpu, *given), hizoo_by(reference, *given))
-        for directions, signs in ((1, False), (3, False), (3, True)):
-            given = (dtype, kept, directions, *move, "cpu", signs)
-            assert_equal(adam_by(cpu, *given), adam_by(reference, *given))
-
-
-@needs_triton
-@pytest.mark.parametrize(("dtype", "state"), KINDS[1:5], ids=str)
-def test_the_kernels_are_the_reference_bit_for_bit(dtype, state):
-    """Through Triton's interpreter, or on a GPU where there is one."""
-    from zo.optim.kernels import cuda
-
-    on = "cuda" if torch.cuda.is_available() else "cpu"
-    kept = {"param": dtype, "float32": torch.float32, "half": torch.bfloat16}[state]
-    for move in [(0.03, 0.25, True), (None, 0.0, False)]:
-        given = (dtype, kept, state == "float32", *move)
-        assert_equal(hizoo_by(cuda, *given, on), hizoo_by(reference, *given))
-        for directions, signs in ((1, False), (3, True)):
-            given = (dtype, kept, directions, *move)
-            expected = adam_by(reference, *given, signs=signs)
-            assert_equal(adam_by(cuda, *given, on, signs), expected)
+@pytest.mark.parametrize(("module", "kind", "moves", "on"), engines(), ids=str)
+def test_compiled_passes_are_the_reference_bit_for_bit(module, kind, moves, on):
+    passes = importlib.import_module(f"zo.optim.kernels.{module}")
+    for move in moves:
+        assert same(moved_by(passes, kind, *move, on), moved_by(reference, kind, *move))
 
 
 FUSED = [

@@ -182,15 +182,13 @@ BAD = {
         {"kind": "completion"},
         r"task\.max_length=64: .* the prompt of row \d+; give at least",
     ),
+    "large batch": ("x.csv", lines("text,label", *PAIRS), {"also": {"batch_size": 11}},
+        r"batch_size=11: must be at most the 10 training examples"),
+    "no such model": ("x.csv", lines("text,label", *PAIRS), {"also": {"model.path": "/nowhere/model"}},
+        r"model\.path: .*/nowhere/model"),
+    "no such split": ("x.csv", lines("text,label", *PAIRS), {"validation_split": "dev"},
+        r"task\.validation_split=dev: Should be one of \['train'\]"),
 }  # fmt: skip
-
-
-SETTINGS = {
-    "batch_size=11": r"batch_size=11: must be at most the 10 training examples",
-    "model.path=/nowhere/model": r"model\.path: .*/nowhere/model",
-    "task.validation_split=dev": r"task\.validation_split=dev: Should be one of \['train'\]",
-}
-"""What is wrong with a run on a good csv, and the sentence."""
 
 
 @pytest.fixture(scope="module")
@@ -214,42 +212,27 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def refused(directory, model, capsys, *overrides):
-    """Returns the sentence on stderr of a run that ends with status 2 and leaves nothing behind."""
-    given = {"model.path": model, "task.max_length": 64, "steps": 1, "batch_size": 1, "lr": 1e-6}
-    given |= {"tracking.mode": "disabled", "out": directory / "out"}
-    typed = {word.partition("=")[0] for word in overrides}
-    common = [f"{key}={value}" for key, value in given.items() if key not in typed]
-    there = set(directory.rglob("*"))
-    try:  # as `python train.py` does
-        command_line.check_command_line([*common, *overrides])
-        status = make(*command_line.runs([*common, *overrides]))
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    assert {path for path in directory.rglob("*") if path.is_file()} <= there
-    heading, *problems = capsys.readouterr().err.splitlines()
-    (sentence,) = problems or [heading]
-    return sentence
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_bad_data_are_one_sentence_with_key_file_or_row(case, data, models, capsys):
+    """On stderr of a run that ends with status 2 and leaves nothing behind."""
     name, content, changes, message = BAD[case]
     if content is not None:
         (data / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     changes = dict(changes)
-    model = models[changes.pop("chat", False)]
-    task = changes.pop("kind", "classification")
-    words = [f"task.{key}={json.dumps(value)}" for key, value in changes.items()]
-    sentence = refused(data, model, capsys, f"task={task}", f"task.path={data / name}", *words)
+    given = {"task": changes.pop("kind", "classification"), "task.path": data / name}
+    given |= {"model.path": models[changes.pop("chat", False)], "task.max_length": 64, "steps": 1}
+    given |= {"batch_size": 1, "lr": 1e-6, "tracking.mode": "disabled", "out": data / "out"}
+    given |= changes.pop("also", {})
+    given |= {f"task.{key}": json.dumps(value) for key, value in changes.items()}
+    words = [f"{key}={value}" for key, value in given.items()]
+    there = set(data.rglob("*"))
+    try:  # as `python train.py` does
+        command_line.check_command_line(words)
+        status = make(*command_line.runs(words))
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert {path for path in data.rglob("*") if path.is_file()} <= there
+    heading, *problems = capsys.readouterr().err.splitlines()
+    (sentence,) = problems or [heading]
     assert re.search(message, sentence)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_that_does_not_fit_the_data_is_one_sentence_with_its_key(
-    setting, data, models, capsys
-):
-    (data / "x.csv").write_text(lines("text,label", *PAIRS))
-    own = ["task=classification", f"task.path={data / 'x.csv'}"]
-    assert re.search(SETTINGS[setting], refused(data, models[0], capsys, *own, setting))

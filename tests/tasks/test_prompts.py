@@ -40,24 +40,18 @@ def masked(examples=MASKED_EXAMPLES, tokens=MASKING, **changes):
 @pytest.mark.parametrize(
     ("function", "text", "expected"),
     [
-        ("strip", "of units ", "of units"),
-        ("lower", "He", "he"),
         ("unfinished", "The man fell. ", "The man fell"),
         ("unfinished", "Did he fall?", "Did he fall?"),
         ("unfinished", "He fell..", "He fell."),
-        ("continued", "The wind blew.", "the wind blew."),
-        ("continued", "I fell.", "I fell."),
         ("continued", "It is Ann's.", "it is Ann's."),
         ("continued", "", ""),
-        ("connective", "cause", "because"),
-        ("highlights", "A town.\n@highlight\nIt is old", "A town.\n- It is old"),
         ("connective", "effect", "so"),
-        ("asked", "is it", "Is it?"),
         ("asked", "is it?", "Is it?"),
         ("asked", "", "?"),
     ],
 )
 def test_a_function_of_a_column(function, text, expected):
+    """Where the paper's tasks have no such text."""
     assert fill(f"<{{x:{function}}}>", {"x": text}, "prompt") == f"<{expected}>"
 
 
