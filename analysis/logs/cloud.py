@@ -9,16 +9,16 @@ kept as soon as it is read, so that what was interrupted goes on where it was.
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.logs import fragments
-from analysis.logs.fragments import Fragment
+from analysis.logs.fragments import Fragment, kept_at, whole
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, flatten, history_table
 
@@ -61,7 +61,7 @@ def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fr
     listed = _runs(project, directory, refresh)
     known: dict[str, Fragment] = {}
     for run in listed:
-        kept = None if directory is None else fragments.read(_kept(directory, run["id"]))
+        kept = None if directory is None else fragments.read(kept_at(directory, run["id"]))
         same = kept is not None and kept.stamp == _stamp(run)
         if kept is not None and (refresh == "never" or (refresh == "auto" and same)):
             known[run["id"]] = kept
@@ -94,10 +94,9 @@ def _runs(project: str, directory: Path | None, refresh: str) -> list[Listed]:
     except Exception as error:  # W&B raises whatever its connection raised
         raise LogError(f"the runs of {project} cannot be listed: {_said(error)}") from None
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps({"version": LIST_VERSION, "time": time.time(), "runs": runs}))
-        partial.replace(path)
+        kept = {"version": LIST_VERSION, "time": time.time(), "runs": runs}
+        with whole(path) as partial:
+            partial.write_text(json.dumps(kept))
     return runs
 
 
@@ -140,7 +139,7 @@ def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragm
         run_id=run["id"],
         identified=True,
         group=run["group"],
-        started=_seconds(run["created"]),
+        started=pd.to_datetime(run["created"], utc=True).timestamp(),
         config=flatten(_public(run["config"])),
         summary=flatten(_public(run["summary"])),
         exit_code=EXIT_CODES.get(run["state"]),
@@ -148,7 +147,9 @@ def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragm
         is_copy=True,
     )
     fragment = fragments.with_history(fragment, history_table(_by_step(scan)))
-    return fragment if directory is None else fragments.write(fragment, _kept(directory, run["id"]))
+    return (
+        fragment if directory is None else fragments.write(fragment, kept_at(directory, run["id"]))
+    )
 
 
 def _by_step(scan: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -170,19 +171,9 @@ def _public(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kept(directory: Path, run_id: str) -> Path:
-    return directory / f"{hashlib.sha256(run_id.encode()).hexdigest()[:24]}.parquet"
-
-
 def _stamp(run: Listed) -> str:
     """Changes when W&B lists the run differently."""
     return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _seconds(text: str) -> float:
-    """Seconds since 1970 of W&B's time, which is UTC."""
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _api() -> Any:

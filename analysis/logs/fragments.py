@@ -1,12 +1,13 @@
 """A fragment: what one run file, or W&B's copy of a run, says of a run; and how fragments are kept on disk.
 
-A kept fragment is one parquet file: the history as its rows, everything else as JSON in its metadata. It is
-written under another name first, so that there is a whole one or none.
+A kept fragment is one parquet file: the history as its rows, everything else as JSON in its metadata.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,24 @@ def write(fragment: Fragment, path: Path) -> Fragment:
     assert isinstance(fragment.history, pa.Table)
     said = {k: v for k, v in asdict(replace(fragment, history=path)).items() if k != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
+    table = fragment.history.replace_schema_metadata(metadata)
+    with whole(path) as partial:
+        pq.write_table(table, partial, compression="zstd", use_dictionary=False)
+    return replace(fragment, history=path)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file, which then replaces the one at `path`: nobody reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    table = fragment.history.replace_schema_metadata(metadata)
-    pq.write_table(table, partial, compression="zstd", use_dictionary=False)
+    yield partial
     partial.replace(path)
-    return replace(fragment, history=path)
+
+
+def kept_at(directory: Path, key: str) -> Path:
+    """Where the fragment of an origin, by its path or id, is kept."""
+    return directory / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.parquet"
 
 
 def read(path: Path) -> Fragment | None:

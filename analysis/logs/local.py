@@ -1,6 +1,5 @@
 """Run files below directories, read in parallel, each only once: what was read is kept until the file changes."""
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from analysis.logs import fragments
-from analysis.logs.fragments import Fragment
+from analysis.logs.fragments import Fragment, kept_at
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, read_run_file
 
@@ -49,7 +48,7 @@ def read(
     for path, source in sorted(found.items()):
         stat = path.stat()
         stamp = f"{stat.st_size}:{stat.st_mtime_ns}"
-        kept = None if cache_dir is None else _kept(cache_dir, path)
+        kept = None if cache_dir is None else kept_at(cache_dir / "files", str(path))
         fragment = None if kept is None else fragments.read(kept)
         if fragment is not None and fragment.stamp == stamp:
             fresh[path] = replace(fragment, source=source)
@@ -59,13 +58,8 @@ def read(
     for fragment in progress(read_now, "reading W&B run files", len(stale)):
         fresh[Path(fragment.place)] = fragment
     if stale and cache_dir is not None:
-        _forget_removed(cache_dir, {_kept(cache_dir, path) for path in found})
+        _forget_removed(cache_dir, {kept_at(cache_dir / "files", str(path)) for path in found})
     return [fresh[path] for path in sorted(found)]
-
-
-def _kept(cache_dir: Path, path: Path) -> Path:
-    """Where the fragment of a run file is kept."""
-    return cache_dir / "files" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:24]}.parquet"
 
 
 def _forget_removed(cache_dir: Path, in_use: set[Path]) -> None:

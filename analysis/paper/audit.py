@@ -1,41 +1,245 @@
-"""Whether the paper's printed numbers agree with each other; every inconsistency is listed, however small.
-
-`python -m analysis audit` reads results/paper/, writes audit.md and audit.csv there and prints the counts. The checks
-are functions of the printed numbers alone (`analysis.paper.arithmetic`). The paper's statements in words (who is best,
-what grows, what is fast) were held against its tables once: statements.csv has those that the tables contradict, and
-what a reader should know. notes.csv has what was only read, not computed.
-"""
+"""Whether the paper's printed numbers agree with each other: every number against those that it is made of."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from statistics import fmean, pstdev, stdev
+from typing import Any, NamedTuple
 
-import jinja2
 import pandas as pd
 
-from analysis.paper import arithmetic
-from analysis.paper.arithmetic import Outcome
-from analysis.paper.printed_numbers import Paper, load, text_table
+from analysis.paper.bold import BEST_TWO, better, groups
+from analysis.paper.names import TASKS, method_label, model_label, task_label
+from analysis.paper.printed_numbers import AVERAGE, Paper, PaperError, agrees, digits
+
+ACCURACY_TABLES = (3, 5, 11, 12)  # those that print single accuracies
+
+
+class Outcome(NamedTuple):
+    """One comparison."""
+
+    location: str  # table and cell, or section
+    what: str  # what was compared
+    ok: bool  # whether it holds
+    printed: str = ""  # what the paper says
+    recomputed: str = ""  # what follows from its other numbers
+    difference: str = ""  # printed minus recomputed, signed; empty if that means nothing
+    kind: str = "number"  # one of `analysis.report.audit_page.KINDS`
+    remark: str = ""  # what explains it
+
+
+def number(
+    location: str, what: str, printed: str, exact: float, ok: bool, remark: str = ""
+) -> Outcome:
+    """The outcome for a printed number and what it should be, one digit more precise than it is printed."""
+    places = digits(printed)
+    difference = float(printed) - exact
+    small = "e" not in printed and abs(difference) <= 10.0**-places + 1e-9
+    said = (printed, signed(exact, places + 2, plus=False), signed(difference, places + 2))
+    return Outcome(location, what, ok, *said, "last digit" if small else "number", remark)
+
+
+def signed(value: float, places: int, plus: bool = True) -> str:
+    """A number with a minus sign as printed, without trailing noise."""
+    return format(value, f"{'+' if plus else ''}.{places}f").replace("-", "−")
+
+
+def name(row: Any) -> str:
+    """A cell as a reader finds it: Table 3, OPT-13B, BSZO, RTE."""
+    parts = [f"Table {row['table']}{' (' + row['part'] + ')' if row['part'] else ''}"]
+    parts += [model_label(row["model"])] if row["model"] else []
+    parts += [method_label(row["method"])] if row["method"] not in ("", "all") else []
+    parts += [task_label(row["task"])] if row["task"] else []
+    parts += [f"k = {row['k']}"] if row["k"] else []
+    if row["table"] == 5 and row["part"] in "cd":
+        parts += [f"{row['adaptive_noise']} adaptive noise"]
+    parts += [f"run {row['run']}"] if row["run"] else []
+    return ", ".join(parts)
+
+
+def nearest_multiple(percent: float, n: int) -> float:
+    """The possible accuracy, in percent, that is nearest: of n examples a whole number is right."""
+    return 100 * round(percent * n / 100) / n
+
+
+def means_and_stds(paper: Paper) -> Iterator[Outcome]:
+    """Table 1 from the runs of Table 11: mean, and standard deviation with n − 1.
+
+    A number holds if it follows from the runs as printed or from the exact fractions they round.
+    """
+    runs: Any = paper.rows("table11")
+    for row in paper.rows("table1").to_dict("records"):
+        if row["task"] == AVERAGE:
+            continue
+        mine = runs[(runs["task"] == row["task"]) & (runs["method"] == row["method"])]
+        rounded = list(mine["value"])
+        exact = [nearest_multiple(value, TASKS[row["task"]]["test_size"]) for value in rounded]
+        of = fmean if row["quantity"] == "mean" else stdev
+        ok = agrees(row["printed"], of(exact)) or agrees(row["printed"], of(rounded))
+        what, remark = "mean of 5 runs", ""
+        if row["quantity"] == "std":
+            what, population = "sample standard deviation (n − 1)", pstdev(exact)
+            fits = agrees(row["printed"], population)
+            said = "it is the population standard deviation, with n"
+            remark = "" if ok else said if fits else f"with n: {population:.4f}"
+        yield number(name(row), what, row["printed"], of(exact), ok, remark)
+
+
+def averages(paper: Paper) -> Iterator[Outcome]:
+    """The average columns of Tables 1 and 3 over the tasks that have a number."""
+    cells: Any = paper.cells
+    for table, quantity in ((1, "mean"), (3, "test_accuracy")):
+        of_table = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
+        for _, row in of_table[of_table["task"] == AVERAGE].iterrows():
+            if row["status"] != "printed":
+                continue
+            same = (of_table["model"] == row["model"]) & (of_table["method"] == row["method"])
+            parts = of_table[same & (of_table["task"] != AVERAGE)]
+            counted = parts[parts["status"] == "printed"]
+            exact, ok = fmean(counted["value"]), agrees(row["printed"], fmean(counted["value"]))
+            what = f"mean over {len(counted)} tasks"
+            yield number(name(row), what, row["printed"], exact, ok)
+            what = f"number of tasks in the average, of {len(parts)}"
+            ok, there = len(counted) == len(parts), f"{len(counted)} tasks"
+            remark = _left_out(of_table, row, parts)
+            yield Outcome(name(row), what, ok, row["printed"], there, kind="basis", remark=remark)
+
+
+def _left_out(of_table: Any, row: Any, parts: Any) -> str:
+    """What the other methods of the model average on the tasks that this row's average counts."""
+    missing = parts[parts["status"] != "printed"]["task"]
+    if missing.empty:
+        return ""
+    same = of_table[
+        (of_table["model"] == row["model"])
+        & (of_table["task"] != AVERAGE)
+        & (of_table["status"] != "absent")
+        & ~of_table["task"].isin(missing)
+    ]
+    means = same.groupby("method", sort=False)["value"].mean()
+    others = ", ".join(f"{method_label(str(m))} {mean:.2f}" for m, mean in means.items())
+    return f"without {', '.join(map(task_label, missing))}, which is *; without it: {others}"
+
+
+def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
+    """Every single accuracy is a whole number of right answers."""
+    for table in ACCURACY_TABLES:
+        cells: Any = paper.rows(f"table{table}")
+        for _, row in cells[(cells["task"] != AVERAGE) & (cells["status"] == "printed")].iterrows():
+            n = TASKS[row["task"]]["test_size"]
+            exact = nearest_multiple(row["value"], n)
+            right = round(row["value"] * n / 100)
+            ok = agrees(row["printed"], exact)
+            twice = round(round(exact, 3) + 1e-9, 2)  # to three digits, then up to two
+            remark = f"{right} of {n} right"
+            if not ok and agrees(row["printed"], twice):
+                remark += f"; rounded twice, over {exact:.3f}"
+            what = f"nearest multiple of 1/{n}"
+            yield number(name(row), what, row["printed"], exact, ok, remark)
+
+
+def bold_cells(paper: Paper) -> Iterator[Outcome]:
+    """Bold is what the captions say: see `analysis.paper.bold`."""
+    for group in groups(paper.cells[paper.cells["status"] == "printed"]):
+        tied = group.cells["value"].duplicated(keep=False)
+        above = better(group.cells["value"], group.lowest)
+        count, end = (
+            "two" if group.best == BEST_TWO else "one",
+            "lowest" if group.lowest else "highest",
+        )
+        what = f"bold for the best {count}, {end} first"
+        for index, row in group.cells.iterrows():
+            remark = "tied with another cell" if tied[index] else ""
+            if row["table"] == 5 and row["part"] in "ab":
+                remark = "compared per row over (a) and (b), as Table 12 says; Table 5 does not say"
+                remark += ", and has the bold of Table 12 without its column (c)"
+            location = name(row) + (" (std)" if row["quantity"] == "std" else "")
+            ok = row["bold"] == (above[index] < group.best)
+            said = f"{row['printed']} {'bold' if row['bold'] else 'not bold'}"
+            other = f"{above[index]} better"
+            yield Outcome(location, what, ok, said, other, kind="bold", remark=remark)
+
+
+def printed_twice(paper: Paper) -> Iterator[Outcome]:
+    """Cells of Table 5 that Tables 12 and 3 print too."""
+    pairs: list[tuple[Any, str]] = []
+    for _, row in paper.rows("table5").iterrows():
+        part, where = row["part"], f"task={row['task']}"
+        if part in "ab":
+            pairs.append((row, f"table12 part={part} k={row['k']} {where}"))
+        if row["adaptive_noise"] == "with" and (part == "d" or (part == "b" and row["k"] == "2")):
+            pairs.append((row, f"table3 model={row['model']} method=bszo {where}"))
+    for row, twin in pairs:
+        other = paper.rows(twin).iloc[0]
+        where, printed = (
+            f"{name(row)} and {name(other)}",
+            f"{row['printed']} and {other['printed']}",
+        )
+        same, difference = row["value"] == other["value"], row["value"] - other["value"]
+        what = "the same run in two tables"
+        yield Outcome(where, what, bool(same), printed, difference=signed(difference, 2))
+
+
+def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
+    """Numbers of the text against the tables, by the rules that results/paper/README.md lists."""
+    claim: Any
+    for claim in paper.prose.to_dict("records"):
+        if claim["check"] == "none":
+            continue
+        where = (claim["location"], claim["description"], claim["printed"])
+        yield number(*where, *_quoted(claim, paper))
+
+
+def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
+    """What a quoted number should be, and whether it is."""
+    rule, printed = claim["check"], float(claim["printed"])
+    of: Any = paper.rows(claim["of"])
+    values = of["value"]
+
+    def against(key: str) -> Any:
+        return paper.rows(claim["against"]).set_index(key)["value"]
+
+    if rule in ("every", "one_more"):
+        more = rule == "one_more"
+        exact = next((v for v in values if v != printed - more), values.iloc[0]) + more
+        return exact, exact == printed
+    if rule == "above":
+        exact = paper.value(claim["of"])
+        return exact, printed > exact
+    rules: dict[str, Callable[[], Any]] = {
+        "distinct": lambda: of[claim["against"]].nunique(),
+        "value": lambda: paper.value(claim["of"]),
+        "largest": lambda: values.max(),
+        "difference": lambda: paper.value(claim["of"]) - paper.value(claim["against"]),
+        "wins": lambda: (of.set_index("task")["value"] > against("task")).sum(),
+        "least_ratio": lambda: (of.set_index("model")["value"] / against("model")).min(),
+        "largest_ratio": lambda: (of.set_index("model")["value"] / against("model")).max(),
+    }
+    if rule not in rules:
+        raise PaperError(f"prose.csv, {claim['id']}: unknown rule {rule}")
+    exact = float(rules[rule]())
+    return exact, agrees(claim["printed"], exact)
+
+
+def grids(paper: Paper) -> Iterator[Outcome]:
+    """The learning-rate grids of Tables 7-10: each value once, in falling order."""
+    rates: Any = paper.rows("table7-10 quantity=lr")
+    for _, grid in rates.groupby(["table", "method"], sort=False):
+        values, first = list(grid["value"]), grid.iloc[0]
+        printed, different = ", ".join(grid["printed"]), len(set(values))
+        once, counts = different == len(values), f"{different} different of {len(values)}"
+        yield Outcome(name(first), "values of the grid, each once", once, printed, counts)
+        falling = values == sorted(values, reverse=True)
+        said = "the series suggests 1e-7 for the second 1e-6" if values.count(1e-6) > 1 else ""
+        yield Outcome(name(first), "values of the grid, falling", falling, printed, remark=said)
+
 
 CHECKS: dict[str, Callable[[Paper], Iterator[Outcome]]] = {
-    "Table 1 from the runs of Table 11": arithmetic.means_and_stds,
-    "average columns": arithmetic.averages,
-    "accuracies as multiples of one test example": arithmetic.test_set_multiples,
-    "bold cells": arithmetic.bold_cells,
-    "numbers printed twice": arithmetic.printed_twice,
-    "numbers quoted in the text": arithmetic.quoted_numbers,
-    "learning-rate grids": arithmetic.grids,
-}
-COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
-STATEMENTS = "statements of the text"
-OBSERVATION = "observation"
-KINDS = {
-    "number": "A printed number that does not follow from the printed numbers it is made of.",
-    "last digit": "The same, by no more than one unit of its last digit.",
-    "bold": "A cell that is bold and is not among the best, or the other way round.",
-    "claim": "A statement of the text that the paper's tables contradict.",
-    "basis": "Right arithmetic on numbers that cannot be compared, or beside the number that matters.",
-    OBSERVATION: "No contradiction; what a reader of the number should know.",
+    "Table 1 from the runs of Table 11": means_and_stds,
+    "average columns": averages,
+    "accuracies as multiples of one test example": test_set_multiples,
+    "bold cells": bold_cells,
+    "numbers printed twice": printed_twice,
+    "numbers quoted in the text": quoted_numbers,
+    "learning-rate grids": grids,
 }
 
 
@@ -44,50 +248,3 @@ def audit(paper: Paper) -> pd.DataFrame:
     return pd.DataFrame(
         [{"group": g} | one._asdict() for g, check in CHECKS.items() for one in check(paper)]
     )
-
-
-def write(directory: Path) -> list[Path]:
-    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths."""
-    paper = load(directory)
-    outcomes = audit(paper)
-    statements = text_table(directory / "statements.csv", tuple(COLUMNS[2:]))
-    found = pd.concat([outcomes[~outcomes["ok"]], statements.assign(group=STATEMENTS)])
-    found = found.sort_values("kind", key=lambda kind: kind.map(list(KINDS).index), kind="stable")
-    groups = outcomes.groupby("group", sort=False)["ok"]
-    counts = [(str(group), len(ok), int((~ok).sum())) for group, ok in groups]
-    text = _page(
-        counted=_counted(counts, found),
-        counts=counts,
-        kinds=KINDS,
-        found=[
-            (k, r[COLUMNS[2:]].to_numpy().tolist()) for k, r in found.groupby("kind", sort=False)
-        ],
-        notes=paper.notes[["location", "kind", "note"]].to_numpy().tolist(),
-    )
-    paths = [directory / "audit.md", directory / "audit.csv"]
-    paths[0].write_text(text, encoding="utf-8", newline="\n")
-    found.to_csv(paths[1], index=False, columns=COLUMNS, lineterminator="\n")
-    for group, made, failed in counts:
-        print(f"{made:5d} checks, {failed:3d} findings: {group}")
-    print(f"{_counted(counts, found)}; {len(paper.notes)} remarks by reading")
-    return paths
-
-
-def _counted(counts: list[tuple[str, int, int]], found: pd.DataFrame) -> str:
-    """How many findings there are, by what they rest on; observations are none."""
-    checks, failed = sum(row[1] for row in counts), sum(row[2] for row in counts)
-    observations = int((found["kind"] == OBSERVATION).sum())
-    stated = len(found) - failed - observations
-    return (
-        f"{checks} checks with {failed} findings; {stated} findings and {observations} observations "
-        f"on {STATEMENTS}"
-    )
-
-
-def _page(**values: Any) -> str:
-    """audit_page.md, filled in."""
-    there = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=there, trim_blocks=True, keep_trailing_newline=True)
-    # `*` marks a collapse in a table, never emphasis
-    environment.filters["cell"] = lambda c: str(c).replace("|", r"\|").replace("*", r"\*")
-    return environment.get_template("audit_page.md").render(**values)

@@ -74,13 +74,6 @@ class Paper:
             raise PaperError(f"{selector!r} names {len(found)} cells, not one")
         return float(found["value"].iloc[0])
 
-    def find(self, table: int, **keys: str) -> pd.Series | None:
-        """The cell with these keys, or None if the paper prints none."""
-        found = self.cells[self.cells["table"] == table]
-        for key, value in keys.items():
-            found = found[found[key] == value]
-        return found.iloc[0] if len(found) == 1 else None
-
 
 def load(directory: Path = DIRECTORY) -> Paper:
     """Read all files."""

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,18 @@ from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper, PaperError
+from analysis.report import audit_page, paper_tables, statistics_page
+from analysis.report import efficiency as costs
+from analysis.report import manifest as listed
+from analysis.report.figures import beside_paper, curves
+from analysis.report.figures.drawing import write
+from analysis.report.markdown import write_texts
+from analysis.report.study.write import write_study
+from analysis.report.sweep import write_tables
 from analysis.select import study_runs, sweep_cells, trials
 from analysis.select.cell_runs import fill
-from analysis.select.comparable import NoRuns, one_grid
+from analysis.select.comparable import one_grid
+from analysis.select.paper_cells import SWEEPS, beside
 
 DEFAULT_RUNS = ["out"]
 RESULTS = Path("results/local")
@@ -89,24 +97,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report(call: Call) -> Paths:
     """One page of every table and figure, what was run first: DIR/report.html."""
-    from analysis.report.page import build
+    from analysis.report.page import build  # slow to import, as vl_convert is
 
-    material = build.Material(call.frames, call.filled(), call.printed)
-    path = call.results / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(build.report(material), encoding="utf-8", newline="\n")
-    yield path
+    page = build.report(build.Material(call.frames, call.filled(), call.printed))
+    yield from write_texts(call.results, {"report.html": page})
 
 
 def tables(call: Call) -> Paths:
     """The tables of some sweeps, or everything that the runs fill."""
-    for sweep in call.asked.sweeps:
+    asked = call.asked
+    for sweep in asked.sweeps:
         yield from _sweep_tables(call, sweep)
-    if call.asked.sweeps:
+    if asked.sweeps:
         return
-    from analysis.report import manifest as listed
-
-    yield from _paper(call, TABLES, full=False)
+    yield from paper(call)
     yield from listed.write(call.frames, call.results)
     yield from efficiency(call)
     for sweep in call.groups:
@@ -115,51 +119,29 @@ def tables(call: Call) -> Paths:
                 yield from _sweep_tables(call, sweep)
             except LogError:
                 continue  # its runs cannot stand in one table
-    yield from _studies(call, ())
-    yield from _figures(call, ())
+    yield from study(call)
+    yield from figures(call)
 
 
 def _sweep_tables(call: Call, sweep: str) -> Paths:
-    from analysis.report.sweep import write_tables
-
-    asked = call.asked
-    try:
-        sources.split(asked.runs)
-    except LogError as error:
-        raise NoRuns(f"{error}: make the runs with `python train.py -m sweep={sweep}`") from None
-    grid = one_grid(call.frames, sweep, asked.where, asked.runs)
-    directory = call.results / sweep
-    directory.mkdir(parents=True, exist_ok=True)
-    yield from write_tables(grid, directory, asked.where)
+    grid = one_grid(call.frames, sweep, call.asked.where, call.asked.runs)
+    yield from write_tables(grid, call.results / sweep, call.asked.where)
 
 
 def paper(call: Call) -> Paths:
     """The paper's tables 1 to 12, each number beside the measured one: DIR/tables/."""
     numbers = sorted(set(call.asked.only or TABLES))
-    yield from _paper(call, numbers, bool(call.asked.only))
-
-
-def _paper(call: Call, numbers: Sequence[int], full: bool) -> Paths:
-    from analysis.report import paper_tables
-
-    runs, cache = call.frames.runs, call.asked.cache
-    cells, filled = paper_tables.cells_beside(numbers, call.printed, runs, cache)
-    results = list(paper_tables.build(numbers, call.printed, runs, cells, filled))
+    filled = call.filled([sweep for number in numbers for sweep in SWEEPS.get(number, ())])
+    cells = beside(call.printed, filled)
+    results = list(paper_tables.build(numbers, call.printed, call.frames.runs, cells, filled))
     paths = paper_tables.write(results, filled, call.results / "tables")
-    paper_tables.show_results(results, full)
+    paper_tables.show_results(results, full=bool(call.asked.only))
     yield from paths
 
 
 def figures(call: Call) -> Paths:
     """The figures of some sweeps: png, pdf and csv, drawn when their data change."""
-    yield from _figures(call, call.asked.sweeps)
-
-
-def _figures(call: Call, sweeps: Sequence[str]) -> Paths:
-    from analysis.report.figures import beside_paper, curves
-    from analysis.report.figures.drawing import write
-
-    known = sweep_cells.sweep_names()
+    sweeps, known = call.asked.sweeps, sweep_cells.sweep_names()
     filled = call.filled([name for name in sweeps if name in known])
     every = dict.fromkeys([*known, *call.groups])
     names = sweeps or [name for name in every if not study_runs.part_of(name)]
@@ -179,52 +161,36 @@ def _figures(call: Call, sweeps: Sequence[str]) -> Paths:
 
 def study(call: Call) -> Paths:
     """A study's accuracies, ablations, claims, roundings and curves."""
-    yield from _studies(call, call.asked.studies)
-
-
-def _studies(call: Call, required: Sequence[str]) -> Paths:
-    from analysis.report.study.write import write_study
-
-    for name in required or study_runs.names():
-        found = study_runs.load(name, call.frames, call.asked.cache)
+    for name in call.asked.studies or study_runs.names():
+        filled = call.filled(study_runs.sweeps(name))
+        found = study_runs.of_filled(name, filled, call.frames)
         if found.any:
             yield from write_study(found, call.results / name)
-        elif required:
+        elif call.asked.studies:
             raise call.lack(f"study {name} has ended", name)
 
 
 def efficiency(call: Call) -> Paths:
     """Time and memory of a step over MeZO's: DIR/table4/."""
-    from analysis.report import efficiency as costs
-
     yield from costs.write(call.filled(list(costs.SWEEPS)), call.printed, call.results)
 
 
 def manifest(call: Call) -> Paths:
     """What runs there are and how far each sweep is filled: DIR/runs.parquet, manifest.csv."""
-    from analysis.report import manifest as listed
-
     listed.show_coverage(call.filled(call.asked.sweeps), call.frames)
     yield from listed.write(call.frames, call.results)
 
 
 def compare(call: Call) -> Paths:
     """What the runs of some sweeps say about the methods: DIR/tables/statistics.md."""
-    from analysis.report import statistics_page
-
     sweeps, directory = call.asked.sweeps, call.results / "tables"
     yield from statistics_page.of_sweeps(sweeps, call.frames.runs, call.asked.cache, directory)
 
 
 def audit(call: Call) -> Paths:
     """The paper's printed numbers against each other, and what they can say."""
-    from analysis.report import statistics_page
-    from analysis.report.figures import beside_paper
-    from analysis.report.figures.drawing import write
-
     directory = call.asked.paper
-    # a leaf: no code depends on it, this only starts it
-    yield from import_module("analysis.paper.audit").write(directory)
+    yield from audit_page.write(directory)
     yield from statistics_page.of_paper(directory)
     figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
     yield from write(figure, directory) if figure else []
@@ -232,7 +198,7 @@ def audit(call: Call) -> Paths:
 
 def dashboard(call: Call) -> Paths:
     """The W&B workspace and report of a project."""
-    from analysis.report import dashboard as page
+    from analysis.report import dashboard as page  # slow to import, as W&B's library is
 
     directory = call.results / "dashboard" if call.asked.dry_run else None
     yield from page.make(call.asked.entity, call.asked.project, directory)
@@ -250,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(sweeps=[], studies=[], only=[])
     commands = parser.add_subparsers(metavar="WHAT", required=True)
 
     def command(work: Callable[[Call], Paths], of_runs: bool = True) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from analysis.logs.run_file import LogError
 from analysis.paper.names import PAPER_METHODS, UNTRAINED
 from analysis.report.figures.histories import SIGNALS
+from analysis.report.markdown import write_texts
 from analysis.report.style import LOOKS, look
 
 ws: Any = None
@@ -63,14 +64,14 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
         if directory is None:
             return [one.save().url for one in made.values()]
         models = {name: one._to_model() for name, one in made.items()}
-        texts = {n: m.model_dump_json(by_alias=True, indent=2) for n, m in models.items()}
+        texts = {
+            f"{name}.json": model.model_dump_json(by_alias=True, indent=2)
+            for name, model in models.items()
+        }
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise LogError(f"W&B did not take the dashboards: {reason[0]}") from error
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
-    return [directory / f"{name}.json" for name in texts]
+    return write_texts(directory, texts)
 
 
 def workspace(entity: str, project: str) -> Any:

@@ -99,10 +99,6 @@ def _table(model: str, device: str, rows: pd.DataFrame) -> Table:
 
 def write(filled: pd.DataFrame, paper: Paper, results: Path) -> list[Path]:
     """Write the page and its numbers to results/table4; the paths."""
-    directory = results / "table4"
-    directory.mkdir(parents=True, exist_ok=True)
     frame = ratios(filled, paper)
-    paths = [directory / "efficiency.md", directory / "ratios.csv"]
-    paths[0].write_text(page(frame), encoding="utf-8", newline="\n")
-    frame.to_csv(paths[1], index=False, lineterminator="\n")
-    return paths
+    texts = {"efficiency.md": page(frame), "ratios.csv": markdown.csv(frame)}
+    return markdown.write_texts(results / "table4", texts)

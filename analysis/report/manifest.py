@@ -10,11 +10,10 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import SWEEPS
+from analysis.report.markdown import csv
 from analysis.report.table import Column, Table, console, show
 from analysis.select.cell_runs import STATUSES, command, shortfall
 from analysis.select.provenance import plain
@@ -33,8 +32,8 @@ def write(frames: Frames, results: Path) -> list[Path]:
     """Write runs.parquet and manifest.csv; the same logs give the same bytes; the two paths."""
     results.mkdir(parents=True, exist_ok=True)
     paths = [results / "runs.parquet", results / "manifest.csv"]
-    pq.write_table(runs_table(frames.runs), paths[0], compression="zstd")
-    manifest(frames.runs).to_csv(paths[1], index=False, lineterminator="\n")
+    frames.runs.apply(storable).to_parquet(paths[0], compression="zstd", index=False)
+    paths[1].write_text(csv(manifest(frames.runs)), encoding="utf-8", newline="\n")
     return paths
 
 
@@ -50,19 +49,12 @@ def manifest(runs: pd.DataFrame) -> pd.DataFrame:
     return table.convert_dtypes()
 
 
-def runs_table(runs: pd.DataFrame) -> pa.Table:
-    """The runs frame as parquet can hold it: a column of mixed values becomes one of JSON texts."""
-    return pa.table({str(key): _array(runs[key]) for key in runs.columns})
-
-
-def _array(column: pd.Series) -> pa.Array:
-    values = [plain(value, whole=False) for value in column]
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} and kinds != {int}:
-        return pa.array([None if v is None else float(v) for v in values], pa.float64())
-    if len(kinds) > 1:
-        values = [None if value is None else json.dumps(value) for value in values]
-    return pa.array(values) if kinds else pa.nulls(len(values), pa.string())
+def storable(column: pd.Series) -> pd.Series:
+    """A column of the runs frame as parquet can hold it: one of mixed values becomes one of JSON texts."""
+    kinds = {type(plain(value)) for value in column.dropna()}
+    if len(kinds) > 1 and not kinds <= {int, float}:
+        return column.map(lambda value: json.dumps(plain(value)), na_action="ignore")
+    return column
 
 
 def show_coverage(filled: pd.DataFrame, frames: Frames) -> None:

@@ -4,6 +4,7 @@ YAML is read as text here, without the suite: `defaults` matter only where one o
 """
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +91,17 @@ def splits(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
         Columns `task`, `quantity`, `printed`, `value`, `conf`, `runs` (NaN without a run that says), `run_count`,
         `measured` (`runs`, else `conf`), `difference`.
     """
-    printed: Any = paper.rows("table6")
+    printed: Any = paper.rows("table6").set_index(["task", "quantity"])[["printed", "value"]]
     rows = []
-    for task in printed["task"].unique():
-        content = _yaml(f"task/{task}.yaml")
+    for task, (name, (_, key)) in product(printed.index.unique("task"), SPLITS.items()):
         seen = runs[runs.reindex(columns=["task.name"])["task.name"] == task]
-        for name, (_, key) in SPLITS.items():
-            cell = printed[(printed["task"] == task) & (printed["quantity"] == name)]
-            sizes = seen.reindex(columns=[key])[key].dropna()
-            row = {"task": task, "quantity": name}
-            row["printed"] = cell["printed"].iloc[0] if len(cell) else ""
-            row["value"] = cell["value"].iloc[0] if len(cell) else float(TASKS[task]["test_size"])
-            row["conf"] = float(content[name]) if name != "test_size" else NAN
-            rows.append(row | {"runs": float(sizes.max()), "run_count": len(sizes)})
-    frame = pd.DataFrame(rows)
+        sizes = seen.reindex(columns=[key])[key].dropna()
+        row = {"task": task, "quantity": name, "printed": "", "value": TASKS[task].get("test_size")}
+        if (task, name) in printed.index:
+            row |= printed.loc[(task, name)].to_dict()
+        row["conf"] = float(_yaml(f"task/{task}.yaml")[name]) if name != "test_size" else NAN
+        rows.append(row | {"runs": float(sizes.max()), "run_count": len(sizes)})
+    frame = pd.DataFrame(rows).astype({"value": float})
     frame["measured"] = frame["runs"].fillna(frame["conf"])
     frame["difference"] = frame["measured"] - frame["value"]
     return frame
@@ -151,17 +149,12 @@ def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
     groups = logged.groupby(["method", "model", "precision"])
     medians = groups[["parameters", "state_mib"]].median().assign(runs=groups.size()).reset_index()
     claims = paper.rows("table2").pivot(index="method", columns="quantity", values="printed")
-    nothing: dict[Any, Any] = {"model": "", "precision": "", "runs": 0}
-    rows = [
-        {**claims.loc[method], **row, "method": method}
-        for method in METHODS
-        if method in claims.index
-        for row in medians[medians["method"] == method].to_dict("records") or [nothing]
-    ]
-    columns = ["method", "memory", "additional_space", "model", "precision", "parameters"]
-    frame = pd.DataFrame(rows, columns=[*columns, "state_mib", "bytes_per_parameter", "runs"])
+    methods = claims.reindex([method for method in METHODS if method in claims.index])
+    frame = methods.reset_index().merge(medians, "left", "method")
+    frame = frame.fillna({"model": "", "precision": "", "runs": 0}).astype({"runs": int})
     frame["bytes_per_parameter"] = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
-    return frame
+    columns = ["method", "memory", "additional_space", "model", "precision", "parameters"]
+    return frame[[*columns, "state_mib", "bytes_per_parameter", "runs"]]
 
 
 def state_table(frame: pd.DataFrame, command: str) -> Table:

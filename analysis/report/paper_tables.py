@@ -15,11 +15,11 @@ from rich.text import Text
 from analysis.paper.names import method_label
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import paper_settings
+from analysis.report.markdown import csv, write_texts
 from analysis.report.paper_layout import TITLES, layouts
 from analysis.report.table import Table, console, latex, latex_text, markdown, show
-from analysis.select import sweep_cells
-from analysis.select.cell_runs import command, fill, shortfall
-from analysis.select.paper_cells import FAILED, SWEEPS, beside
+from analysis.select.cell_runs import command, shortfall
+from analysis.select.paper_cells import FAILED, SWEEPS
 from analysis.select.provenance import foot
 
 DOCUMENT = r"""\documentclass{article}
@@ -47,16 +47,6 @@ class Result(NamedTuple):
     lacks: list[str]
 
 
-def cells_beside(
-    numbers: Iterable[int], paper: Paper, runs: pd.DataFrame, cache: Path | None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The printed cells with what was measured, and the cells of the sweeps behind them."""
-    names = list(dict.fromkeys(name for number in numbers for name in SWEEPS.get(number, ())))
-    empty = pd.DataFrame(columns=list(sweep_cells.COLUMNS))
-    filled = fill(sweep_cells.cells(names, cache) if names else empty, runs)
-    return beside(paper, filled) if names else pd.DataFrame(), filled
-
-
 def build(
     numbers: Iterable[int],
     paper: Paper,
@@ -64,7 +54,7 @@ def build(
     frame: pd.DataFrame,
     filled: pd.DataFrame,
 ) -> Iterable[Result]:
-    """The tables, out of both frames of `cells_beside`."""
+    """The tables; `frame`: see `analysis.select.paper_cells`, `filled`: the cells of the sweeps behind it."""
     conf = paper_settings.settings(paper)
     for number in numbers:
         if number in SWEEPS:
@@ -83,25 +73,22 @@ def build(
 
 def write(results: Sequence[Result], filled: pd.DataFrame, directory: Path) -> list[Path]:
     """Write csv, md and tex of each table, and all.tex; two paths that stand for them."""
-    directory.mkdir(parents=True, exist_ok=True)
     texts: dict[str, str] = {}
     for result in results:
         stem = f"table{result.number}"
-        texts[f"{stem}.csv"] = result.frame.to_csv(index=False, lineterminator="\n")
+        texts[f"{stem}.csv"] = csv(result.frame)
         texts[f"{stem}.md"] = "\n".join(map(markdown, result.pages))
         texts[f"{stem}.tex"] = "\n".join(map(latex, result.pages))
         if result.number in SWEEPS:
             grid: Any = filled[filled["sweep"].isin(SWEEPS[result.number])]
-            runs = grid[RUN_COLUMNS].to_csv(index=False, lineterminator="\n")
-            texts[f"{stem}.runs.csv"] = runs
+            texts[f"{stem}.runs.csv"] = csv(grid[RUN_COLUMNS])
     inputs = [
         f"\\section*{{Table {number}. {latex_text(TITLES[number])}}}\n\\noindent\\input{{table{number}.tex}}\\clearpage"
         for number in TABLES
         if f"table{number}.tex" in texts or (directory / f"table{number}.tex").exists()
     ]
     texts["all.tex"] = DOCUMENT % "\n".join(inputs)
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8", newline="\n")
+    write_texts(directory, texts)
     return [directory / "table*.{csv,md,tex}", directory / "all.tex"]
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, model_label, task_label
 from analysis.paper.printed_numbers import BASELINES, OURS, load
-from analysis.report.markdown import page
+from analysis.report.markdown import csv, page, write_texts
 from analysis.report.table import Cell, Column, Table
 from analysis.select import cell_runs, sweep_cells
 from analysis.select import method_scores as scores
@@ -54,7 +54,6 @@ def of_sweeps(
         raise LogError(
             f"no two methods have a finished run in {', '.join(sweeps)}: {makes} makes them"
         )
-    directory.mkdir(parents=True, exist_ok=True)
     families = [scores.Family(", ".join(sweeps), measured, list(scores.ORDER))]
     return write(directory, f"runs of {', '.join(sweeps)}", scores.measured_runs(filled), families)
 
@@ -63,14 +62,15 @@ def write(directory: Path, title: str, runs: Any, families: list[scores.Family])
     """Write statistics.md and the three csv files, print the conclusion about the first family; the paths."""
     differences = methods.paired_differences(runs, list(scores.ORDER))
     tests = [methods.cell_tests(family.cells, family.methods) for family in families]
-    ranked = [_ranked(family) for family in families]
+    ranked = [methods.ranks(family.cells, family.methods) for family in families]
     sentences = [
         methods.conclusion(tests[0], differences, ours, list(BASELINES))
         for ours in OURS
         if ours in set(families[0].cells["method"])
     ]
-    for frame, test in zip(families, tests, strict=True):
-        test.insert(0, "family", frame.name)
+    for family, test, ranks in zip(families, tests, ranked, strict=True):
+        test.insert(0, "family", family.name)
+        ranks.insert(0, "family", family.name)
     by_model: Any = [] if differences.empty else differences.groupby("model", sort=False)
     text = page(
         "statistics",
@@ -79,24 +79,13 @@ def write(directory: Path, title: str, runs: Any, families: list[scores.Family])
         differences=[_differences(rows) for _, rows in by_model],
         tests=zip(map(_tests, tests), map(_rank_line, ranked), strict=True),
     )
-    paths = [
-        directory / name for name in ("statistics.md", "differences.csv", "tests.csv", "ranks.csv")
-    ]
-    paths[0].write_text(text, encoding="utf-8", newline="\n")
-    for path, frames in zip(paths[1:], ([differences], tests, ranked), strict=True):
+    texts = {"statistics.md": text}
+    for name, frames in {"differences": [differences], "tests": tests, "ranks": ranked}.items():
         kept = [frame.dropna(axis=1, how="all") for frame in frames if not frame.empty]
         joined = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
-        joined.to_csv(path, index=False, lineterminator="\n", float_format="%.6g")
+        texts[f"{name}.csv"] = csv(joined, "%.6g")
     print("\n\n".join(sentences))
-    return paths
-
-
-def _ranked(family: scores.Family) -> pd.DataFrame:
-    """The rank frame of a family; empty with fewer than 3 methods or 2 cells that all of them have."""
-    try:
-        return methods.rank_frame(family.name, *methods.ranks(family.cells, family.methods))
-    except ValueError:
-        return pd.DataFrame()
+    return write_texts(directory, texts)
 
 
 def _differences(of_model: Any) -> Table:

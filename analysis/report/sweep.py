@@ -14,6 +14,7 @@ import pandas as pd
 from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label
 from analysis.report.figures.drawing import write
 from analysis.report.figures.overview import overview
+from analysis.report.markdown import csv, write_texts
 from analysis.report.table import (
     ABSENT,
     COLLAPSED,
@@ -30,7 +31,7 @@ from analysis.select.answers import right_answers
 from analysis.select.cell_runs import EDGE
 from analysis.select.provenance import foot, runs_json
 from analysis.select.trials import Trials
-from analysis.stats.intervals import mcnemar_exact, wilson_interval
+from analysis.stats.intervals import sign_test, wilson_interval
 
 CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "
@@ -59,19 +60,18 @@ def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> 
     cells["lr"] = pd.Series(rates, dtype=object)
     lost = [path.name for path in trials.frames.unidentified]
     texts = {
-        "table.csv": frame.to_csv(index=False, lineterminator="\n"),
+        "table.csv": csv(frame),
         "table.md": markdown(shown),
         "table.tex": latex(shown),
-        "grid.csv": grid.to_csv(index=False, lineterminator="\n"),
+        "grid.csv": csv(grid),
         "grid.md": markdown(shown_grid),
         "provenance.json": runs_json(about, cells.to_dict("records"), trials.runs, lost),  # type: ignore[arg-type]
     }
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8", newline="\n")
+    paths = write_texts(directory, texts)
     terminal = console(100)
     show(shown_grid, terminal)
     show(shown, terminal)
-    return [directory / name for name in texts] + write(overview(trials), directory)
+    return paths + write(overview(trials), directory)
 
 
 def method_frame(trials: Trials) -> pd.DataFrame:
@@ -94,7 +94,8 @@ def method_frame(trials: Trials) -> pd.DataFrame:
             if ZERO_SHOT in chosen and method != ZERO_SHOT:
                 gain = run["test_accuracy"] - chosen[ZERO_SHOT]["test_accuracy"]
                 row["gain_points"] = round(100 * gain, 10)
-                row["p_mcnemar"] = mcnemar_exact(right[method], right[ZERO_SHOT])
+                mine, zero = right[method], right[ZERO_SHOT]
+                row["p_mcnemar"] = sign_test(int((mine & ~zero).sum()), int((zero & ~mine).sum()))
             row["run_id"] = run["run_id"]
         rows.append(row)
     return pd.DataFrame(rows).convert_dtypes()  # whole numbers stay whole where there are gaps
@@ -115,21 +116,13 @@ def method_table(trials: Trials, frame: pd.DataFrame) -> Table:
 
     def cell(key: str, form: str, factor: float = 1, trained: bool = True) -> Any:
         """A number with its notes; nothing for what belongs to training where there is none."""
-
-        def made(row: Row) -> Cell:
-            said = notes.get((row["method"], key), ())
-            if row["status"] != "finished":
-                return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT, notes=said)
-            if row["method"] in UNTRAINED and trained:
-                return Cell(ABSENT)
-            runs = row["run_id"] if key == "test_accuracy" else ""
-            return number(row[key], form, factor, notes=said, runs=runs)
-
-        return made
+        return lambda row: _cell(
+            row, key, form, factor, trained, notes.get((row["method"], key), ())
+        )
 
     def interval(row: Row) -> Cell:
         if row["status"] != "finished":
-            return cell("", "")(row)
+            return _cell(row, "", "")
         ends = (number(row[key], ".1f", 100).text for key in ("test_low", "test_high"))
         return Cell("–".join(ends))
 
@@ -186,18 +179,11 @@ def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
     """The frame of `grid_frame` as a table."""
 
     def cell(key: str, form: str, factor: float = 1) -> Any:
-        def made(row: Row) -> Cell:
-            if row["method"] in UNTRAINED and key in ("lr", "best_step"):
-                return Cell(ABSENT)
-            if row["status"] != "finished" and key != "lr":
-                return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT)
-            return number(row[key], form, factor)
-
-        return made
+        return lambda row: _cell(row, key, form, factor, key in ("lr", "best_step"))
 
     columns = {
         "method": lambda row: method_label(row["method"]),
-        "lr": cell("lr", "g"),
+        "lr": lambda row: number(row["lr"], "g"),
         "val. %": cell("val_accuracy", ".1f", 100),
         "test %": cell("test_accuracy", ".1f", 100),
         "best step": cell("best_step", ",.0f"),
@@ -206,6 +192,23 @@ def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
     title = f"{trials.sweep}: every learning rate tried"
     return Table.of(title, frame.to_dict("records"), columns, caption=[said])
+
+
+def _cell(
+    row: Row,
+    key: str,
+    form: str,
+    factor: float = 1,
+    trained: bool = True,
+    notes: tuple[str, ...] = (),
+) -> Cell:
+    """A number of a finished run, or the mark of why there is none; `trained`: whether it is one of training."""
+    if row["status"] != "finished":
+        return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT, notes=notes)
+    if row["method"] in UNTRAINED and trained:
+        return Cell(ABSENT)
+    runs = row["run_id"] if key == "test_accuracy" else ""
+    return number(row[key], form, factor, notes=notes, runs=runs)
 
 
 def _became(row: Row) -> str:

@@ -179,10 +179,10 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
     Returns:
         The columns SETTING, `more` and VARIED; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run
         at that rate has finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`,
-        `val_std` over the n seeds, fractions; medians of `step_ms`, `peak_gib`, `state_mib`, `best_step`; `collapsed`,
-        seeds whose run at that rate is so, or whose whole grid where there is no rate; `status`, `finished` if n > 0,
-        `collapsed` if all seeds are, else the first other one; `n_expected`, `n_finished`, `n_collapsed`, ...: the runs
-        of the whole grid; `run_ids` of the n runs.
+        `val_std` over the n seeds, fractions; mean of `val_loss`; medians of `step_ms`, `peak_gib`, `state_mib`,
+        `best_step`; `collapsed`, seeds whose run at that rate is so, or whose whole grid where there is no rate;
+        `status`: `finished` if n > 0, `collapsed` if all seeds are, else the first other one; `n_expected`,
+        `n_finished`, `n_collapsed`, ...: the runs of the whole grid; `run_ids` of the n runs.
     """
     rows = []
     for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):
@@ -208,6 +208,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
                     for short in ("test", "val")
                     for words in ("mean", "std")
                 },
+                "val_loss": finished["val_loss"].mean(),
                 **{key: finished[key].median() for key in MEDIANS},
                 "collapsed": int(collapsed.sum()),
                 "status": "finished" if len(finished) else (others or ["collapsed"])[0],

@@ -15,10 +15,6 @@ SHARED = ("model", "task", "precision", "seed")  # must agree between methods
 SAME_EXAMPLES = ("best/val_n", "best/test_n", "test/labels")  # of all finished runs
 
 
-class NoRuns(LogError):
-    """There is no run of the sweep at all."""
-
-
 def one_grid(
     frames: Frames, sweep: str, where: Sequence[str] = (), sources: Sequence[Any] = ()
 ) -> Trials:
@@ -28,7 +24,7 @@ def one_grid(
         runs = runs if runs.empty else _meeting(condition, runs)
     if runs.empty:
         conditions = "".join(f" with {condition}" for condition in where)
-        raise NoRuns(
+        raise LogError(
             f"no run of sweep {sweep}{conditions} among the {len(frames.runs)} W&B runs below "
             f"{', '.join(map(str, sources))}: make them with `python train.py sweep={sweep}`"
         )

@@ -49,6 +49,7 @@ SWEEPS = {
     for number in (1, 3, 4, 5, 11, 12)
 }
 """Table -> the sweeps that its cells come from."""
+SPREAD = ["printed", "measured", "bold", "here_bold"]
 FAILED = ("collapsed", "finished")  # what counts as measured
 
 
@@ -69,6 +70,15 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
         if there["here"].isin(FAILED).all() and not there["lacking"].any():
             frame.loc[there.index, "here_bold"] = _best(frame, there, group)
     return frame
+
+
+def with_spread(cells: pd.DataFrame) -> pd.DataFrame:
+    """The printed cells of `beside`, each mean with its standard deviation: columns that end in `_std`."""
+    keys = ["table", "model", "task", "method"]
+    spreads = cells.loc[cells["quantity"] == "std", [*keys, *SPREAD]].assign(quantity="mean")
+    rows = cells[cells["quantity"] != "std"]
+    rows = rows.merge(spreads, "left", [*keys, "quantity"], suffixes=("", "_std"))
+    return rows.assign(**{key: rows[key].eq(True) for key in ("bold_std", "here_bold_std")})
 
 
 def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:

@@ -4,7 +4,7 @@ Every estimate has the sign of its claim: positive speaks for it. Accuracies are
 `analysis.stats.contrasts` says what the intervals are and how they decide.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -142,8 +142,9 @@ def _subspace(study: Study) -> Iterator[dict[str, Any]]:
     for ending, words in ((M_IS_K, "m = k"), (M_IS_K_PLUS_1, "m = k + 1")):
         for precision, ks in _ks(study, ending).items():
             if len(ks) > 1:
-                slope = zip(slope_weights(ks), ks, strict=True)
-                terms = [(w, Setting(OURS, precision, ending, {"k": k})) for w, k in slope]
+                weights = np.linalg.pinv(np.vander(np.log2(ks), 2))[0]  # of a least-squares slope
+                settings = [Setting(OURS, precision, ending, {"k": k}) for k in ks]
+                terms = list(zip(weights.tolist(), settings, strict=True))
                 what = f"slope over log2 k = {', '.join(map(str, ks))}, {words}"
                 yield accuracy_row(study, "v", terms, what=what, unit=rows.DOUBLING)
     for precision, ks in _ks(study, M_IS_K).items():
@@ -165,13 +166,6 @@ def _each_and_mean(
     if len(pairs) > 1:
         terms = [(weight / len(pairs), s) for pair in pairs.values() for weight, s in pair]
         yield accuracy_row(study, claim, terms, what=f"{words}, mean over k")
-
-
-def slope_weights(ks: Sequence[int]) -> list[float]:
-    """Weights whose sum with values at these k is their least-squares slope over log2 k."""
-    x = np.log2(ks)
-    centred = x - x.mean()
-    return [float(w) for w in centred / (centred**2).sum()]
 
 
 def _ks(study: Study, ending: str) -> dict[str, list[int]]:

@@ -1,14 +1,12 @@
 """A study's numbers as frames: accuracies by method and precision, every learning rate, ablations, larger ε; in %."""
 
 from collections.abc import Mapping
-from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 
 from analysis.paper.bold import BEST_ONE, BEST_TWO, better
 from analysis.paper.names import UNTRAINED, method_label
-from analysis.select.answers import right_answers
 from analysis.select.cell_runs import over_seeds
 from analysis.select.contrast_rows import accuracy_row
 from analysis.select.study_runs import (
@@ -33,6 +31,10 @@ ACCURACY = [
 ABLATION = [
     *("part", "setting", "precision", "k", "lr", "test_mean", "test_std", "val_mean", "n"),
     *("seeds", "collapsed", "status", "at_edge", "grid", "lacking", "bold", "run_ids"),
+]
+GRID = [
+    *("method", "precision", "lr", "chosen", "at_edge", "val_mean", "val_std", "test_mean"),
+    *("test_std", "n", "seeds", "collapsed", "lacking", "run_ids"),
 ]
 LARGER_EPS = [
     *("method", "precision", "eps", "lr", "at_edge", "n", "test_mean", "test_std", "last_loss"),
@@ -112,24 +114,18 @@ def _average(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def grid_frame(study: Study) -> pd.DataFrame:
-    """A row per method, precision and learning rate of the main sweep; means of the finished runs."""
-    keys = ["optimizer", "precision", "lr"]
+    """A row per method, precision and learning rate of the main sweep, with columns GRID: means of finished runs."""
+    part = study.part(MAIN)
     rows = []
-    for (method, precision, lr), cells in study.part(MAIN).groupby(keys, sort=False):
-        done = cells[cells["status"] == "finished"]
-        collapsed = int((cells["status"] == "collapsed").sum())
-        row = {"method": method, "precision": precision, "lr": lr}
-        row["chosen"] = bool(cells["chosen"].any())
-        row["at_edge"] = bool((cells["chosen"] & cells["at_edge"]).any())
-        for short in ("val", "test"):
-            values = done[f"{short}_accuracy"]
-            row |= {f"{short}_mean": 100 * values.mean(), f"{short}_std": 100 * values.std(ddof=1)}
-        row |= {"n": len(done), "seeds": len(cells), "collapsed": collapsed}
-        row["lacking"] = len(cells) - len(done) - collapsed
-        rows.append(row | {"run_ids": " ".join(done["run_id"])})
+    for row in over_seeds(part.assign(chosen=True, here=part["chosen"]), "lr", "here").to_dict(
+        "records"
+    ):
+        known = {"method": row["optimizer"], "precision": row["precision"], "chosen": row["here"]}
+        known |= _percent(row) | {"at_edge": row["here"] and row["at_edge"], "lr": row["lr"]}
+        rows.append(known | {"lacking": known["grid_lacking"]})
     order: dict[Any, int] = {name: i for i, name in enumerate([*study.methods, *study.precisions])}
     rows.sort(key=lambda row: (order[row["method"]], order[row["precision"]], row["lr"]))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=GRID)
 
 
 def ablation_frame(study: Study) -> pd.DataFrame:
@@ -172,23 +168,11 @@ def eps_frame(study: Study) -> pd.DataFrame:
 def _eps_row(study: Study, method: str, precision: str, eps: float | None) -> dict[str, Any]:
     own = Setting(method, precision)
     setting = own if eps is None else Setting(method, precision, EPS, {"eps": eps})
-    runs = list(study.runs(setting).values())
-    accuracies = [right_answers(run).mean() for run in runs]
+    (row,) = over_seeds(study.cells(setting)).to_dict("records") or [{}]
     found: dict[str, Any] = {}
-    if eps is not None and runs:
+    if eps is not None and row.get("n"):
         found = accuracy_row(study, "eps", [(1.0, setting), (-1.0, own)])
-    return {
-        "method": method,
-        "precision": precision,
-        "eps": eps,
-        "lr": runs[0]["lr"] if runs else NAN,
-        "at_edge": any(run["at_edge"] for run in runs),
-        "n": len(runs),
-        "test_mean": fmean(accuracies) if runs else NAN,
-        "test_std": stdev(accuracies) if len(runs) > 1 else NAN,
-        "last_loss": fmean(run["val_loss"] for run in runs) if runs else NAN,
-        "gain": found.get("estimate", NAN),
-        **{end: found.get(end, NAN) for end in ("low", "high")},
-        "lacking": int((~study.cells(setting)["status"].isin(ENDED)).sum()),
-        "run_ids": " ".join(run["run_id"] for run in runs),
-    }
+    known = {"method": method, "precision": precision, "eps": eps} | _percent(row)
+    known |= {"last_loss": row.get("val_loss", NAN), "gain": found.get("estimate", NAN)}
+    known |= {end: found.get(end, NAN) for end in ("low", "high")}
+    return known | {"lacking": known["grid_lacking"]}

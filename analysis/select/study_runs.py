@@ -6,7 +6,6 @@ A study is the sweep study_NAME and the sweeps beside it whose names end in one 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, method_order
 from analysis.select import sweep_cells
-from analysis.select.cell_runs import STATUSES, choose, fill, shortfall
+from analysis.select.cell_runs import STATUSES, choose, shortfall
 from analysis.select.evaluations import EVALUATED, evaluations
 
 PREFIX = "study_"
@@ -39,12 +38,6 @@ class Setting:
     precision: str
     ending: str = MAIN
     variant: Mapping[str, Any] = field(default_factory=dict)
-
-    def within(self, rows: pd.DataFrame, study: str) -> pd.DataFrame:
-        """The rows of this setting."""
-        wanted = {"optimizer": self.method, "precision": self.precision, **self.variant}
-        keep = rows["sweep"] == study + self.ending
-        return rows[np.logical_and.reduce([keep, *(rows[k] == v for k, v in wanted.items())])]
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,9 @@ class Study:
 
     def cells(self, setting: Setting) -> pd.DataFrame:
         """The whole grid of a setting: every learning rate and seed."""
-        return setting.within(self.filled, self.name)
+        wanted = {"optimizer": setting.method, "precision": setting.precision, **setting.variant}
+        part = self.part(setting.ending)
+        return part[np.logical_and.reduce([part[key] == value for key, value in wanted.items()])]
 
     def same_as(self, method: str, precision: str) -> str | None:
         """A method of the main sweep, earlier in the tables, whose chosen runs have the same test predictions."""
@@ -157,14 +152,13 @@ def part_of(sweep: str) -> str:
     return next((part for part in endings if sweep.endswith(part)), MAIN)
 
 
-def load(name: str, frames: Frames, cache: Path | None) -> Study:
-    """A study of conf/sweep."""
+def sweeps(name: str) -> list[str]:
+    """The sweeps of a study that conf/sweep has."""
     if name not in names():
         there = ", ".join(names()) or "none"
         raise LogError(f"there is no study {name} in conf/sweep: there are {there}")
     wanted = [name + part + more for part in PARTS for more in ("", MORE)]
-    sweeps = [sweep for sweep in wanted if sweep in sweep_cells.sweep_names()]
-    return of_filled(name, fill(sweep_cells.cells(sweeps, cache), frames.runs), frames)
+    return [sweep for sweep in wanted if sweep in sweep_cells.sweep_names()]
 
 
 def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:

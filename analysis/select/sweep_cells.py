@@ -7,17 +7,16 @@ is kept, under a name made from everything that can change it.
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
-from subprocess import PIPE, Popen
-from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 
-from analysis.logs.progress import progress
+from analysis.logs.fragments import whole
 from analysis.logs.run_file import LogError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,22 +69,15 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
 
 
 def _ask(sweeps: Sequence[str]) -> list[dict[str, Any]]:
-    """What `launch.expected` prints, with a bar that counts sweeps."""
+    """What `launch.expected` prints."""
     command = [sys.executable, "-m", "launch.expected", *sweeps]
     paths = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    found: list[dict[str, Any]] = []
-    with TemporaryFile("w+") as errors:
-        with Popen(command, cwd=ROOT, env=paths, stdout=PIPE, stderr=errors, text=True) as process:
-            by_sweep = groupby(
-                map(json.loads, process.stdout or ()), key=lambda cell: cell["sweep"]
-            )
-            for _, cells_ in progress(by_sweep, "composing what the sweeps ask for", len(sweeps)):
-                found += cells_
-        if process.returncode != 0:
-            errors.seek(0)
-            said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
-            raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
-    return found
+    with Console(stderr=True).status("composing what the sweeps ask for"):
+        done = subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise LogError(f"the cells of {', '.join(sweeps)} cannot be listed: {said[-1]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _state() -> str:
@@ -110,10 +102,8 @@ def _write(kept: Path | None, known: dict[str, Any]) -> None:
     """Keep the answer, and remove those to earlier states."""
     if kept is None:
         return
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(known))
-    partial.replace(kept)
+    with whole(kept) as partial:
+        partial.write_text(json.dumps(known))
     for earlier in kept.parent.glob("*.json"):
         if earlier != kept:
             earlier.unlink(missing_ok=True)

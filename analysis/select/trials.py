@@ -67,23 +67,25 @@ class Trials:
         return self.frames.history.one(run_id, keys)
 
 
-def of_sweep(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
-    """The runs of a sweep of conf/sweep; None without any.
+def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
+    """The runs of a sweep of conf/sweep, if `filled` has cells of it, else those of the W&B group; None without any.
 
     Args:
         sweep: its name.
-        filled: its cells, see `analysis.select.cell_runs.fill`.
+        filled: cells of this and maybe other sweeps, see `analysis.select.cell_runs.fill`.
         frames: all runs; those that were logged under the sweep's name but fill none of its cells (because
             their configuration is another) are drawn only if no run that trains fills one; a note says so.
     """
-    runs = frames.runs
+    named = frames.runs[frames.runs["group"] == sweep]
+    filled = filled[filled["sweep"] == sweep]
+    if filled.empty:
+        return None if named.empty else of_runs(sweep, named, frames)
     there = filled[filled["status"].isin(["finished", "collapsed", "unfinished"])]
-    others = runs[(runs["group"] == sweep) & ~runs["run_id"].isin(filled["run_id"])]
+    others = named[~named["run_id"].isin(filled["run_id"])]
     notes = [f"{sentence}." for sentence in shortfall(filled)]
     if there.empty and others.empty:
         return None
     if there["optimizer"].isin(UNTRAINED).all() and len(others):
-        named = runs[runs["group"] == sweep]
         note = (
             f"None of the sweep's {len(filled)} cells that train has been run. Drawn are the {len(named)} runs that "
             "were logged under its name, with another configuration."
@@ -93,15 +95,6 @@ def of_sweep(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
         note = "logged under the sweep's name with another configuration"
         notes.append(f"Not drawn: {len(others)} runs {note}.")
     return _trials(sweep, there, frames, notes)
-
-
-def of_name(name: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
-    """The runs of a sweep of conf/sweep, if `filled` has cells of it, else those of the W&B group; None without any."""
-    cells = filled[filled["sweep"] == name]
-    if len(cells):
-        return of_sweep(name, cells, frames)
-    rows = frames.runs[frames.runs["group"] == name]
-    return None if rows.empty else of_runs(name, rows, frames)
 
 
 def of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:

@@ -19,18 +19,27 @@ A verdict needs both: the interval excludes 0, and Holm's corrected p-value is b
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import combinations_with_replacement
-from math import factorial, prod, sqrt
+from math import sqrt
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.stats.intervals import DIGITS, LEVEL, NAN, holm, paired_t, student_interval
+from analysis.stats.intervals import (
+    DIGITS,
+    LEVEL,
+    NAN,
+    RESAMPLES,
+    bootstrap,
+    holm,
+    paired_t,
+    resample_counts,
+    resamples,
+    student_interval,
+    weighted_ends,
+)
 
-RESAMPLES, RESAMPLING_SEED, CONFIDENCE = 10_000, 0, 0.95
 HOLDS, CONTRADICTED, OPEN, NONE = "holds", "contradicted", "open", "–"
 
 
@@ -103,13 +112,6 @@ def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estima
     return replace(alone, **ends, examples=values.shape[1])
 
 
-def bootstrap(values: Any) -> tuple[float, float]:
-    """Percentile interval of the mean over test examples."""
-    means = _counts(len(values)) @ np.asarray(values, float) / len(values)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
-
-
 def choice_interval(
     seeds: Sequence[int], value: Callable[[tuple[int, ...]], Any]
 ) -> tuple[float, float]:
@@ -118,31 +120,15 @@ def choice_interval(
     `value`: a resample of the seeds -> the contrast per test example, at the learning rates that these seeds choose;
     None where they choose none.
     """
-    n = len(seeds)
     means, weights = [], []
-    for pick in combinations_with_replacement(seeds, n):
-        examples = value(pick)
+    for pick, ways in resamples(len(seeds)):
+        examples = value(tuple(seeds[i] for i in pick))
         if examples is not None:
-            means.append(_counts(len(examples)) @ examples / len(examples))
-            weights.append(factorial(n) / prod(factorial(pick.count(s)) for s in set(pick)))
+            means.append(resample_counts(len(examples)) @ examples / len(examples))
+            weights.append(ways)
     if not means:
         return NAN, NAN
-    found = np.concatenate(means)
-    order = np.argsort(found, kind="stable")
-    reached = np.cumsum(np.repeat(weights, RESAMPLES)[order])
-    tail = np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) * reached[-1]
-    low, high = found[order][np.searchsorted(reached, tail)]
-    return float(low), float(high)
-
-
-@lru_cache(maxsize=2)
-def _counts(examples: int) -> Any:
-    """How often each example is in each resample, (RESAMPLES, examples)."""
-    rng = np.random.default_rng(RESAMPLING_SEED)
-    counts = np.zeros((RESAMPLES, examples))
-    for row in counts:
-        row += np.bincount(rng.integers(0, examples, examples), minlength=examples)
-    return counts
+    return weighted_ends(np.concatenate(means), np.repeat(weights, RESAMPLES))
 
 
 def contrast(terms: Sequence[tuple[float, Mapping[int, Any]]]) -> Any:

@@ -17,10 +17,6 @@ from analysis.stats import intervals
 
 TWO_SIDED = 1.96  # standard errors of a 95 % interval
 AVERAGE = "avg"
-DIFFERENCE = (
-    *("model", "task", "first", "second", "n", "difference"),
-    *("low", "high", "student_low", "student_high"),
-)
 
 
 def paired_differences(runs: Any, methods: list[str]) -> pd.DataFrame:
@@ -46,12 +42,11 @@ def paired_differences(runs: Any, methods: list[str]) -> pd.DataFrame:
             for first, second in combinations([m for m in methods if m in table], 2):
                 values = [round(float(v), 9) for v in (table[first] - table[second]).dropna()]
                 if len(values) > 1:
-                    ends = (
-                        *intervals.bootstrap_interval(values),
-                        *intervals.student_interval(values),
-                    )
-                    pair = (model, task, first, second, len(values), fmean(values))
-                    rows.append(dict(zip(DIFFERENCE, (*pair, *ends), strict=True)))
+                    row = {"model": model, "task": task, "first": first, "second": second}
+                    row |= {"n": len(values), "difference": fmean(values)}
+                    row["low"], row["high"] = intervals.bootstrap_interval(values)
+                    row["student_low"], row["student_high"] = intervals.student_interval(values)
+                    rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -101,11 +96,12 @@ def _pair_row(cells: Any, first: str, second: str) -> dict[str, Any]:
     }
 
 
-def ranks(cells: Any, methods: list[str]) -> tuple[list[str], intervals.Ranking]:
+def ranks(cells: Any, methods: list[str]) -> pd.DataFrame:
     """The average ranks of the methods over the cells that all of them were run on; a collapse ranks last.
 
-    Raises:
-        ValueError: fewer than 3 methods or 2 common cells.
+    Returns:
+        A row per method, best first: `method`, `average_rank`, and of them all `cells`, `friedman_p`,
+        `critical_difference` (see `intervals.ranking`). No rows for fewer than 3 methods or 2 common cells.
     """
     kept = [method for method in methods if method in set(cells["method"])]
     table = (
@@ -113,21 +109,12 @@ def ranks(cells: Any, methods: list[str]) -> tuple[list[str], intervals.Ranking]
         .assign(accuracy=lambda frame: frame["accuracy"].fillna(-np.inf))
         .pivot(index=["model", "task"], columns="method", values="accuracy")
     )
-    return kept, intervals.ranking(table[kept].dropna().to_numpy().tolist())
-
-
-def rank_frame(family: str, kept: list[str], result: intervals.Ranking) -> pd.DataFrame:
-    """The numbers of a rank plot: a row per method, best first."""
-    frame = pd.DataFrame(
-        {
-            "family": family,
-            "method": kept,
-            "average_rank": result.average,
-            "cells": result.cells,
-            "friedman_p": result.p_value,
-            "critical_difference": result.critical_difference,
-        }
-    )
+    scores = table[kept].dropna()
+    if len(kept) < 3 or len(scores) < 2:
+        return pd.DataFrame()
+    average, p_value, difference = intervals.ranking(scores.to_numpy())
+    frame = pd.DataFrame({"method": kept, "average_rank": average, "cells": len(scores)})
+    frame = frame.assign(friedman_p=p_value, critical_difference=difference)
     return frame.sort_values("average_rank", kind="stable", ignore_index=True)
 
 

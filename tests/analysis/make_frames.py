@@ -1,7 +1,9 @@
 """Frames of runs that fill given cells, made in memory: for what needs many runs, not their files."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,12 +13,27 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import History
 
 EVERY = 10  # steps
+GRID = {"task": ["rte"], "optimizer": ["mezo"], "variant": [{}], "lr": [1e-4], "seed": [0]}
+RUN_ID = "{sweep}-{task}-{optimizer}-{lr:g}-{seed}-{variant}"
 Status = Callable[[dict], str]
 
 
 def finished(cell: dict) -> str:
     """Every run has finished."""
     return "finished"
+
+
+def expected(
+    sweep: str = "s", model: str = "m", run_id: str = RUN_ID, **grid: Iterable[Any]
+) -> pd.DataFrame:
+    """The cells of a sweep, as `analysis.select.sweep_cells.cells`: every combination of the grid's values."""
+    rows = []
+    for values in product(*(GRID | grid).values()):
+        cell = {"sweep": sweep, "model": model, **dict(zip(GRID, values, strict=True))}
+        cell |= {"precision": "fp32", "steps": 100, "command": "make"}
+        cell["variant"] = json.dumps(cell["variant"])
+        rows.append(cell | {"run_id": run_id.format(**cell)})
+    return pd.DataFrame(rows)
 
 
 def made_frames(cells: pd.DataFrame, status: Status = finished, steps: int = 40) -> Frames:

@@ -60,7 +60,10 @@ def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure:
         ticks = {float(i): task_label(task) for i, (task, _) in enumerate(by_task)}
         panels = [Panel("with and without adaptive noise", "", ACCURACY, series, xticks=ticks)]
     said = "Test accuracy at the chosen learning rate; whiskers: smallest and largest seed."
-    notes = [said if (data["source"] == "measured").any() else NOTHING, *_notes(trials)]
+    notes = [
+        said if (data["source"] == "measured").any() else NOTHING,
+        *(trials.notes if trials else ()),
+    ]
     return Figure("ablation", f"{sweep}: ablation of BSZO", panels, notes, min(3, len(panels)))
 
 
@@ -83,12 +86,9 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None
     notes = [measured if devices else NOTHING]
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
-    notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY) + _notes(trials)
+    notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY)
+    notes += trials.notes if trials else ()
     return Figure("efficiency", f"{sweep}: memory and time per step", panels, notes, 2)
-
-
-def _notes(trials: Trials | None) -> list[str]:
-    return list(trials.notes) if trials else []
 
 
 def ranks_figure(ranks: pd.DataFrame) -> Figure | None:

@@ -72,7 +72,7 @@ def accuracy(trials: Trials, histories: Histories, name: str) -> Figure:
             elif len(mean) > 1:
                 matches = np.flatnonzero(mean["step"] == first["best_step"]).tolist()
                 best = matches[0] if matches and len(runs) == 1 else None
-                yield _series(runs, mean[column].to_numpy(), y, best=best, **_band(mean, 100))
+                yield _series(runs, mean[column].to_numpy(), y, best=best, **band(mean, 100))
 
     drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
     panels = [
@@ -172,11 +172,11 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
 
 def _loss_lines(runs: pd.DataFrame, histories: Histories) -> Iterator[tuple[pd.DataFrame, Series]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    losses = histories.of(LOSS)
+    losses = histories.thinned[LOSS]
     mean = _mean(runs, losses, "step", "median")
     if mean.empty:
         return
-    yield runs, _series(runs, mean["step"].to_numpy(), mean["median"].to_numpy(), **_band(mean))
+    yield runs, _series(runs, mean["step"].to_numpy(), mean["median"].to_numpy(), **band(mean))
     for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
         for last in losses[run_id].tail(1).to_dict("records"):
             yield runs, _series(runs, [last["step"]], [last["median"]], shape="cross")
@@ -203,10 +203,10 @@ def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[
 
         def lines(rows: pd.DataFrame, key: str = key) -> Iterator[Series]:
             for runs in same_but_seed(rows):
-                mean = _mean(runs, histories.of(key), "step", "median")
+                mean = _mean(runs, histories.thinned[key], "step", "median")
                 if len(mean):
                     x, y = mean["step"].to_numpy(), mean["median"].to_numpy()
-                    yield _series(runs, x, y, **_band(mean))
+                    yield _series(runs, x, y, **band(mean))
 
         for title, facet, series in _facets(trials, trials.table[trials.table["chosen"]], lines):
             if not series:
@@ -247,7 +247,7 @@ def _series(runs: pd.DataFrame, x: Any, y: Any, **looks: Any) -> Series:
     return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)
 
 
-def _band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
+def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
     """The ends of a band; nothing where every step is a piece of its own."""
     if "low" not in mean or ("n" in mean and (mean["n"] <= 1).all()):
         return {}
@@ -283,7 +283,7 @@ def single_run_figure(frames: Frames) -> list[Figure]:
         steps, medians = loss["step"].to_numpy(), loss["median"].to_numpy()
         heights = 100 * checked["accuracy"].to_numpy()
         lines = (
-            Series(method, steps, medians, words, **own, **_band(loss)),
+            Series(method, steps, medians, words, **own, **band(loss)),
             Series(method, checked["step"].to_numpy(), heights, words, **own),
         )
         names = model_label(facet["model"]), task_label(facet["task"])

@@ -24,16 +24,11 @@ SAME = (*FACET, "method", "lr", "configuration")
 
 @dataclass(frozen=True)
 class Histories:
-    """What a sweep's runs logged, at a figure's length: run id -> key -> see `thin`, run id -> see `evaluations`."""
+    """What a sweep's runs logged, at a figure's length: key -> run id -> see `thin`, run id -> see `evaluations`."""
 
     each: int
     thinned: dict[str, dict[str, pd.DataFrame]]
     evaluations: dict[str, pd.DataFrame]
-
-    def of(self, key: str) -> dict[str, pd.DataFrame]:
-        """What every run logged under a key; an empty frame where it logged nothing."""
-        nothing = pd.DataFrame({"step": [], "median": []})
-        return {run_id: keys.get(key, nothing) for run_id, keys in self.thinned.items()}
 
     @property
     def note(self) -> str:
@@ -47,12 +42,13 @@ def read(trials: Trials) -> Histories:
     """Read every run's history once; the signals of the chosen runs alone."""
     steps = trials.table["made_steps"].max()
     each = max(1, -(-int(steps) // BINS)) if steps == steps else 1
-    thinned, evaluated = {}, {}
+    thinned: dict[str, dict[str, pd.DataFrame]] = {key: {} for key in (LOSS, *SIGNALS)}
+    evaluated = {}
     for row in trials.table.to_dict("records"):
-        signals = tuple(SIGNALS) if row["chosen"] else ()
-        history = trials.history(row["run_id"], [LOSS, *EVALUATED, *signals])
-        keys = [key for key in (LOSS, *signals) if key in history and history[key].notna().any()]
-        thinned[row["run_id"]] = {key: thin(history, key, each) for key in keys}
+        keys = (LOSS, *SIGNALS) if row["chosen"] else (LOSS,)
+        history = trials.history(row["run_id"], [*keys, *EVALUATED])
+        for key in keys:
+            thinned[key][row["run_id"]] = thin(history, key, each)
         evaluated[row["run_id"]] = evaluations(history)
     return Histories(each, thinned, evaluated)
 

@@ -8,12 +8,13 @@ import pandas as pd
 from analysis.paper.names import UNTRAINED, ZERO_SHOT
 from analysis.report.figures.curves import FORWARDS, NATS, STEP
 from analysis.report.figures.drawing import Figure, Panel, Series, around
+from analysis.report.figures.histories import LOSS
 from analysis.report.style import look
+from analysis.select.evaluations import EVALUATED, evaluations
 from analysis.select.trials import Trials
 
 WINDOWS = 10  # the running mean spans this part of the longest run
 FAINT = 0.35  # opacity of the learning rates that were not chosen
-COLUMNS = {"train/forwards": "forwards", "train/loss": "loss", "eval/val_accuracy": "accuracy"}
 
 
 def overview(trials: Trials) -> Figure:
@@ -27,7 +28,7 @@ def overview(trials: Trials) -> Figure:
     shown = []
     trained = table[~table["method"].isin(UNTRAINED)].sort_values("chosen", kind="stable")
     for run in trained.to_dict("records"):  # the chosen ones on top
-        rows = trials.history(run["run_id"], list(COLUMNS)).rename(columns=COLUMNS)
+        rows = trials.history(run["run_id"], [LOSS, *EVALUATED])
         words = f"{look(run['method']).label}, lr {run['lr']:g}, run {run['run_id']}"
         looks = {"weight": 1.0 if run["chosen"] else FAINT, "runs": run["run_id"]}
         smooth = smoothed(rows, window)
@@ -57,7 +58,7 @@ def overview(trials: Trials) -> Figure:
 
 def smoothed(rows: pd.DataFrame, window: int) -> pd.DataFrame:
     """`step` and `loss`, the centred running mean, at the steps whose own loss is finite."""
-    finite = rows["loss"].astype(float).where(lambda loss: np.isfinite(loss))
+    finite = rows[LOSS].astype(float).where(lambda loss: np.isfinite(loss))
     mean = finite.rolling(window, center=True, min_periods=(window + 1) // 2).mean()
     frame = pd.DataFrame({"step": rows["step"].astype(float), "loss": mean})
     return frame[finite.notna() & mean.notna()]
@@ -76,10 +77,10 @@ def _loss(run: Any, smooth: pd.DataFrame, words: str, looks: dict[str, Any]) -> 
 
 
 def _accuracy(run: Any, rows: pd.DataFrame, words: str, looks: dict[str, Any]) -> list[Series]:
-    checked = rows[rows["accuracy"].notna()]
+    checked = evaluations(rows)
     if checked.empty:
         return []
-    forwards = checked["forwards"].where(checked["step"] > 0, 0).astype(float).to_numpy()
     best = np.flatnonzero(checked["step"] == run["best_step"]).tolist() if run["chosen"] else []
-    y, mark = 100 * checked["accuracy"].to_numpy(float), best[0] if best else None
+    forwards, y = checked["forwards"].to_numpy(), 100 * checked["accuracy"].to_numpy()
+    mark = best[0] if best else None
     return [Series(run["method"], forwards, y, words, best=mark, **looks)]

@@ -1,10 +1,12 @@
 """The figures of a study: validation curves of the chosen runs, and where half precision hurts."""
 
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.report.figures.curves import FORWARDS, STEP
+from analysis.report.figures.curves import FORWARDS, STEP, band
 from analysis.report.figures.drawing import Figure, Panel, Series, around
 from analysis.report.figures.histories import mean_over
 from analysis.report.style import look, named
@@ -20,28 +22,27 @@ SPREAD = 0.72  # of a method's row that is drawn in
 
 def curves_figure(study: Study) -> Figure | None:
     """A column per precision, a row per quantity and axis; None where no method was evaluated twice."""
-    found: dict[str, dict[str, tuple[list[Any], list[pd.DataFrame]]]] = {}
-    for precision in study.precisions:
-        for method in study.methods:
-            runs = list(study.runs(Setting(method, precision)).values())
-            curves = [study.curve(run["run_id"]) for run in runs]
-            if curves and min(map(len, curves)) > 1:
-                found.setdefault(precision, {})[method] = runs, curves
+    found: dict[str, dict[str, list[Any]]] = {}
+    for precision, method in product(study.precisions, study.methods):
+        runs = list(study.runs(Setting(method, precision)).values())
+        if runs and min(len(study.curve(run["run_id"])) for run in runs) > 1:
+            found.setdefault(precision, {})[method] = runs
     if not found:
         return None
     panels = []
-    for column, (label, factor) in HEIGHTS.items():
-        for axis, words in AXES.items():
-            row = {
-                precision: [_line(m, *c, axis, column, factor) for m, c in by_method.items()]
-                for precision, by_method in found.items()
-            }
-            ylim = around(pd.concat([pd.Series(s.y) for lines in row.values() for s in lines]))
-            panels += [
-                Panel(precision, words, label, lines, _facet(study, precision), ylim=ylim)
-                for precision, lines in row.items()
+    for (column, (label, factor)), (axis, words) in product(HEIGHTS.items(), AXES.items()):
+        row = {
+            precision: [
+                _line(study, m, runs, axis, column, factor) for m, runs in by_method.items()
             ]
-    counts = {len(runs) for by_method in found.values() for runs, _ in by_method.values()}
+            for precision, by_method in found.items()
+        }
+        ylim = around(np.concatenate([s.y for lines in row.values() for s in lines]))
+        panels += [
+            Panel(precision, words, label, lines, _facet(study, precision), ylim=ylim)
+            for precision, lines in row.items()
+        ]
+    counts = {len(runs) for by_method in found.values() for runs in by_method.values()}
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     notes = [
         f"Each method at its chosen learning rate. Lines: mean over {seeds} seeds, "
@@ -57,15 +58,14 @@ def _facet(study: Study, precision: str) -> dict[str, str]:
     return {"model": str(first["model"]), "task": str(first["task"]), "precision": precision}
 
 
-def _line(method: str, runs: list, curves: list, axis: str, column: str, factor: int) -> Series:
-    mean = mean_over(curves, axis, column)
-    ends: dict[str, Any] = {
-        end: factor * mean[end].to_numpy() for end in ("low", "high") if end in mean
-    }
+def _line(
+    study: Study, method: str, runs: list[Any], axis: str, column: str, factor: int
+) -> Series:
+    mean = mean_over([study.curve(run["run_id"]) for run in runs], axis, column)
     words = f"{look(method).label}, lr {runs[0]['lr']:g}, mean of {len(runs)} seeds"
     ids = " ".join(run["run_id"] for run in runs)
     x, y = mean[axis].to_numpy(float), factor * mean[column].to_numpy(float)
-    return Series(method, x, y, words, runs=ids, **ends)
+    return Series(method, x, y, words, runs=ids, **band(mean, factor))
 
 
 def roundings_figure(study: Study, frame: pd.DataFrame) -> Figure | None:

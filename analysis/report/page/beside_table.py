@@ -6,6 +6,7 @@ from analysis.paper.names import method_label, model_label, task_label
 from analysis.paper.printed_numbers import AVERAGE
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, number
 from analysis.select.cell_runs import EDGE, command
+from analysis.select.paper_cells import with_spread
 
 QUANTITIES = {
     "mean": "accuracy, %",
@@ -13,7 +14,6 @@ QUANTITIES = {
     "memory_gb": "memory, GB",
     "step_ms": "ms per step",
 }
-KEYS = ["table", "model", "task", "method"]
 CAPTION = (
     "Accuracies are percentages of the test examples, at the step of best validation accuracy and the chosen "
     "learning rate; with several seeds, mean ± sample standard deviation. n: finished runs; † some of the runs "
@@ -39,9 +39,7 @@ COLUMNS: dict[str, Column] = {
 
 def beside_table(beside: pd.DataFrame, filled: pd.DataFrame) -> Table:
     """Every accuracy, memory and time that the paper prints, beside what was measured."""
-    shown = beside[beside["quantity"].isin(list(QUANTITIES)) & (beside["status"] != "absent")]
-    spreads = beside[beside["quantity"] == "std"][[*KEYS, "printed", "measured"]]
-    shown = shown.merge(spreads, "left", KEYS, suffixes=("", "_std"))
+    shown = with_spread(beside[beside["status"] != "absent"])
     precisions = filled.drop_duplicates(["sweep", "model"])[["sweep", "model", "precision"]]
     shown = shown.merge(precisions, "left", ["sweep", "model"])
     facets = shown[["model", "method", "precision", "task"]].replace({"task": {AVERAGE: ""}})

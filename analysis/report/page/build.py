@@ -1,9 +1,7 @@
 """The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,35 +44,9 @@ class Material:
     paper: Paper
 
 
-@dataclass
-class Page:
-    """Collects what goes into the template, and the data of every panel."""
-
-    material: Material
-    panels: dict[str, Any] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=count)
-
-    def figures(self, figures: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
-        """Several figures as a block; none without figures. Notes in `said` stand elsewhere on the page."""
-        shown = [self._figure(figure, said) for figure in figures]
-        return [{"kind": "figures", "figures": shown}] if shown else []
-
-    def _figure(self, figure: Figure, said: Sequence[str]) -> dict[str, Any]:
-        """A figure for the template; its panels' data are kept."""
-        panels = []
-        for panel in figure.panels:
-            name = f"p{next(self.numbers)}"
-            self.panels[name] = vega.panel_data(panel)
-            over = f" over {panel.xlabel}" if panel.xlabel else ""
-            label = f"{panel.title}: {panel.ylabel}{over}"
-            panels.append({"id": name, "title": panel.title, "facet": panel.facet, "label": label})
-        return {
-            "id": f"f{next(self.numbers)}",
-            "title": figure.title,
-            "notes": [note for note in figure.notes if note not in said],
-            "panels": panels,
-            "legend": vega.legend(figure),
-        }
+def figures(some: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
+    """Several figures as a block; none without figures. Notes in `said` stand elsewhere on the page."""
+    return [{"kind": "figures", "figures": some, "said": said}] if some else []
 
 
 def table(content: Table) -> Block:
@@ -90,14 +62,14 @@ def folded(title: str, small: str, blocks: Sequence[Block], opened: bool = False
 
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
-    page = Page(material)
-    sections = [*_own(page), *_studies(page), *_runs(page), *_paper(page)]
+    sections = [*_own(material), *_studies(material), *_runs(material), *_paper(material)]
     head = rows.headline(material.frames.runs, _newest(material), material.filled)
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters["code"] = code_spans
     environment.globals |= {"facet": facet_attributes, "sort_key": sort_key}
-    panels = json.dumps(page.panels, ensure_ascii=False, separators=(",", ":"))
+    environment.globals |= {"panel_data": vega.panel_data, "legend": vega.legend}
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
@@ -105,7 +77,6 @@ def report(material: Material) -> str:
         library=vega.library(),
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
-        panels=panels.replace("<", "\\u003c"),
     )
 
 
@@ -121,12 +92,12 @@ def section(name: str, title: str, blocks: Sequence[Block]) -> Block:
     return {"id": name, "title": title, "blocks": list(blocks)}
 
 
-def _own(page: Page) -> Iterator[Block]:
+def _own(material: Material) -> Iterator[Block]:
     """What the reader has run: the newest sweep, the others, single runs."""
-    frames = page.material.frames
+    frames = material.frames
     runs, others = frames.runs, []
-    for i, sweep in enumerate(progress(_newest(page.material), "sweeps")):
-        blocks = _sweep(page, sweep)
+    for i, sweep in enumerate(progress(_newest(material), "sweeps")):
+        blocks = _sweep(material, sweep)
         if i == 0:
             yield section("newest", sweep, blocks)
         else:
@@ -135,27 +106,26 @@ def _own(page: Page) -> Iterator[Block]:
     single = single_runs(runs)
     title = "Single runs, the newest first"
     listed = [table(rows.runs_table(single, title, "single-runs"))] if len(single) else []
-    yield section("single", "Single runs", [*listed, *page.figures(single_run_figure(frames))])
+    yield section("single", "Single runs", [*listed, *figures(single_run_figure(frames))])
 
 
-def _sweep(page: Page, sweep: str) -> list[Block]:
+def _sweep(material: Material, sweep: str) -> list[Block]:
     """A sweep's table, what of it goes on or failed, and its figures."""
-    runs = page.material.frames.runs
+    runs = material.frames.runs
     mine = runs[runs["group"] == sweep]
-    there = of_name(sweep, page.material.filled, page.material.frames)
+    there = of_name(sweep, material.filled, material.frames)
     if there is None:
         return [table(rows.runs_table(mine, f"The runs of {sweep}", ""))]
     blocks = [table(rows.summary_table(there, f"sweep-{sweep}"))]
     going = mine[mine["status"] == "unfinished"]
     if len(going):
         blocks.append(table(rows.open_table(going, f"{sweep}: running, killed or failed")))
-    drawn = [*sweep_figures(there), *paper_figures(sweep, page.material.paper, there)]
-    return [*blocks, *page.figures(drawn, there.notes)]
+    drawn = [*sweep_figures(there), *paper_figures(sweep, material.paper, there)]
+    return [*blocks, *figures(drawn, there.notes)]
 
 
-def _studies(page: Page) -> Iterator[Block]:
+def _studies(material: Material) -> Iterator[Block]:
     """Which of the paper's claims hold at a study's scale."""
-    material = page.material
     blocks: list[Block] = []
     for name in study_names():
         study: Study = of_filled(name, material.filled, material.frames)
@@ -164,12 +134,12 @@ def _studies(page: Page) -> Iterator[Block]:
             first, *more = study_page_tables(study, claims)
             quotes = {"kind": "quotes", "quotes": study_sentences(study, claims, roundings)}
             every = folded("Every table", "ablations, claims", [table(one) for one in more])
-            blocks += [table(first), quotes, every, *page.figures(study_figures(study, roundings))]
+            blocks += [table(first), quotes, every, *figures(study_figures(study, roundings))]
     yield section("studies", "Studies", blocks)
 
 
-def _runs(page: Page) -> Iterator[Block]:
-    runs, blocks = page.material.frames.runs, []
+def _runs(material: Material) -> Iterator[Block]:
+    runs, blocks = material.frames.runs, []
     if len(runs):
         every = table(rows.runs_table(runs, "Every run that was read", "runs-table"))
         known = folded("Every run", rows.counted(runs), [every])
@@ -177,9 +147,8 @@ def _runs(page: Page) -> Iterator[Block]:
     yield section("runs", "Runs and machines", blocks)
 
 
-def _paper(page: Page) -> Iterator[Block]:
+def _paper(material: Material) -> Iterator[Block]:
     """The paper's cells and tables beside what was measured, and what is missing."""
-    material = page.material
     behind = {sweep for names in SWEEPS.values() for sweep in names}
     asked = material.filled[material.filled["sweep"].isin(behind)]
     beside_printed = beside(material.paper, asked)
@@ -191,7 +160,7 @@ def _paper(page: Page) -> Iterator[Block]:
         pages = [table(content) for content in result.pages]
         blocks.append(folded(f"Table {result.number}", result.summary, pages))
     alone = [name for name in sweep_names() if name not in _newest(material)]
-    drawn = page.figures([f for name in alone for f in paper_figures(name, material.paper, None)])
+    drawn = figures([f for name in alone for f in paper_figures(name, material.paper, None)])
     missing = [table(coverage_table(material.filled))]
     blocks += [
         folded("Figures of the paper's numbers", "ablations, memory and time", drawn),

@@ -6,7 +6,6 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
   // --- figures: one Vega-Lite specification for every panel, drawn when its panel comes near the screen ---
-  const panels = JSON.parse(document.getElementById("panels").textContent);
   const views = new Map();
   const decades = (values) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -75,7 +74,8 @@
   async function draw(element) {
     if (views.has(element)) return;
     views.set(element, null);
-    const { view } = await vegaEmbed(element, specification(panels[element.id]), { actions: false, renderer: "svg", tooltip: { theme: "custom", formatTooltip: described(panels[element.id]) }, logLevel: 1 });
+    const panel = JSON.parse(element.dataset.panel);
+    const { view } = await vegaEmbed(element, specification(panel), { actions: false, renderer: "svg", tooltip: { theme: "custom", formatTooltip: described(panel) }, logLevel: 1 });
     views.set(element, view);
     element.classList.add("drawn");
   }

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.paper.names import method_label
 from analysis.report.markdown import page
-from analysis.report.table import ABSENT, Cell, Column, Table
+from analysis.report.table import ABSENT, Cell, Column, Table, number
 from analysis.select.contrast_rows import ACCURACY, AREA, AT_STEP, CHANGE, NATS
 from analysis.select.study_claims import CLAIMS, OURS, RIVAL
 from analysis.select.study_runs import Study
@@ -88,13 +88,13 @@ def known(value: float, text: str) -> Cell:
     return Cell(ABSENT) if pd.isna(value) else Cell(text, float(value))
 
 
+def _shown(row: Any, key: str) -> str:
+    return number(row[key], "+.4f" if row["unit"] == NATS else "+.2f").text
+
+
 def _value(row: Any) -> str:
-    return f"{_number(row['estimate'], row['unit'])} {row['unit']}"
+    return f"{_shown(row, 'estimate')} {row['unit']}"
 
 
 def _interval(row: Any) -> str:
-    return f"{_number(row['low'], row['unit'])} to {_number(row['high'], row['unit'])}"
-
-
-def _number(value: float, unit: str) -> str:
-    return format(value, "+.4f" if unit == NATS else "+.2f").replace("-", "−")
+    return f"{_shown(row, 'low')} to {_shown(row, 'high')}"

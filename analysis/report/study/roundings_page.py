@@ -106,7 +106,7 @@ def _level(row: dict[Any, Any]) -> Cell:
 def _with_interval(row: Any) -> str:
     """`+1.20 [+0.30, +2.10]!`."""
     form = {NATS: "+.4f", "%": "+.0f"}.get(row["unit"], "+.2f")
-    shown = [format(row[key], form).replace("-", "−") for key in ("estimate", "low", "high")]
+    shown = [number(row[key], form).text for key in ("estimate", "low", "high")]
     if pd.isna(row["low"]):
         return shown[0]
     firm = "!" if row["verdict"] in (HOLDS, CONTRADICTED) else ""

@@ -1,6 +1,7 @@
 """Writes a study's tables, claims and figures, and makes what the page shows of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.text import Text
@@ -8,6 +9,7 @@ from rich.text import Text
 from analysis.report.figures.drawing import Figure
 from analysis.report.figures.drawing import write as write_figure
 from analysis.report.figures.study import curves_figure, roundings_figure
+from analysis.report.markdown import csv, write_texts
 from analysis.report.study.claims_page import claims_markdown, claims_tables, summary
 from analysis.report.study.roundings_page import roundings_markdown, summaries
 from analysis.report.study.tables import ablation_table, accuracy_table, eps_table, grid_table
@@ -44,10 +46,7 @@ def write_study(study: Study, directory: Path) -> list[Path]:
     figures = study_figures(study, roundings)
     if all(figure.name != "roundings" for figure in figures):
         texts["roundings.csv"] = _csv(roundings)
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8", newline="\n")
-    paths = [directory / name for name in texts]
+    paths = write_texts(directory, texts)
     for figure in figures:
         paths += write_figure(figure, directory)
     terminal = console()
@@ -82,23 +81,16 @@ def study_figures(study: Study, roundings: pd.DataFrame) -> list[Figure]:
 def provenance(study: Study) -> str:
     """The content of provenance.json: every run of the study, and whether a table shows it as the chosen one."""
     there = study.filled[study.filled["run_id"].isin(study.frames.runs["run_id"])]
-    chosen = set(study.filled.loc[study.filled["chosen"], "run_id"])
-    cells = [
-        {
-            "run_id": run_id,
-            "sweeps": list(rows["sweep"]),
-            "method": rows["optimizer"].iloc[0],
-            "precision": rows["precision"].iloc[0],
-            "seed": int(rows["seed"].iloc[0]),
-            "lr": float(rows["lr"].iloc[0]),
-            "status": rows["status"].iloc[0],
-            "chosen": run_id in chosen,
-        }
-        for run_id, rows in there.groupby("run_id", sort=False)
-    ]
+    first = {"method": "optimizer", "precision": "precision", "seed": "seed", "lr": "lr"}
+    cells = there.groupby("run_id", sort=False, as_index=False).agg(
+        sweeps=("sweep", list),
+        **{key: (column, "first") for key, column in (first | {"status": "status"}).items()},
+        chosen=("chosen", "any"),
+    )
     runs = study.frames.runs
-    return runs_json({"study": study.name}, cells, runs[runs["run_id"].isin(there["run_id"])])
+    rows: Any = cells.to_dict("records")
+    return runs_json({"study": study.name}, rows, runs[runs["run_id"].isin(there["run_id"])])
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    return csv(frame, "%.9g")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.paper.audit import audit, write
+from analysis.paper.audit import audit
 from analysis.paper.printed_numbers import DIRECTORY, load
+from analysis.report.audit_page import write
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from analysis.report.figures.drawing import Figure, Panel, Series, write
 from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
-from analysis.select.trials import Trials, of_name, of_sweep
+from analysis.select.trials import Trials, of_name
 from tests.analysis.make_frames import Status, finished, made_frames
 
 
@@ -21,7 +21,7 @@ def made(sweep: str, status: Status = finished, steps: int = 40) -> Trials:
     cells = sweep_cells.cells([sweep], CACHE)
     frames = made_frames(cells, status, steps)
     filled = fill(cells, frames.runs)
-    there = of_sweep(sweep, filled, frames)
+    there = of_name(sweep, filled, frames)
     assert there is not None
     return there
 

@@ -3,26 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from analysis.stats.contrasts import (
-    bootstrap,
     choice_interval,
     contrast,
     of_examples,
     of_values,
     verdicts,
 )
-
-
-def test_seeds_interval_and_p_value_are_those_of_the_paired_t_test():
-    values = [1.5, 0.4, 2.9]
-    found = of_values(values)
-    reference = stats.ttest_1samp(values, 0)
-    interval = reference.confidence_interval(0.95)
-    assert found.p_value == pytest.approx(reference.pvalue)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.estimate == pytest.approx(np.mean(values))
+from analysis.stats.intervals import bootstrap
 
 
 def test_example_interval_is_that_of_a_mean_of_many():

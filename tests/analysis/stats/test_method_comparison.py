@@ -4,9 +4,10 @@ import pandas as pd
 import pytest
 
 from analysis.paper.printed_numbers import load
-from analysis.select.cell_runs import MEDIANS, VARIED
+from analysis.select.cell_runs import fill
 from analysis.select.method_scores import measured_cells, measured_runs, paper_runs
 from analysis.stats.method_comparison import cell_tests, conclusion, paired_differences
+from tests.analysis.make_frames import expected
 
 
 def scores(**accuracies: list[float]) -> pd.DataFrame:
@@ -69,41 +70,28 @@ def test_conclusion_turns_with_the_data() -> None:
 
 
 def test_runs_of_several_seeds() -> None:
-    """Seeds in %, without those that have not ended; a cell is their mean, and NaN if all collapsed."""
-    seeds = [
-        *(("bszo", 0, "finished", 0.8), ("bszo", 1, "finished", 0.9), ("bszo", 2, "missing", None)),
-        *(("mezo", 0, "collapsed", None), ("zero_shot", 0, "finished", 0.5)),
+    """Accuracies in %; a collapsed run at the chosen rate gets nothing right; NaN for a cell of which all collapsed."""
+    accuracies = {"bszo": (0.8, 0.9), "mezo": (None, 0.6), "lozo": (None, None)}
+    asked = expected(optimizer=accuracies, seed=[0, 1])
+    same = {"duplicates": 0, "best/step": 1, "best/val_accuracy": 0.5, "best/val_n": 9}
+    runs = [
+        {
+            "run_id": cell["run_id"],
+            "status": "finished" if accuracy else "collapsed",
+            "best/test_accuracy": accuracy,
+            "best/test_n": 100,
+        }
+        | same
+        for cell in asked.to_dict("records")
+        for accuracy in [accuracies[cell["optimizer"]][cell["seed"]]]
     ]
-    chosen = pd.DataFrame(
-        [
-            {
-                "sweep": "s",
-                "model": "m",
-                "task": "t",
-                "optimizer": method,
-                "precision": "fp32",
-                "variant": "{}",
-                "seed": seed,
-                "steps": 0 if method == "zero_shot" else 10,
-                "status": status,
-                "test_accuracy": accuracy,
-                "lr": 1e-4,
-                "at_edge": False,
-                "test_n": 100,
-                "run_id": f"{method}{seed}",
-                "val_accuracy": 0.5,
-                "chosen": True,
-                **dict.fromkeys((*MEDIANS, *VARIED), 0.0),
-            }
-            for method, seed, status, accuracy in seeds
-        ]
-    )
-    assert measured_runs(chosen)[["method", "run", "accuracy"]].to_numpy().tolist() == [
+    filled = fill(asked, pd.DataFrame(runs))
+    assert measured_runs(filled)[["method", "run", "accuracy"]].to_numpy().tolist() == [
         ["bszo", 0, 80.0],
         ["bszo", 1, 90.0],
-        ["mezo", 0, 0.0],  # a collapsed run at the chosen rate gets nothing right
+        ["mezo", 0, 0.0],
+        ["mezo", 1, 60.0],
     ]
-    cells = measured_cells(chosen).set_index("method")["accuracy"]
-    assert cells["bszo"] == pytest.approx(85.0)
-    assert pd.isna(cells["mezo"])
-    assert "zero_shot" not in cells
+    cells = measured_cells(filled).set_index("method")["accuracy"]
+    assert [cells["bszo"], cells["mezo"]] == pytest.approx([85.0, 30.0])
+    assert pd.isna(cells["lozo"])

@@ -1,0 +1,62 @@
+"""The page of the audit: every inconsistency between the paper's printed numbers is listed, however small.
+
+The checks are functions of the printed numbers alone (`analysis.paper.audit`). The paper's statements in words (who is
+best, what grows, what is fast) were held against its tables once: statements.csv has those that the tables contradict,
+and what a reader should know. notes.csv has what was only read, not computed.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.paper.audit import audit
+from analysis.paper.printed_numbers import load, text_table
+from analysis.report.markdown import csv, page, write_texts
+
+COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
+STATEMENTS = "statements of the text"
+OBSERVATION = "observation"
+KINDS = {
+    "number": "A printed number that does not follow from the printed numbers it is made of.",
+    "last digit": "The same, by no more than one unit of its last digit.",
+    "bold": "A cell that is bold and is not among the best, or the other way round.",
+    "claim": "A statement of the text that the paper's tables contradict.",
+    "basis": "Right arithmetic on numbers that cannot be compared, or beside the number that matters.",
+    OBSERVATION: "No contradiction; what a reader of the number should know.",
+}
+
+
+def write(directory: Path) -> list[Path]:
+    """Write audit.md and audit.csv beside the printed numbers, and print the counts; the paths."""
+    paper = load(directory)
+    outcomes = audit(paper)
+    statements = text_table(directory / "statements.csv", tuple(COLUMNS[2:]))
+    found = pd.concat([outcomes[~outcomes["ok"]], statements.assign(group=STATEMENTS)])
+    found = found.sort_values("kind", key=lambda kind: kind.map(list(KINDS).index), kind="stable")
+    groups = outcomes.groupby("group", sort=False)["ok"]
+    counts = [(str(group), len(ok), int((~ok).sum())) for group, ok in groups]
+    text = page(
+        "audit",
+        counted=_counted(counts, found),
+        counts=counts,
+        kinds=KINDS,
+        found=[
+            (k, r[COLUMNS[2:]].to_numpy().tolist()) for k, r in found.groupby("kind", sort=False)
+        ],
+        notes=paper.notes[["location", "kind", "note"]].to_numpy().tolist(),
+    )
+    for group, made, failed in counts:
+        print(f"{made:5d} checks, {failed:3d} findings: {group}")
+    print(f"{_counted(counts, found)}; {len(paper.notes)} remarks by reading")
+    return write_texts(directory, {"audit.md": text, "audit.csv": csv(found[COLUMNS])})
+
+
+def _counted(counts: list[tuple[str, int, int]], found: pd.DataFrame) -> str:
+    """How many findings there are, by what they rest on; observations are none."""
+    checks, failed = sum(row[1] for row in counts), sum(row[2] for row in counts)
+    observations = int((found["kind"] == OBSERVATION).sum())
+    stated = len(found) - failed - observations
+    return (
+        f"{checks} checks with {failed} findings; {stated} findings and {observations} observations "
+        f"on {STATEMENTS}"
+    )
