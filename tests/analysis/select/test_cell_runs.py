@@ -1,6 +1,5 @@
 """Selection on frames made by hand; the rules are those of the paper's protocol."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -8,31 +7,10 @@ import pandas as pd
 import pytest
 
 from analysis.select.cell_runs import choose, fill, over_seeds
+from tests.analysis.make_frames import expected
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
-
-
-def expected(**changes: Any) -> pd.DataFrame:
-    """A sweep of one method on one task: three learning rates and three seeds, the largest rate first."""
-    rows = [
-        {
-            "sweep": "s",
-            "run_id": f"mezo-{lr:g}-{seed}",
-            "model": "m",
-            "task": "rte",
-            "optimizer": "mezo",
-            "precision": "fp32",
-            "seed": seed,
-            "lr": lr,
-            "steps": 100,
-            "variant": "{}",
-            "command": f"python train.py sweep=s lr={lr:g} seed={seed}",
-            **changes,
-        }
-        for lr in reversed(LRS)
-        for seed in SEEDS
-    ]
-    return pd.DataFrame(rows)
+GRID: Any = {"lr": LRS[::-1], "seed": SEEDS, "run_id": "mezo-{lr:g}-{seed}"}
 
 
 def run(lr: float, seed: int, val: float, test: float = 0.5, **changes: Any) -> dict[str, Any]:
@@ -57,7 +35,7 @@ def collapsed(lr: float, seed: int) -> dict[str, Any]:
 
 def filled(*runs: dict[str, Any], cells: pd.DataFrame | None = None) -> pd.DataFrame:
     frame = pd.DataFrame(runs) if runs else pd.DataFrame(columns=["run_id", "status"])
-    return fill(expected() if cells is None else cells, frame)
+    return fill(expected(**GRID) if cells is None else cells, frame)
 
 
 def chosen_rates(*runs: dict[str, Any]) -> set[float]:
@@ -146,16 +124,10 @@ def test_a_rate_at_the_grids_edge_is_marked() -> None:
 
 
 def test_variants_choose_for_themselves() -> None:
-    cells = pd.concat(
-        [
-            expected(variant=json.dumps({"optimizer.k": k})).assign(
-                run_id=lambda f, k=k: f["run_id"] + f"-k{k}"
-            )
-            for k in (2, 4)
-        ]
-    )
-    runs = [run(1e-5, 0, 0.7) | {"run_id": "mezo-1e-05-0-k2"}]
-    runs += [run(1e-4, 0, 0.7) | {"run_id": "mezo-0.0001-0-k4"}]
+    ks: Any = [{"optimizer.k": k} for k in (2, 4)]
+    cells = expected(**GRID | {"variant": ks, "run_id": "mezo-{lr:g}-{seed}-{variant}"})
+    runs = [run(1e-5, 0, 0.7) | {"run_id": 'mezo-1e-05-0-{"optimizer.k": 2}'}]
+    runs += [run(1e-4, 0, 0.7) | {"run_id": 'mezo-0.0001-0-{"optimizer.k": 4}'}]
     rows = over_seeds(filled(*runs, cells=cells))
     assert list(rows["k"]) == [2, 4]
     assert list(rows["lr"]) == [1e-5, 1e-4]

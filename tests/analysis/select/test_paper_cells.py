@@ -1,6 +1,5 @@
 """Printed and measured numbers side by side, on cells and runs small enough to check by hand."""
 
-import json
 from collections import Counter
 from statistics import fmean, stdev
 from typing import Any
@@ -14,34 +13,9 @@ from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
 from analysis.select.cell_runs import fill
 from analysis.select.paper_cells import SWEEPS, beside
-from analysis.select.sweep_cells import COLUMNS
+from tests.analysis.make_frames import expected
 
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
-
-
-def expected(sweep: str, model: str, **choices: list[Any]) -> pd.DataFrame:
-    """The cells of a sweep: every combination of tasks, methods, lrs, seeds and variants."""
-    rows = [
-        {
-            "sweep": sweep,
-            "run_id": f"{sweep}-{task}-{method}-{lr:g}-{seed}-{json.dumps(variant)}",
-            "model": model,
-            "task": task,
-            "optimizer": method,
-            "precision": "fp32",
-            "seed": seed,
-            "lr": lr,
-            "steps": 100,
-            "variant": json.dumps(variant),
-            "command": "",
-        }
-        for task in choices["tasks"]
-        for method in choices["methods"]
-        for variant in choices.get("variants", [{}])
-        for lr in choices.get("lrs", [1e-4])
-        for seed in choices.get("seeds", [0])
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def runs(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -73,12 +47,7 @@ def one(frame: pd.DataFrame, **keys: Any) -> Any:
 
 
 def table1(seeds: int = 5) -> pd.DataFrame:
-    return expected(
-        *("table1", "roberta-large"),
-        tasks=list(TASKS),
-        methods=list(METHODS),
-        seeds=list(range(seeds)),
-    )
+    return expected("table1", "roberta-large", task=TASKS, optimizer=METHODS, seed=range(seeds))
 
 
 def test_mean_and_sample_std_over_seeds() -> None:
@@ -179,17 +148,12 @@ def test_bold_waits_for_the_whole_column() -> None:
 
 
 def test_ablations_take_their_own_sweep() -> None:
-    part_a = expected(
-        *("table5_a", "opt-1.3b"),
-        tasks=["sst2", "rte"],
-        methods=["bszo"],
-        variants=[{"optimizer.k": k} for k in (1, 2, 4, 8)],
-    )
+    ours: Any = {"optimizer": ["bszo"]}
+    ks = [{"optimizer.k": k} for k in (1, 2, 4, 8)]
+    part_a = expected("table5_a", "opt-1.3b", task=["sst2", "rte"], variant=ks, **ours)
     noise = [{"optimizer.adaptive_noise": on} for on in (True, False)]
-    part_d = expected("table5_d", "opt-13b", tasks=["wsc"], methods=["bszo"], variants=noise)
-    noise_free = expected(
-        *("table12_c", "opt-1.3b"), tasks=["rte"], methods=["bszo"], variants=[{"optimizer.k": 8}]
-    )
+    part_d = expected("table5_d", "opt-13b", task=["wsc"], variant=noise, **ours)
+    noise_free = expected("table12_c", "opt-1.3b", variant=ks[-1:], **ours)
     cells = pd.concat([part_a, part_d, noise_free], ignore_index=True)
     rows = [finished(i, place / 100) for place, i in enumerate(cells["run_id"], start=1)]
     frame = made(cells, *rows)
