@@ -10,18 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pairwise import pairwise
-from tests.support.plain_scoring import (
-    plain_loss,
-    plain_masked_loss,
-    plain_masked_scores,
-    plain_scores,
-)
+from tests.support.plain_scoring import plain_loss, plain_scores
 from tests.support.quadratic import DTYPES
 from tests.support.tiny_models import (
     DECODERS,
     LLAMA,
     MASKED,
     MASKED_LM,
+    MODELS,
     VOCABULARY,
     examples_of,
     roberta,
@@ -86,7 +82,7 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
 ):
     """One row is 110 tokens and more: longer than the models have positions for."""
     masked = kind in MASKED
-    model = (MASKED if masked else DECODERS)[kind]()
+    model = MODELS[kind]()
     examples = examples_of(candidates, LENGTHS, masked, start=(2, 4))
     scorer = CandidateScorer(model, pad_id=1, kind="masked" if masked else "decoder")
     with monkeypatch.context() as patch:
@@ -95,10 +91,10 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
         batch = scorer.collate(examples)
     assert layout not in LAYOUTS or len(batch.input_ids) == len(LAYOUTS[layout])
     assert batch.input_ids.shape[1] > 64 or layout != "one row"
-    expected = torch.tensor((plain_masked_scores if masked else plain_scores)(model, examples))
+    expected = torch.tensor(plain_scores(model, examples))
     assert expected.std(dim=1).mean() > 0.5  # the candidates differ, so that order matters
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
-    plain = (plain_masked_loss if masked else plain_loss)(model, examples)
+    plain = plain_loss(model, examples)
     assert [scorer.loss(batch), *scorer.branches(batch, 2)] == pytest.approx([plain] * 3, abs=1e-5)
     done = []
     found = scorer.evaluate(examples[::-1], 60, done.append)
@@ -146,8 +142,7 @@ def test_unusual_models_are_scored_as_plainly_rendered_one_text_to_a_row_if_need
     batch = scorer.collate(examples)
     alone = what in ("convolutions", "distances", "no attention", "no positions")
     assert (len(batch.input_ids) == len(examples)) == alone
-    plain = plain_masked_scores if kind == "masked" else plain_scores
-    expected = torch.tensor(plain(model, examples))
+    expected = torch.tensor(plain_scores(model, examples))
     torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=2e-5)
     if what == "convolutions":
         with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):

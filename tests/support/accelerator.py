@@ -9,13 +9,14 @@ Aliases are made by DLPack: a capsule holds the device, which is changed there.
 
 import ctypes
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from zo.noise import torch_generator
@@ -96,8 +97,7 @@ def _run(op: Any, *args: Any, **options: Any) -> Any:
         given[id(alias)] = x
         return alias
 
-    on_cpu = _mapped(lowered, args)
-    outputs = {key: _mapped(lowered, x) for key, x in options.items()}
+    on_cpu, outputs = tree_map(lowered, (args, options))
     if len({*places}) > 1 and not name.startswith("aten::_foreach"):
         where = " and ".join(sorted({str(place) for place in places}))
         raise RuntimeError(f"{name}: its tensors are on {where}")
@@ -116,14 +116,7 @@ def _run(op: Any, *args: Any, **options: Any) -> Any:
             return x
         return given[id(x)] if id(x) in given else _alias(x, place)
 
-    return _mapped(raised, found)
-
-
-def _mapped(change: Callable[[Any], Any], x: Any) -> Any:
-    """Returns what `change` makes of x, or a list or tuple of what it makes of each of x's parts."""
-    if isinstance(x, list | tuple):
-        return type(x)([_mapped(change, part) for part in x])
-    return change(x)
+    return tree_map(raised, found)
 
 
 def _copy(source: Tensor, target: Tensor) -> Tensor:

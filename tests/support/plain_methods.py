@@ -128,45 +128,43 @@ def mezo(t: Twin) -> Steps:
         yield tuple(c)
 
 
-def adam_of(t: Twin) -> Callable[[list[Tensor]], None]:
-    """θ ← θ − η m̂ / (√v̂ + δ) of a gradient, by torch."""
+def descend(optimizer: torch.optim.Optimizer, theta: list[Tensor], gradient: list[Tensor]) -> None:
+    """A step of torch's."""
+    for p, g in zip(theta, gradient, strict=True):
+        p.grad = g
+    optimizer.step()
+
+
+def adam_of(t: Twin) -> torch.optim.Adam:
     betas = t.s["beta1"], t.s["beta2"]
-    adam = torch.optim.Adam(t.theta, t.lr, betas, t.s["adam_eps"])
-
-    def update(g: list[Tensor]) -> None:
-        t.decay()
-        for p, g_p in zip(t.theta, g, strict=True):
-            p.grad = g_p
-        adam.step()
-
-    return update
+    return torch.optim.Adam(t.theta, t.lr, betas, t.s["adam_eps"])
 
 
 def mezo_adam(t: Twin) -> Steps:
     """g = c z, or the mean of n of them, is Adam's gradient."""
-    update = adam_of(t)
+    adam = adam_of(t)
     while True:
         c, z = t.sample()
-        update(t.mean(c, z))
+        t.decay()
+        descend(adam, t.theta, t.mean(c, z))
         yield tuple(c)
 
 
 def adam(t: Twin) -> Steps:
-    update = adam_of(t)
+    adam = adam_of(t)
     while True:
-        update(t.problem.gradient(t.theta))
+        gradient = t.problem.gradient(t.theta)
+        t.decay()
+        descend(adam, t.theta, gradient)
         yield ()
 
 
 def sgd(t: Twin) -> Steps:
-    """By torch."""
     decays = [does * t.s["weight_decay"] for does in t.opt.params.decays]
     groups = [{"params": [p], "weight_decay": d} for p, d in zip(t.theta, decays, strict=True)]
     sgd = torch.optim.SGD(groups, t.lr, momentum=t.s["momentum"])
     while True:
-        for p, g in zip(t.theta, t.problem.gradient(t.theta), strict=True):
-            p.grad = g
-        sgd.step()
+        descend(sgd, t.theta, t.problem.gradient(t.theta))
         yield ()
 
 

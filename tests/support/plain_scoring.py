@@ -6,13 +6,17 @@ import torch
 
 
 def plain_scores(model, examples):
-    """One list of scores per example; a score is the mean log-probability of the answer's tokens."""
-    return [[_score(model, e.prompt_ids, ids) for ids in e.candidate_ids] for e in examples]
+    """One list of scores per example: mean log-probability of an answer's tokens, or a word's logit at the mask."""
+    return [[_score(model, e, ids) for ids in e.candidate_ids] for e in examples]
 
 
 def plain_loss(model, examples):
     """Mean over the examples of -log softmax(scores)[label], in Python floats."""
-    return _mean_cross_entropy(plain_scores(model, examples), examples)
+    losses = [
+        math.log(sum(map(math.exp, row))) - row[example.label]
+        for row, example in zip(plain_scores(model, examples), examples, strict=True)
+    ]
+    return sum(losses) / len(losses)
 
 
 def plain_lm_loss(model, examples):
@@ -24,33 +28,13 @@ def plain_lm_loss(model, examples):
     return total / count
 
 
-def plain_masked_scores(model, examples):
-    """One list of scores per example; a score is the logit of the label word at the mask."""
-    scores = []
-    for e in examples:
-        with torch.no_grad():
-            logits = model(torch.tensor([e.prompt_ids], device=model.device)).logits
-        scores.append([logits[0, e.mask_at, word].item() for (word,) in e.candidate_ids])
-    return scores
-
-
-def plain_masked_loss(model, examples):
-    """Mean over the examples of -log softmax(scores)[label], in Python floats."""
-    return _mean_cross_entropy(plain_masked_scores(model, examples), examples)
-
-
-def _score(model, prompt, answer):
-    sequence = torch.tensor([prompt + answer], device=model.device)
+def _score(model, example, answer):
+    masked = example.mask_at is not None
+    sequence = example.prompt_ids + ([] if masked else answer)
     with torch.no_grad():
-        log_probs = torch.log_softmax(model(sequence).logits[0].float(), dim=-1)
-    first = len(prompt)
+        logits = model(torch.tensor([sequence], device=model.device)).logits[0].float()
+    if masked:
+        return logits[example.mask_at, answer[0]].item()
+    log_probs, first = torch.log_softmax(logits, dim=-1), len(example.prompt_ids)
     picked = [log_probs[first + j - 1, token].item() for j, token in enumerate(answer)]
     return sum(picked) / len(picked)
-
-
-def _mean_cross_entropy(scores, examples):
-    losses = [
-        math.log(sum(map(math.exp, row))) - row[example.label]
-        for row, example in zip(scores, examples, strict=True)
-    ]
-    return sum(losses) / len(losses)

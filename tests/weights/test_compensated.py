@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.noise.test_philox import same_bits
 from tests.support.pairwise import rotated
-from tests.support.quadratic import ZEROTH_ORDER, Quadratic, start
+from tests.support.quadratic import ZEROTH_ORDER, Quadratic, same, start
 from zo.noise import NOISES, PERTURBATION, ROUNDING, NoiseKey, engine
 from zo.weights.directions import Gaussian
 from zo.weights.space import ParameterSpace
@@ -32,10 +31,6 @@ def optimizer(name: str, loss: Quadratic):
     return start(name, loss, lr=1e-3, **settings | {"eps": 1e-2})
 
 
-def equal(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(map(same_bits, a, b))
-
-
 @pytest.mark.parametrize(("name", "dtype", "noise"), rotated(ZEROTH_ORDER, HALVES, NOISES), ids=str)
 def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise):
     """p + c are the weights of a float32 run that is fed the same records, and p those weights rounded."""
@@ -45,8 +40,8 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise
     full.put(masters(loss.params))
     for _ in range(12):
         replayed.advance(opt.step(loss).record)
-    assert equal(masters(loss.params), full.params.tensors)
-    assert equal(loss.params.tensors, [p.to(dtype) for p in full.params.tensors])
+    assert same(masters(loss.params), full.params.tensors)
+    assert same(loss.params.tensors, [p.to(dtype) for p in full.params.tensors])
 
 
 @pytest.mark.parametrize("restore", ["subtract", "merged"])
@@ -63,5 +58,5 @@ def test_a_probe_and_an_update_of_nothing_leave_the_residual_alone(restore, nois
         probe.to([(2.0**-12, z)])  # lost to nearest, each time
     space.add_([], 0.0, KEY)
     space.settle()
-    assert same_bits(c, was)
+    assert torch.equal(c, was)
     assert p.eq(1 - 2.0**-8).all()

@@ -148,6 +148,17 @@ def test_theta_is_as_it_was_after_a_forward_pass_that_fails(where, monkeypatch):
     assert trial.steps(4) == twin.steps(4)
 
 
+def test_a_state_goes_on_bit_for_bit_in_the_middle_of_an_interval():
+    first, second = (Trial(opt(), n=2) for _ in range(2))
+    first.steps(1)
+    for p, q in zip(second.params.tensors, first.params.tensors, strict=True):
+        p.copy_(q)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.loss() == first.loss()
+    assert second.steps(3) == first.steps(3)
+    assert same(second.params.parts()[1], first.params.parts()[1])
+
+
 class Odd(nn.Module):
     """Adds a parameter that belongs to no layer of its own."""
 

@@ -1,7 +1,5 @@
 """Weights move by exactly the terms asked for, each storage once, and come back."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,18 +7,8 @@ from torch import Tensor, nn
 from tests.support.pairwise import pairwise
 from tests.support.quadratic import DTYPES
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey, normal_
-from zo.weights.directions import Gaussian, LowRank
+from zo.weights.directions import Gaussian, LowRank, Stored
 from zo.weights.space import ParameterSpace
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Every entry the same."""
-
-    value: float
-
-    def sample(self, i: int, p: Tensor) -> Tensor:
-        return torch.full(p.shape, self.value)
 
 
 def weights(dtype: torch.dtype = torch.float32) -> list[tuple[str, Tensor]]:
@@ -74,7 +62,7 @@ def test_tied_tensors_move_once_and_frozen_ones_not_at_all():
     start = model.head.weight.detach().clone()
     space = ParameterSpace.of(model)
     assert not [name for name in space.names if "head" in name or "frozen" in name]
-    space.add_([(1.0, Constant(0.5))])
+    space.add_([(0.5, Stored([torch.ones(p.shape) for p in space.tensors]))])
     assert torch.equal(model.bias_table.weight, start + 0.5)
     assert model.head.weight is model.bias_table.weight
     assert model.frozen.eq(0).all()
