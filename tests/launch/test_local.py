@@ -45,34 +45,25 @@ def small(grid):
 
 
 @pytest.mark.process
-def test_the_time_is_up_then_all_is_made_then_nothing_is_left(small, call, runs_of, capfd):
+def test_the_time_is_up_then_all_is_made_but_what_fails_then_nothing_is_left(
+    small, call, runs_of, capfd
+):
     first, second = small("first", "seed=0", "optimizer=bszo"), small("second", "seed=1")
+    lost = small("lost", "model.path=package:no_such_package/x.gguf")
     assert call(first, second, arguments=["--minutes", "0.001"]) == 3
     assert "no time left for first" in capfd.readouterr().out
     runs = [*runs_of(first), *runs_of(second)]
     assert states(runs) == ["missing"] * 3
-    assert call(first, second) == 0
-    assert states(runs) == ["finished"] * 3
+    (runs[2].directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
+    assert call(lost, first, second) == 1
+    assert states(runs) == ["finished", "finished", "failed"]
+    told = capfd.readouterr()
+    assert "no_such_package" in told.err
+    assert "failed: IsADirectoryError" in told.out
     given = [json.loads((run.directory / "job.json").read_text())["when"] for run in runs]
     assert given[0] < min(given[1:])
     assert call(first) == 0
     assert len((runs[0].directory / "attempts.jsonl").read_text().splitlines()) == 1
-
-
-@pytest.mark.process
-def test_a_failed_run_and_a_stage_without_weights_do_not_end_the_others(
-    small, call, runs_of, capfd
-):
-    stage = small("one", "seed=0")
-    runs = runs_of(stage)
-    bad = runs[1]
-    (bad.directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
-    lost = small("lost", "model.path=package:no_such_package/x.gguf")
-    assert call(lost, stage) == 1
-    assert states(runs) == ["finished", "failed"]
-    told = capfd.readouterr()
-    assert "no_such_package" in told.err
-    assert "failed: IsADirectoryError" in told.out
 
 
 STAND_IN = """
