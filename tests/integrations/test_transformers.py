@@ -49,7 +49,7 @@ def make_model():
     return LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes, **rest))
 
 
-def arguments(out, **kwargs):
+def make_trainer(out, callbacks=None, compute_metrics=None, record=None, **kwargs):
     given = {
         "output_dir": str(out),
         "per_device_train_batch_size": 2,
@@ -62,18 +62,15 @@ def arguments(out, **kwargs):
         "disable_tqdm": True,
         "lr_scheduler_type": "cosine",
     }
-    return TrainingArguments(**{**given, **kwargs})
-
-
-METHOD = {"k": 2, "eps": 1e-3, "prior_std": 1.0}
-
-
-def make_trainer(out, callbacks=None, compute_metrics=None, record=None, **kwargs):
-    data = {"train_dataset": Tokens(), "eval_dataset": Tokens(4)}
-    seen = {"callbacks": callbacks, "compute_metrics": compute_metrics}
-    settings = {**METHOD, "record": record}
     return ZOTrainer(
-        make_model(), arguments(out, **kwargs), **data, **seen, method="bszo", method_args=settings
+        make_model(),
+        TrainingArguments(**{**given, **kwargs}),
+        train_dataset=Tokens(),
+        eval_dataset=Tokens(4),
+        callbacks=callbacks,
+        compute_metrics=compute_metrics,
+        method="bszo",
+        method_args={"k": 2, "eps": 1e-3, "prior_std": 1.0, "record": record},
     )
 
 
