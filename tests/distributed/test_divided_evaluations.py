@@ -62,19 +62,21 @@ def test_processes_evaluate_as_one_does(kind):
         assert all(0 < of[2] < COUNT for of in several)
 
 
-def test_rewards_of_all_processes_come_back_in_the_order_of_the_examples(tmp_path):
-    (tmp_path / "rules.py").write_text(
-        "def score(prompts, texts):\n    return [10 ** (int(p) % 4) + len(t) / 7 for p, t in zip(prompts, texts)]\n"
-    )
-    function = f"{tmp_path / 'rules.py'}:score"
-    one = alone(evaluated, "text", function)
-    assert [of[0] for of in gather_results(2, evaluated, "text", function)] == [one[0]] * 2
+RULES = """
+def score(prompts, texts):
+    return [10 ** (int(p) % 4) + len(t) / 7 for p, t in zip(prompts, texts)]
+def fail(prompts, texts):
+    return [1 / (int(p) - 9) for p in prompts]
+"""
 
 
-def test_a_reward_that_fails_on_one_process_is_one_sentence_on_all(tmp_path):
-    (tmp_path / "rules.py").write_text(
-        "def score(prompts, texts):\n    return [1 / (int(p) - 9) for p in prompts]\n"
-    )
-    function = f"{tmp_path / 'rules.py'}:score"
-    told = [of[0] for of in gather_results(2, evaluated, "text", function)]
+def test_rewards_come_back_in_the_order_of_the_examples_and_a_failure_is_one_sentence_on_all(
+    tmp_path,
+):
+    """What fails does so on one process."""
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES)
+    one = alone(evaluated, "text", f"{rules}:score")
+    assert [of[0] for of in gather_results(2, evaluated, "text", f"{rules}:score")] == [one[0]] * 2
+    told = [of[0] for of in gather_results(2, evaluated, "text", f"{rules}:fail")]
     assert all("ZeroDivisionError: division by zero (row 9)" in of for of in told), told

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.crowd import environment, gather_results
 from tests.support.divided_runs import exit_statuses, told_by
 from tests.support.victims import At, here, what_it_came_to
 from zo.distributed.processes import ProcessesError, join
-from zo.run.directory import directory_of
+from zo.run.directory import directory_of, freeze
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
@@ -29,6 +30,24 @@ EQUAL = [
     (2, ("optimizer=lozo", "precision.restore=factors", "distributed.shards=4", "precision=bf16")),
     (3, ("optimizer=mezo", "optimizer.n=2", "task.objective=lm", "precision.restore=snapshot")),
 ]
+
+
+@pytest.fixture
+def small_run(make_run):
+    """Returns a function from overrides to the configuration of a run of eight steps."""
+    return partial(
+        make_run,
+        *("steps=8", "eval_every=3", "lr=1e-3", "threads=1", "device=cpu", "batch_size=8"),
+        *("eval_tokens=256", "distributed.check_every=2", "distributed.timeout=20"),
+    )
+
+
+@pytest.fixture
+def frozen(small_run, tmp_path):
+    """Returns a function from overrides to the frozen directories of equal runs, in several places."""
+    return lambda count, *overrides: [
+        freeze(small_run(*overrides, f"out={tmp_path / f'copy{i}'}")) for i in range(count)
+    ]
 
 
 def log(directory):
@@ -48,7 +67,7 @@ def test_a_run_on_several_processes_has_the_bits_of_one(frozen, world, settings)
     assert row["time/wait_s"] >= later["time/exchange_s"] > 0  # that of the step before
 
 
-def test_killed_processes_end_the_run_on_all_and_any_number_goes_on(frozen):
+def test_killed_and_terminated_processes_end_the_run_on_all_and_any_number_goes_on(frozen):
     run, twin = frozen(2, "optimizer=bszo", "optimizer.k=3", "checkpoint.full_every=3")
     assert here(twin) == 0
     assert exit_statuses(run, 2, {1: (At(IN_STEP, 6),)}) == [INTERRUPTED, KILLED], log(run)
@@ -57,6 +76,9 @@ def test_killed_processes_end_the_run_on_all_and_any_number_goes_on(frozen):
     assert len(read_rows(run)) == 2
     assert exit_statuses(run, 3, {0: (At(EVALUATING, 1),)}) == [KILLED, INTERRUPTED, INTERRUPTED]
     assert exit_statuses(run, 4, {2: (At(MOVING, 60),)}).count(KILLED) == 1
+    terminated = At(IN_STEP, 1, number=signal.SIGTERM)
+    assert exit_statuses(run, 2, {0: (terminated,)}) == [INTERRUPTED, INTERRUPTED], log(run)
+    assert read_status(run)["run/signal"] == "SIGTERM"
     assert exit_statuses(run, 2) == [0, 0], log(run)
     assert what_it_came_to(run) == what_it_came_to(twin)
 
@@ -115,13 +137,6 @@ def test_a_hung_process_ends_the_run_on_the_others_within_the_timeout(frozen):
     statuses = exit_statuses(run, 2, hangs, timeout_s=1, after=lambda started: started[0].join(60))
     assert statuses == [INTERRUPTED, None], log(run)
     assert read_status(run)["run/status"] == "interrupted"
-
-
-def test_a_terminated_process_ends_the_run_on_all(frozen):
-    (run,) = frozen(1, "optimizer=bszo")
-    point = At(IN_STEP, 5, number=signal.SIGTERM)
-    assert exit_statuses(run, 2, {0: (point,)}) == [INTERRUPTED, INTERRUPTED], log(run)
-    assert read_status(run)["run/signal"] == "SIGTERM"
 
 
 def test_weights_that_differ_stop_the_run_after_the_last_step_where_they_agreed(small_run, frozen):

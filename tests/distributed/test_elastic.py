@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ def make_model():
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
 
 
-def part_loss(model, step, part):
+def part_loss(model, step, part, parts=PARTS):
     generator = torch.Generator().manual_seed(step)
-    x = torch.randn(EXAMPLES, 6, generator=generator)[part::PARTS]
+    x = torch.randn(EXAMPLES, 6, generator=generator)[part::parts]
     return torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
 
 
@@ -34,12 +35,13 @@ def weights(model):
     return [p.detach().numpy().tobytes() for p in model.parameters()]
 
 
-def one_process(count):
+def one_process(count, parts=PARTS, **settings):
+    """Returns the weights after steps on the mean of all parts."""
     model = make_model()
-    optimizer = zo.BSZO(model, restore="streamed", **SETTINGS)
+    optimizer = zo.BSZO(model, **{"restore": "streamed", **SETTINGS, **settings})
     for step in range(count):
-        value = lambda: sum(float(part_loss(model, step, p)) for p in range(PARTS)) / PARTS  # noqa: B023, E731
-        optimizer.step(value)
+        of = [partial(part_loss, model, step, part, parts) for part in range(parts)]
+        optimizer.step(lambda: sum(float(loss()) for loss in of) / parts)  # noqa: B023
     return weights(model)
 
 
@@ -47,19 +49,26 @@ def elastic(port, **given):
     return zo.Elastic(f"127.0.0.1:{port}", key="secret", parts=PARTS, timeout=20, **given)
 
 
-def lead(port, record, count, pipe):
-    """Leads a training; tells how many processes made each step, and the weights."""
-    model, worlds = make_model(), []
+def lead(port, record, count, at):
+    """Leads a training; returns how many processes made each step, and the weights.
+
+    `at` says after which step a process is let go, and how many take part then; steps are slow until they do.
+    """
+    model, worlds, awaited = make_model(), [], 0
     given = elastic(port, leads=True)
     optimizer = zo.BSZO(model, elastic=given, record=record, check_every=50, **SETTINGS)
     while (step := optimizer.step_index) < count:
         optimizer.step(lambda part: part_loss(model, step, part))
         worlds.append(optimizer.processes.world)
-        pipe.send(worlds[-1])
-        while not pipe.poll():
-            time.sleep(0.001)
-        pipe.recv()
-    pipe.send((worlds, weights(model)))
+        if len(worlds) in at:
+            pipe, awaited = at[len(worlds)]
+            pipe.send("go")
+        if worlds[-1] < awaited:
+            time.sleep(0.1)
+        else:
+            awaited = 0
+    optimizer.processes.close()
+    return worlds, weights(model)
 
 
 def follow(port, last, ends_by, pipe):
@@ -83,51 +92,25 @@ def follow(port, last, ends_by, pipe):
     pipe.send(weights(model))
 
 
-class Started:
-    """Processes that were started, and the pipes to them."""
+@pytest.fixture
+def start():
+    """Returns a function that starts a process which follows, and returns the pipe to it."""
+    context, processes = preloaded_context(), []
 
-    def __init__(self):
-        self.context = preloaded_context()
-        self.processes = []
-
-    def start(self, function, *args):
-        mine, its = self.context.Pipe()
-        process = self.context.Process(target=function, args=(*args, its))
-        process.start()
+    def started(*args):
+        mine, its = context.Pipe()
+        processes.append(context.Process(target=follow, args=(*args, its)))
+        processes[-1].start()
         its.close()
-        self.processes.append(process)
         return mine
 
-
-@pytest.fixture
-def started():
-    of = Started()
-    with ended(of.processes):
-        yield of
+    with ended(processes):
+        yield started
 
 
 def received(pipe):
     assert pipe.poll(60), "no answer in 60 s"
     return pipe.recv()
-
-
-def drive(leading, at):
-    """Lets the lead make its steps; returns how many processes made each step, and the weights.
-
-    `at` says after which step a process is let go, and how many take part then; steps are slow until they do.
-    """
-    made, awaited = 0, 0
-    while isinstance(world := received(leading), int):
-        made += 1
-        if made in at:
-            pipe, awaited = at[made]
-            pipe.send("go")
-        if world < awaited:
-            time.sleep(0.1)
-        else:
-            awaited = 0
-        leading.send("go on")
-    return world
 
 
 @pytest.mark.process
@@ -138,15 +121,12 @@ def drive(leading, at):
         pytest.param(100, 200, 300, "leaving", marks=pytest.mark.slow),
     ],
 )
-def test_a_third_process_joins_and_another_one_goes(
-    started, tmp_path, joins, leaves, count, ends_by
-):
+def test_a_third_process_joins_and_another_one_goes(start, tmp_path, joins, leaves, count, ends_by):
     port = free_port()
-    second = started.start(follow, port, leaves, ends_by)
-    third = started.start(follow, port, count, "leaving")
+    second, third = start(port, leaves, ends_by), start(port, count, "leaving")
     assert received(second) == received(third) == "here"
-    leading = started.start(lead, port, str(tmp_path / "run.zo"), count)
-    worlds, found = drive(leading, {1: (second, 2), joins: (third, 3)})
+    at = {1: (second, 2), joins: (third, 3)}
+    worlds, found = lead(port, tmp_path / "run.zo", count, at)
     assert found == one_process(count)
     joined = received(third)
     assert joins < joined < leaves
@@ -160,7 +140,7 @@ def test_a_third_process_joins_and_another_one_goes(
 
 @pytest.fixture
 def leading(tmp_path):
-    """Leads a training in a thread; gives its port."""
+    """Leads a training in a thread; gives a function that takes part in it, as it should or otherwise."""
     port, stops = free_port(), threading.Event()
     model = make_model()
     optimizer = zo.BSZO(
@@ -173,7 +153,14 @@ def leading(tmp_path):
 
     thread = threading.Thread(target=train)
     thread.start()
-    yield port
+
+    def take_part(key="secret", parts=PARTS, weights=0.0, **settings):
+        model = make_model()
+        model[2].bias.data[0] += weights
+        given = zo.Elastic(f"127.0.0.1:{port}", key=key, parts=parts, timeout=20)
+        return model, zo.BSZO(model, elastic=given, **{**SETTINGS, **settings})
+
+    yield take_part
     stops.set()
     thread.join(10)
     optimizer.processes.close()
@@ -191,48 +178,29 @@ def leading(tmp_path):
 def test_a_process_that_does_not_fit_is_refused_and_the_training_goes_on(
     leading, changed, sentence
 ):
-    def take_part(key="secret", parts=PARTS, weights=0.0, **settings):
-        model = make_model()
-        model[2].bias.data[0] += weights
-        given = zo.Elastic(f"127.0.0.1:{leading}", key=key, parts=parts, timeout=20)
-        return model, zo.BSZO(model, elastic=given, **{**SETTINGS, **settings})
-
     with pytest.raises(ProcessesError, match=sentence):
-        take_part(**changed)
-    model, optimizer = take_part()
+        leading(**changed)
+    model, optimizer = leading()
     optimizer.step(lambda part: part_loss(model, optimizer.step_index, part))
     assert optimizer.processes.world == 2
     optimizer.processes.close()
 
 
 def test_a_process_whose_closure_fails_leaves_and_the_others_go_on(leading):
-    def join():
-        model = make_model()
-        return model, zo.BSZO(model, elastic=elastic(leading), check_closure=False, **SETTINGS)
-
-    _, optimizer = join()
+    _, optimizer = leading(check_closure=False)
     with pytest.raises(ZeroDivisionError):
         optimizer.step(lambda part: 1 / 0)
     with pytest.raises(ProcessLostError, match="left the training"):
         optimizer.step(lambda part: 1.0)
-    model, optimizer = join()
+    model, optimizer = leading(check_closure=False)
     optimizer.step(lambda part: part_loss(model, optimizer.step_index, part))
     optimizer.processes.close()
 
 
 def test_the_process_that_leads_goes_on_with_its_record(tmp_path):
-    def lead_until(count):
-        model = make_model()
-        given = elastic(free_port(), leads=True)
-        optimizer = zo.BSZO(model, elastic=given, record=tmp_path / "run.zo", **SETTINGS)
-        while optimizer.step_index < count:
-            optimizer.step(lambda part: part_loss(model, optimizer.step_index, part))
-        optimizer.processes.close()
-        return weights(model)
-
-    lead_until(0)
-    lead_until(3)
-    assert lead_until(6) == one_process(6)
+    for count in (0, 3, 6):
+        _, found = lead(free_port(), tmp_path / "run.zo", count, at={})
+    assert found == one_process(6)
 
 
 @pytest.mark.parametrize(
