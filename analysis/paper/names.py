@@ -17,20 +17,24 @@ PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 
 def method_label(method: str) -> str:
-    """The name of a method, or of a variant (`variant_name`), in print."""
-    if ":" in method:
-        return method.split(":", 2)[2]
-    return METHODS.get(method, {"name": method})["name"]
+    """The name of a method in print, or the words of one that is `named`."""
+    key, _, words = method.partition("=")
+    return words or METHODS.get(key, {"name": key})["name"]
+
+
+def named(method: str, words: str) -> str:
+    """A name that looks like a method and is called something else in the legend."""
+    return f"{method}={words}"
 
 
 def variant_name(method: str, i: int, of: int, words: str) -> str:
     """The name of the i-th of several variants of one method, from which `look` makes a look of its own."""
-    return f"{method}:{i}/{of}:{words}"
+    return named(f"{method}:{i}/{of}", words)
 
 
 def plain(method: str) -> str:
     """The method that a variant is of."""
-    return method.partition(":")[0].partition("=")[0]
+    return method.partition("=")[0].partition(":")[0]
 
 
 def task_label(task: str) -> str:

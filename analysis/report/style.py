@@ -47,28 +47,18 @@ VARIANT_LINES = ("-", (0, (6, 1.5)), (0, (3, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1.
 RAMP = ("#B9C7D6", "#8FA5BC", "#64829F", "#3A5F83", "#0F3B66", "#061F38")
 
 
-def named(method: str, words: str) -> str:
-    """A name that looks like a method and is called something else in the legend."""
-    return f"{method}={words}"
-
-
 def look(method: str) -> Look:
     """The look of a method; an unknown one gets a spare look that depends on its name alone.
 
     A variant (`variant_name`) gets a place on RAMP: variants have an order.
     """
-    if ":" in method:
-        _, place, words = method.split(":", 2)
+    key, _, words = method.partition("=")
+    name, _, place = key.partition(":")
+    if place:
         i, of = map(int, place.split("/"))
         spread = (len(RAMP) - 1) / max(of - 1, 1)
-        return Look(
-            words, RAMP[round(i * spread) if of > 1 else -2], VARIANT_MARKS[i], VARIANT_LINES[i]
-        )
-    method, _, words = method.partition("=")
-    if words:
-        return look(method)._replace(label=words)
-    if method in LOOKS:
-        return LOOKS[method]
-    if method == "reference":
-        return REFERENCE
-    return Look(method, *SPARE[crc32(method.encode()) % len(SPARE)])
+        colour = RAMP[round(i * spread) if of > 1 else -2]
+        return Look(words, colour, VARIANT_MARKS[i], VARIANT_LINES[i])
+    known = REFERENCE if name == "reference" else LOOKS.get(name)
+    known = known or Look(name, *SPARE[crc32(name.encode()) % len(SPARE)])
+    return known._replace(label=words) if words else known

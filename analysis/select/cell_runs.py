@@ -105,10 +105,8 @@ def cell_key(cell: Mapping[Any, Any]) -> str:
 
 def _ids(expected: pd.DataFrame, by_id: pd.DataFrame) -> list[str]:
     """The cells' run ids; of a cell whose run is not there that of the run which filled it when it was committed."""
-    kept = by_id["cells"].dropna() if "cells" in by_id else pd.Series(dtype=object)
+    kept = by_id.reindex(columns=["cells"])["cells"].dropna()
     committed = {key: run_id for run_id, keys in kept.items() for key in json.loads(keys)}
-    if not committed:
-        return list(expected["run_id"])
     return [
         cell["run_id"]
         if cell["run_id"] in by_id.index

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.paper.names import named
 from analysis.report.figures.drawing import Figure, Panel, Series, write
-from analysis.report.style import look, named
+from analysis.report.style import look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times

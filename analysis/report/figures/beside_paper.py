@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.paper.names import SWEEPS, UNTRAINED, method_order, model_label, task_label
+from analysis.paper.names import SWEEPS, UNTRAINED, method_order, model_label, named, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.figures.drawing import Figure, Panel, Series
-from analysis.report.style import look, named
+from analysis.report.style import look
 from analysis.select.paper_cells import GIB_IN_GB
 from analysis.select.trials import Trials
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.paper.names import named
 from analysis.report.figures.curves import FORWARDS, STEP, band
 from analysis.report.figures.drawing import Figure, Panel, Series, around
 from analysis.report.figures.histories import mean_over
-from analysis.report.style import look, named
+from analysis.report.style import look
 from analysis.select import study_roundings as factorial
 from analysis.select.study_runs import MAIN, ROUNDINGS, Setting, Study
 
