@@ -90,8 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = made.parse_args(argv)
     config.register()
     known: dict[Cell, Found] = {}
-    for path in sorted(args.go_on_from.glob("comparison_*.csv")) if args.go_on_from else []:
-        known |= from_csv(path, args.out)
+    if args.go_on_from:
+        paths = sorted(args.go_on_from.glob("comparison_*.csv"))
+        if not paths:
+            made.error(f"--go-on-from: no comparison_*.csv in {args.go_on_from}")
+        for path in paths:
+            known |= from_csv(path, args.out)
     if not args.shown:
         here = [p for p in args.parts if torch.cuda.is_available() or not PARTS[p].needs_gpu]
         make_runs(here, args.out, time.monotonic() + 60 * args.minutes, known)

@@ -113,7 +113,8 @@ def from_csv(path: Path, out: str) -> dict[Cell, Found]:
     for found, curve in zip(frame.to_dict("records"), curves, strict=True):
         row = {str(name): value for name, value in found.items()}
         cell = Cell(row["part"], row["entry"], row["exponent"], row["seed"])
-        if cell.entry in BY_NAME and row["run"] == run_id(config_of(cell, out)):
+        there = cell.part in PARTS and cell.entry in BY_NAME
+        if there and row["run"] == run_id(config_of(cell, out)):
             known[cell] = {**row, "curve": [(int(n), float(loss)) for n, loss in curve]}
     return known
 

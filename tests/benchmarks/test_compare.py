@@ -96,8 +96,8 @@ def test_the_difference_that_could_be_found_is_found_in_four_of_five_studies(alp
 
 def test_runs_go_on_from_a_csv_but_for_those_that_are_made_otherwise_today(tmp_path):
     config.register()
-    cells = [Cell("fp32", name, -7, 0) for name in ("mezo", "bszo")]
-    ids = [run_id(config_of(cells[0], "out/x")), "bszo-of-another-protocol"]
+    cells = [Cell("fp32", "mezo", -7, 0), Cell("fp32", "bszo", -7, 0), Cell("gone", "mezo", -7, 0)]
+    ids = [run_id(config_of(cells[0], "out/x")), "bszo-of-another-protocol", "mezo-of-a-part-gone"]
     runs = [
         {**c._asdict(), "run": of, "lr": c.lr, "loss": math.inf, "curve": [(90, 0.75), (180, 1e3)]}
         for c, of in zip(cells, ids, strict=True)

@@ -12,13 +12,10 @@ from zo.noise import KeyedTerms, NoiseKey
 from zo.noise.cuda import (
     BLOCK,
     TERM,
-    _in_order,
     _normals,
-    _random_bfloat16,
-    _random_float16,
+    _store,
     _table,
     _values,
-    _words,
 )
 from zo.optim.kernels import AdamScalars, HiZOOScalars
 from zo.optim.kernels.reference import complements
@@ -48,15 +45,9 @@ def _positions(count, BLOCK: tl.constexpr):
 @triton.jit
 def _put(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
     """Writes θ: rounded to nearest, or by the words of the key in the table's row `term`."""
-    if AT_RANDOM:
-        w0, w1, w2, w3 = _words(counter, term, tensor)
-        w = _in_order(w0, w1, w2, w3)
-        if to.dtype.element_ty == tl.bfloat16:
-            tl.store(to, _random_bfloat16(total, w), mask=inside)
-        else:
-            tl.store(to, _random_float16(total, w), mask=inside)
-    else:
-        tl.store(to, _rounded(total, to).to(to.dtype.element_ty), mask=inside)
+    if not AT_RANDOM:
+        total = _rounded(total, to)
+    _store(to, total, inside, counter, term, tensor, AT_RANDOM)
 
 
 @triton.jit(do_not_specialize=["tensor", "count"])
