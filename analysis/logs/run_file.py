@@ -11,13 +11,17 @@ Read here, since wandb 0.31 has no reader in Python any more (`sdk.internal.data
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from wandb.proto import wandb_internal_pb2 as pb
 
 from analysis.logs.fragments import Fragment, with_history
@@ -28,8 +32,6 @@ BLOCK_BYTES = 32768
 CHUNK_HEADER = struct.Struct("<IHB")  # crc32 of type and body, length of body, type
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # chunk types; 0 is the padding at the end of a block
 KIND_CHECKSUM = [zlib.crc32(bytes([kind])) for kind in range(256)]  # of a chunk's type alone
-Texts = dict[str, Any]
-"""Key -> value as JSON."""
 
 
 class LogError(ValueError):
@@ -37,6 +39,34 @@ class LogError(ValueError):
 
     Whatever reads, chooses or compares runs may raise it; `analysis.report.command.main` prints it.
     """
+
+
+def _merged_record() -> Any:
+    """W&B's class `Record` with other labels: the items of a history or summary are one, whose fields are lists.
+
+    Protobuf merges a message that occurs several times where one is declared, and joins its repeated fields.
+    An object per item would take most of the time of a reading.
+    """
+    pool = DescriptorPool()
+    optional, repeated = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
+    labels = {"item": optional, "update": optional, "key": repeated, "value_json": repeated}
+
+    def add(file: Any) -> None:
+        for needed in file.dependencies:
+            add(needed)
+        copy = FileDescriptorProto()
+        file.CopyToProto(copy)
+        for message in copy.message_type:
+            for field in message.field:
+                if message.name.startswith(("History", "Summary")):
+                    field.label = labels.get(field.name, field.label)
+        pool.Add(copy)
+
+    add(pb.DESCRIPTOR)
+    return GetMessageClass(pool.FindMessageTypeByName("wandb_internal.Record"))
+
+
+MERGED = _merged_record()
 
 
 def read_run_file(path: Path) -> Fragment:
@@ -96,49 +126,71 @@ def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
 
 def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
     """Add what the records say to the run; its history."""
-    rows: list[Texts] = []
-    summary: Texts = {}
+    keys: list[str] = []  # of all rows: a list of each would keep the garbage collector busy
+    texts: list[str] = []
+    counts: list[int] = []  # of the keys of each row
+    steps: list[int] = []
+    summaries: list[bytes] = []
     for body in bodies:
-        record = pb.Record()  # type: ignore[attr-defined]
-        record.ParseFromString(body)
-        _take(run, record, rows, summary)
-    run.summary = _without_internal((key, json.loads(text)) for key, text in summary.items())
-    return _history(rows)
+        record = MERGED.FromString(body)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            names, values = record.history.item.nested_key[:], record.history.item.value_json[:]
+            if record.history.item.key or len(names) != len(values):
+                exact = pb.Record.FromString(body).history.item  # type: ignore[attr-defined]
+                names, values = [_key(item) for item in exact], [item.value_json for item in exact]
+            keys += names
+            texts += values
+            counts.append(len(names))
+            steps.append(record.history.step.num)
+        elif kind == "summary":
+            summaries.append(body)
+        elif kind == "run":
+            run.identified = True
+            run.run_id, run.group = record.run.run_id, record.run.run_group
+            run.started = record.run.start_time.ToMicroseconds() / 1e6
+            run.config |= _config(record.run.config)
+        elif kind == "config":
+            run.config |= _config(record.config)
+        elif kind == "exit":
+            run.exit_code = record.exit.exit_code
+    run.summary = _summary(summaries)
+    return _history(keys, texts, counts, steps)
 
 
-def _take(run: Fragment, record: Any, rows: list[Texts], summary: Texts) -> None:
-    """Add what one record says to the run; history goes to `rows`."""
-    kind = record.WhichOneof("record_type")
-    if kind == "history":
-        step = {"_step": str(record.history.step.num)}
-        rows.append(step | {_key(item): item.value_json for item in record.history.item})
-    elif kind == "summary":
-        summary |= {_key(item): item.value_json for item in record.summary.update}
-        for item in record.summary.remove:
-            summary.pop(_key(item), None)
-    elif kind == "run":
-        run.identified = True
-        run.run_id, run.group = record.run.run_id, record.run.run_group
-        run.started = record.run.start_time.ToMicroseconds() / 1e6
-        run.config |= _config(record.run.config)
-    elif kind == "config":
-        run.config |= _config(record.config)
-    elif kind == "exit":
-        run.exit_code = record.exit.exit_code
+def _summary(bodies: Sequence[bytes]) -> dict[str, Any]:
+    """The last word on every key. There is a record or two of every step: from the end, most say nothing new."""
+    last: dict[str, str | None] = {}  # None for a removed key
+    for body in reversed(bodies):
+        summary = MERGED.FromString(body).summary
+        plain, nested = summary.update.key[:], summary.update.nested_key[:]
+        count = len(summary.update.value_json)
+        if count == len(plain) + 1:
+            nested = [".".join(nested)]
+        names = {*plain, *nested} if count == len(plain) + len(nested) else None
+        if names is None or summary.remove or not last.keys() >= names:
+            exact = pb.Record.FromString(body).summary  # type: ignore[attr-defined]
+            removed = {_key(item): None for item in exact.remove}
+            last = {_key(item): item.value_json for item in exact.update} | removed | last
+    return _without_internal((k, json.loads(text)) for k, text in last.items() if text is not None)
 
 
-def _history(rows: list[Texts]) -> pa.Table:
-    """History rows of JSON texts as a table."""
-    frame = pd.DataFrame(rows, dtype=object)
-    columns: dict[str, Any] = {}
-    for key in frame:
-        texts = frame[key].tolist()  # NaN where a row lacks the key
-        try:
-            columns[str(key)] = np.array([float(text) for text in texts])
-        except ValueError:
-            values = [text if isinstance(text, float) else json.loads(text) for text in texts]
-            columns[str(key)] = pd.Series(values, dtype=object)
-    return _table(pd.DataFrame(columns))
+def _history(
+    keys: Sequence[str], texts: Sequence[str], counts: Sequence[int], steps: Sequence[int]
+) -> pa.Table:
+    """History rows as a table."""
+    try:
+        values = pc.cast(pa.array(texts, pa.string()), pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        values = pd.Series([json.loads(text) for text in texts], dtype=object).to_numpy()
+    columns: dict[str, Any] = {"_step": np.array(steps, values.dtype)}
+    rows = np.repeat(np.arange(len(counts)), counts)
+    codes, names = pd.factorize(np.array(keys, dtype=object))
+    for code, key in enumerate(names):
+        here = codes == code
+        column = columns.setdefault(key, np.full(len(counts), np.nan, values.dtype))
+        column[rows[here]] = values[here]
+    return _table(pd.DataFrame(columns, dtype=values.dtype))
 
 
 def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:

@@ -35,18 +35,18 @@ def write(path: Path, records: list[Any]) -> Path:
 def test_the_last_word_of_a_summary_counts(tmp_path: Path) -> None:
     removal = pb.Record()  # type: ignore[attr-defined]
     removal.summary.remove.add().nested_key.append("b")
-    two_parts = record("summary", {"e": 6})
-    two_parts.summary.update[0].nested_key.append("f")
+    two_parts = record("summary", {"a": 6, "c": 7})
+    two_parts.summary.update[0].nested_key.append("d")
     records = [
+        two_parts,  # a.d and c, of which later records have a, c and d
         record("summary", {"a": 1, "b": 2, "c": "x" * 300}),
         record("summary", {"a": 3}),
         record("summary", {"d": 4, "a": 5}, nested=False),
         removal,
         record("summary", {"c": "z" * 300}),
-        two_parts,
     ]
     run = read_run_file(write(tmp_path / "run-x.wandb", records))
-    assert run.summary == {"a": 5, "c": "z" * 300, "d": 4, "e.f": 6}
+    assert run.summary == {"a": 5, "c": "z" * 300, "d": 4, "a.d": 6}
 
 
 def test_a_step_is_a_field_or_an_item(tmp_path: Path) -> None:
