@@ -27,7 +27,7 @@ def main(cfg: DictConfig) -> None:
 
     one = config.to_run_config(cfg)
     one.tracking.group = one.tracking.group or HydraConfig.get().runtime.choices.get("sweep")
-    raise SystemExit(make(one))
+    signals.leave(make(one))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from launch import profile
+from zo.run import signals
 
 profile.register()
 ConfigStore.instance().store(  # instead of Hydra's own, which ends at the first run that fails
@@ -48,7 +49,7 @@ class _SweepLauncher(Launcher):
         """
         gc.enable()  # train.py disables it for the imports of one run
         GlobalHydra.instance().clear()  # what follows composes on its own
-        raise SystemExit(self._make())
+        signals.leave(self._make())
 
     def _make(self) -> int:
         """Submits the runs and waits for them; returns the exit status."""

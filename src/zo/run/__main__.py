@@ -40,4 +40,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     signals.end_at_once()
-    sys.exit(main())
+    signals.leave(main())

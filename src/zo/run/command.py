@@ -1,5 +1,6 @@
 """One run as a command: its title, its exit status, and one line for whatever the user can mend."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
         Interrupted: If a signal asked to stop; its exit status is 143.
     """
     Screen().say(describe(cfg))
+    import_wandb(cfg.tracking.mode)
     from zo.run import lock, runner  # here, so that the title is shown before torch is imported
 
     try:
@@ -34,3 +36,12 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
             print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def import_wandb(mode: str) -> None:
+    """Imports W&B where the run is logged there; called before torch is imported.
+
+    Pydantic reads the sources of W&B's classes and searches all modules for each of them: a second more after torch.
+    """
+    if (os.environ.get("WANDB_MODE") if mode == "auto" else mode) != "disabled":
+        import wandb.apis.public  # noqa: F401

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
+from zo.run.command import import_wandb
 from zo.run.inputs import flat
 from zo.run.progress import Screen
 from zo.tasks.measures import in_summary
@@ -74,6 +75,7 @@ class Multirun:
 
     def _make(self, screen: Screen) -> BaseException | None:
         """Makes the runs that have not failed; returns the request to stop that ended them."""
+        import_wandb(self.runs[0].tracking.mode)
         from zo.run import lock, runner, signals  # here: what was said is shown before torch loads
 
         with signals.requests() as requests:

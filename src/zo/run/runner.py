@@ -132,7 +132,6 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
             if not _is_full(error):
                 note_failure(directory, error)
             raise
-    memory.release()
     _show(outcome(summary, cfg.patience), directory)
     return summary
 
@@ -142,9 +141,11 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     processes = start.processes
     if processes.leads:
         start.begin(directory)
+    if gc.isenabled():  # train.py disables it until its first run has loaded
+        memory.release()  # of the run before
     with requests.loading(), processes.together():
         session = Session.open(cfg)
-    gc.enable()  # train.py disables it for the imports
+    gc.enable()
     assembly = session.assembly
     together.check_loaded(processes, cfg, assembly.optimizer, session.read)
     with processes.together():
@@ -152,7 +153,8 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
             _record_inputs(cfg, directory, session)
         elif not (directory / CONFIG).exists():
             raise DirectoryError(f"no {directory} here; give an out= that all processes share")
-    memory.release()  # of weights that were quantised
+    if cfg.model.quantization:
+        memory.release()  # of the weights before they were quantised
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
         divided = together.notes(processes, cfg, assembly.optimizer)

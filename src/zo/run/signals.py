@@ -4,14 +4,15 @@ SIGTERM is preemption, `scancel` or `kill`; SIGUSR2 a cluster's warning that tim
 which a second one does not wait. Imports nothing slow: a command calls `end_at_once` before it imports anything else.
 """
 
+import atexit
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = 143
 """Exit status of a run that was asked to stop: 128 + SIGTERM."""
@@ -20,7 +21,11 @@ HEEDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 
 def end_at_once() -> None:
-    """Makes Ctrl-C and SIGTERM end the process with one line, wherever it is, while no run listens to them."""
+    """Makes Ctrl-C and SIGTERM end the process with one line, wherever it is, while no run listens to them.
+
+    Also prepares `leave`.
+    """
+    atexit.register(_leave)  # before all others, so that it is called after them
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, b"\nstopped; the same command goes on from what is saved\n")
@@ -29,6 +34,24 @@ def end_at_once() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process as `sys.exit` does, but does not take the interpreter apart: after torch that takes seconds."""
+    _left_with.append(status)
+    sys.exit(status)
+
+
+_left_with: list[int] = []
+
+
+def _leave() -> None:
+    """Ends the process where `leave` was called."""
+    if _left_with:
+        with suppress(OSError):  # where it fails, Python's own end says so
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_left_with[-1])
 
 
 class Interrupted(SystemExit):
