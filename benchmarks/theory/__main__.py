@@ -14,33 +14,35 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
-from analysis.report.table import Table, markdown, number
+from analysis.report.table import Table, markdown
 from benchmarks.theory.figure import draw
-from benchmarks.theory.statements import GROUPS, Row, rows
+from benchmarks.theory.statements import GROUPS
 from zo.run.provenance import git_revision
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNS = {"equal": "", "at most": "≤ ", "at least": "≥ "}
+COLUMNS = {
+    "statement": "statement",
+    "in the paper": "where",
+    "simulated": "condition",
+    "predicted": lambda row: f"{SIGNS[row['kind']]}{row['predicted']:.4g}",
+    "measured": ("measured", ".4g"),
+    "99 %": lambda row: f"± {row['half_width']:.2g}",
+    "verdict": "verdict",
+}
 
 
-def page(found: Sequence[Row], samples: int, seed: int) -> str:
+def page(frame: pd.DataFrame, samples: int, seed: int) -> str:
     """Returns the statements as a table in Markdown, with what makes the same numbers again."""
-    head = ("statement", "in the paper", "simulated", "predicted", "measured", "99 %", "verdict")
-    body = [
-        [
-            *(row.statement, row.where, row.condition, SIGNS[row.kind] + f"{row.predicted:.4g}"),
-            *(number(row.measured, ".4g"), f"± {row.half_width:.2g}", row.verdict),
-        ]
-        for row in found
-    ]
     caption = [
         "n = 100, H from 0.1 to 1; seen: the prediction lies in the interval of what was measured, or the bound holds;"
         " ratios of speeds count as equal within 5 %.",
         f"--samples {samples} --seed {seed}; numpy {np.__version__}, revision {git_revision()[:12]}.",
     ]
-    return markdown(Table("The paper's theory", head, body, caption=caption, names=3))
+    records = frame.to_dict("records")
+    return markdown(Table.of("The paper's theory", records, COLUMNS, caption=caption, names=3))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,13 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = made.parse_args(argv)
     if args.samples < 100:
         made.error("--samples: at least 100")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("simulating", total=len(GROUPS))
-        found = rows(args.samples, args.seed, lambda: progress.advance(task))
+    groups = track(GROUPS, "simulating", console=Console(stderr=True), transient=True)
+    found = [row for group in groups for row in group(args.samples, args.seed)]
     args.results.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame([{**asdict(row), "verdict": row.verdict} for row in found])
     frame.to_csv(args.results / "theory.csv", index=False, float_format="%.6g")
-    text = page(found, args.samples, args.seed)
+    text = page(frame, args.samples, args.seed)
     (args.results / "theory.md").write_text(text, encoding="utf-8")
     draw(args.results / "theory.png", args.seed)
     print(f"{text}\nwritten: {args.results}")

@@ -107,19 +107,3 @@ def sampled(
             noise_var = step(rng, problem, method, at, noise_var).noise_var
         parts.append(step(rng, problem, method, at, noise_var))
     return Step(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-
-def descend(
-    problem: Quadratic, method: Method, theta: Array, lr: float, steps: int, seed: int
-) -> tuple[Array, Array]:
-    """Descends from θ, (S, n); returns L and ‖∇L‖² before each step and after the last, each (steps + 1, S)."""
-    rng = np.random.default_rng(seed)
-    theta, noise_var = theta.copy(), np.full(len(theta), method.noise_std**2)
-    losses, norms = [], []
-    for t in range(steps + 1):
-        losses.append(problem.loss(theta))
-        norms.append((problem.gradient(theta) ** 2).sum(axis=1))
-        if t < steps:
-            found = step(rng, problem, method, theta, noise_var)
-            theta, noise_var = theta - lr * found.update, found.noise_var
-    return np.array(losses), np.array(norms)

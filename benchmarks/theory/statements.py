@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.theory.simulate import Array, Method, Quadratic, Step, descend, sampled
+from benchmarks.theory.simulate import Array, Method, Quadratic, Step, sampled, step
 
 N = 100
 """Dimension of θ."""
@@ -61,15 +61,6 @@ def estimate(values: Array) -> tuple[float, float]:
     """Returns the mean of independent values and the half width of its 99 % interval."""
     values = np.asarray(values).reshape(-1)
     return float(values.mean()), float(Z99 * values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def rows(samples: int, seed: int, done: Callable[[], None] = lambda: None) -> list[Row]:
-    """Returns all statements, with means over so many steps; calls `done` after each group."""
-    found = []
-    for group in GROUPS:
-        found += group(samples, seed)
-        done()
-    return found
 
 
 def slopes(samples: int, seed: int) -> Iterator[Row]:
@@ -178,9 +169,20 @@ def steps_to(k: int, seed: int, share: float = 0.01) -> Array:
 def descent(
     problem: Quadratic, method: Method, copies: int, steps: int, seed: int
 ) -> tuple[Array, Array]:
-    """Descends from THETA at η = 1/(Lγñ), ñ = n + k + 1; returns what `descend` does."""
-    lr = 1 / (L * method.gamma * (N + method.k + 1))
-    return descend(problem, method, np.broadcast_to(THETA, (copies, N)), lr, steps, seed)
+    """Descends from THETA at η = 1/(Lγñ), ñ = n + k + 1.
+
+    Returns L and ‖∇L‖² before each step and after the last, each (steps + 1, copies).
+    """
+    rng, lr = np.random.default_rng(seed), 1 / (L * method.gamma * (N + method.k + 1))
+    theta, noise_var = np.tile(THETA, (copies, 1)), np.full(copies, method.noise_std**2)
+    losses, norms = [], []
+    for t in range(steps + 1):
+        losses.append(problem.loss(theta))
+        norms.append((problem.gradient(theta) ** 2).sum(axis=1))
+        if t < steps:
+            found = step(rng, problem, method, theta, noise_var)
+            theta, noise_var = theta - lr * found.update, found.noise_var
+    return np.array(losses), np.array(norms)
 
 
 def along(found: Step) -> Array:
