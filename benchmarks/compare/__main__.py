@@ -2,7 +2,7 @@
 
     make compare                                    25 minutes of runs, then table and picture; the same command goes on
     python -m benchmarks.compare --minutes 120      may be started twice: two processes share the runs
-    python -m benchmarks.compare --shown            makes no run, shows what there is
+    python -m benchmarks.compare --minutes 0        makes no run, shows what there is
 
 docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and a picture.
 """
@@ -10,7 +10,6 @@ docs/comparison.md has the protocol. Written: comparison.csv, comparison.md and 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -19,10 +18,9 @@ from pathlib import Path
 import torch
 
 from analysis.report.table import console, show
-from benchmarks.compare.page import save
-from benchmarks.compare.protocol import PARTS, Cell, seeds_of
-from benchmarks.compare.results import BASE, table
-from benchmarks.compare.runs import Found, before, config_of, find, from_csv, make, standing
+from benchmarks.compare.protocol import BEFORE, PARTS, Cell, first_of, role_of, seeds_of
+from benchmarks.compare.results import BASE, save, table
+from benchmarks.compare.runs import Found, config_of, find, from_csv, make, standing
 from zo import config
 from zo.run.lock import LockedError
 
@@ -36,41 +34,34 @@ def missing(parts: Sequence[str], out: str, known: dict[Cell, Found]) -> list[Ce
     best method of the first seed first. Questions come last.
     """
     order = []
-    for part in parts:
-        plan = PARTS[part]
-        if not find(before(part), out, known):
-            order.append(((parts.index(part), False, -1, 0.0, 0, 0), before(part)))
-        for place, entry in enumerate(plan.entries):
-            losses, cells = standing(part, entry, out, known)
-            best = min((of.get(plan.seeds[0], math.inf) for of in losses.values()), default=0.0)
+    for turn, part in enumerate(parts):
+        plan, before = PARTS[part], Cell(part, BEFORE, 0, 0)
+        if not find(before, out, known):
+            order.append(((turn, False, -1, 0.0, 0, 0), before))
+        for place, name in enumerate(plan.names):
+            losses, cells = standing(part, name, out, known)
+            best = min(first_of(plan, losses).values(), default=0.0)
             for i, cell in enumerate(cells):
                 seed = plan.seeds.index(cell.seed)
                 rank = (seed, best if seed else 0.0, place, i)
-                order.append(((parts.index(part), entry.role == "question", *rank), cell))
+                order.append(((turn, role_of(name) == "question", *rank), cell))
     return [cell for _, cell in sorted(order)]
 
 
-def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell, Found]) -> bool:
-    """Makes runs until a deadline, by `time.monotonic()`; returns whether all are made."""
+def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell, Found]) -> None:
+    """Makes runs until a deadline, by `time.monotonic()`, or until other processes make the rest."""
     while time.monotonic() < deadline:
-        cells = missing(parts, out, known)
-        if not cells:
-            return True
-        for cell in cells:
+        for cell in missing(parts, out, known):
+            start = time.monotonic()
             try:
-                start = time.monotonic()
                 make(config_of(cell, out))
             except LockedError:
                 continue
-            took = time.monotonic() - start
-            print(
-                f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}: {took:.0f} s",
-                flush=True,
-            )
+            line = f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}"
+            print(f"{line}: {time.monotonic() - start:.0f} s", flush=True)
             break
         else:
-            return False  # other processes make the rest
-    return False
+            return
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument(
         "--go-on-from", type=Path, help="directory of csv files whose runs are not made again"
     )
-    made.add_argument("--shown", action="store_true", help="make no run, show what there is")
     args = made.parse_args(argv)
     config.register()
     known: dict[Cell, Found] = {}
@@ -96,15 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             made.error(f"--go-on-from: no comparison_*.csv in {args.go_on_from}")
         for path in paths:
             known |= from_csv(path, args.out)
-    if not args.shown:
-        here = [p for p in args.parts if torch.cuda.is_available() or not PARTS[p].needs_gpu]
-        make_runs(here, args.out, time.monotonic() + 60 * args.minutes, known)
-        if left := set(args.parts) - set(here):
-            print(f"{' and '.join(sorted(left))}: a GPU is needed")
+    on_gpu = [part for part in args.parts if "device=cuda" in PARTS[part].overrides]
+    left = [] if torch.cuda.is_available() else on_gpu
+    here = [part for part in args.parts if part not in left]
+    make_runs(here, args.out, time.monotonic() + 60 * args.minutes, known)
+    if left:
+        print(f"{' and '.join(left)}: a GPU is needed")
     for part in args.parts:
-        entries = PARTS[part].entries
-        standings = {entry.name: standing(part, entry, args.out, known)[0] for entry in entries}
-        find(before(part), args.out, known)
+        names = PARTS[part].names
+        standings = {name: standing(part, name, args.out, known)[0] for name in names}
+        find(Cell(part, BEFORE, 0, 0), args.out, known)
         if seeds_of(PARTS[part], standings[BASE]):
             frame = table(part, standings, known)
             show(save(frame, known, part, args.results), console())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,21 +15,24 @@ import pandas as pd
 
 from benchmarks.compare.protocol import (
     BEFORE,
-    BY_NAME,
+    COMMON,
     PARTS,
     Cell,
-    Entry,
     Losses,
+    overrides_of,
     start_of,
     wanted,
 )
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
+from zo.run import runner
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
 Found: TypeAlias = dict[str, Any]
+"""A row of the csv."""
+
 SIGNALS = ["optim/noise_std", "optim/shrinkage"]
 """BSZO's; medians of the second half of a run are kept."""
 
@@ -37,9 +40,10 @@ SIGNALS = ["optim/noise_std", "optim/shrinkage"]
 @cache
 def base_of(part: str, name: str, out: str) -> RunConfig:
     """Returns the checked configuration of an entry, at its own rate or the middle of the model's grid."""
-    typed = [*PARTS[part].words, *BY_NAME[name].overrides, f"out={out}"]
-    last = {word.partition("=")[0]: word for word in typed}
-    return command_line.runs(list(last.values()))[0]
+    budget = PARTS[part].budget
+    typed = [*COMMON, f"steps={budget}", f"eval_every={budget // 4}", *PARTS[part].overrides]
+    last = {word.partition("=")[0]: word for word in (*typed, *overrides_of(name))}
+    return command_line.runs([*last.values(), f"out={out}"])[0]
 
 
 def config_of(cell: Cell, out: str) -> RunConfig:
@@ -53,8 +57,6 @@ def make(run: RunConfig) -> None:
     Raises:
         LockedError: If another process makes it.
     """
-    from zo.run import runner
-
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         runner.run(run)
 
@@ -62,74 +64,53 @@ def make(run: RunConfig) -> None:
 def outcome(cell: Cell, out: str) -> Found | None:
     """Returns what a run found, None unless it has ended.
 
-    `loss` is the validation loss after the whole budget, infinite if the run collapsed; `curve` has (forward passes,
-    loss) of every evaluation; `test` is the accuracy at the best validation accuracy.
+    `loss` is the validation loss after the whole budget, infinite if the run collapsed; `losses` has forward
+    passes:loss of every evaluation; `test` is the accuracy at the best validation accuracy.
     """
     run = config_of(cell, out)
-    status = read_status(directory_of(run))
+    directory = directory_of(run)
+    status = read_status(directory)
     if status.get("run/status") not in ("finished", "collapsed"):
         return None
     columns = ["step", "eval/val_loss", "time/cpu_s", *SIGNALS]
-    rows = pd.DataFrame(read_rows(directory_of(run))).reindex(columns=columns)
+    rows = pd.DataFrame(read_rows(directory)).reindex(columns=columns)
     passes, evaluated = run.optimizer.passes_per_step, rows[columns[:2]].dropna()
-    curve = [(int(step) * passes, loss) for step, loss in evaluated.to_numpy()]
-    late = rows[len(rows) // 2 :]
     collapsed = status["run/status"] == "collapsed"
+    attempts = pd.read_json(directory / "attempts.jsonl", lines=True)
     return {
         **cell._asdict(),
         "run": run_id(run),
         "lr": cell.lr,
-        "loss": math.inf if collapsed else float(curve[-1][1]),
+        "loss": math.inf if collapsed else float(evaluated["eval/val_loss"].iloc[-1]),
         "test": float(status.get("best/test_accuracy", math.nan)),
         "steps": run.steps,
         "passes": passes,
         "step_s": float(rows["time/cpu_s"].median()),
         "state_mib": float(status.get("mem/state_mib", 0.0)),
         "peak_gib": float(status.get("mem/peak_gib", math.nan)),
-        **{at.partition("/")[2]: float(late[at].median()) for at in SIGNALS},
-        "revision": _revision(directory_of(run)),
-        "curve": curve,
+        **{at.partition("/")[2]: float(rows[at][len(rows) // 2 :].median()) for at in SIGNALS},
+        "revision": " ".join(attempts["git_revision"].astype(str).str[:12].unique()),
+        "losses": " ".join(
+            f"{int(step) * passes}:{loss:.6g}" for step, loss in evaluated.to_numpy()
+        ),
     }
 
 
-def _revision(directory: Path) -> str:
-    """Returns the commits that made a run, shortened."""
-    attempts = pd.read_json(directory / "attempts.jsonl", lines=True)
-    return " ".join(attempts["git_revision"].astype(str).str[:12].unique())
-
-
-def to_frame(runs: Iterable[Found]) -> pd.DataFrame:
-    """Returns what runs found, a row for each; `losses` has the curve as text."""
-    frame = pd.DataFrame(list(runs))
-    frame["losses"] = [" ".join(f"{n}:{loss:.6g}" for n, loss in of) for of in frame.pop("curve")]
-    return frame.sort_values(["entry", "lr", "seed"])
-
-
 def from_csv(path: Path, out: str) -> dict[Cell, Found]:
-    """Returns what `to_frame` wrote, without runs that today's protocol makes otherwise: their ids differ."""
-    frame = pd.read_csv(path)
-    curves = [[point.split(":") for point in text.split()] for text in frame.pop("losses")]
+    """Returns the runs of a csv, without those that today's protocol makes otherwise: their ids differ."""
     known = {}
-    for found, curve in zip(frame.to_dict("records"), curves, strict=True):
-        row = {str(name): value for name, value in found.items()}
-        cell = Cell(row["part"], row["entry"], row["exponent"], row["seed"])
-        there = cell.part in PARTS and cell.entry in BY_NAME
-        if there and row["run"] == run_id(config_of(cell, out)):
-            known[cell] = {**row, "curve": [(int(n), float(loss)) for n, loss in curve]}
+    for found in pd.read_csv(path).fillna({"losses": ""}).to_dict("records"):
+        cell = Cell(found["part"], found["entry"], found["exponent"], found["seed"])
+        names = (*PARTS[cell.part].names, BEFORE) if cell.part in PARTS else ()
+        if cell.entry in names and found["run"] == run_id(config_of(cell, out)):
+            known[cell] = {str(name): value for name, value in found.items()}
     return known
 
 
-def before(part: str) -> Cell:
-    """Returns the run that only evaluates a part's model."""
-    return Cell(part, BEFORE.name, 0, 0)
-
-
-def zero_shot(part: str, known: Mapping[Cell, Found]) -> str:
-    """Returns a sentence on the model before the first step, empty if it was not evaluated."""
-    if not (found := known.get(before(part))):
-        return ""
-    right = f"test accuracy {100 * found['test']:.1f} %"
-    return f"Before the first step: loss {found['loss']:.4f}, {right}."
+def to_csv(runs: Iterable[Found], path: Path) -> None:
+    """Writes a row for each run."""
+    frame = pd.DataFrame(list(runs)).sort_values(["entry", "lr", "seed"])
+    frame.to_csv(path, index=False, float_format="%.6g")
 
 
 def find(cell: Cell, out: str, known: dict[Cell, Found]) -> Found | None:
@@ -139,15 +120,12 @@ def find(cell: Cell, out: str, known: dict[Cell, Found]) -> Found | None:
     return known.get(cell)
 
 
-def standing(
-    part: str, entry: Entry, out: str, known: dict[Cell, Found]
-) -> tuple[Losses, list[Cell]]:
+def standing(part: str, name: str, out: str, known: dict[Cell, Found]) -> tuple[Losses, list[Cell]]:
     """Returns the losses of an entry's runs that have ended, and its next runs; adds what they found to `known`."""
     losses: dict[int, dict[int, float]] = {}
-    start = start_of(base_of(part, entry.name, out).lr)
+    start = start_of(base_of(part, name, out).lr)
     while True:
-        pairs = wanted(PARTS[part], start, losses)
-        cells = [Cell(part, entry.name, e, seed) for e, seed in pairs]
+        cells = [Cell(part, name, *pair) for pair in wanted(PARTS[part], start, losses)]
         ended = [cell for cell in cells if find(cell, out, known)]
         if not ended:
             return losses, cells

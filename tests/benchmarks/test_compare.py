@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.compare.protocol import (
-    BY_NAME,
-    PARTS,
-    Cell,
-    Part,
-    chosen_for,
-    rate_of,
-    seeds_of,
-    start_of,
-    wanted,
-)
+from benchmarks.compare.protocol import PARTS, Cell, Part, chosen_for, seeds_of, start_of, wanted
 from benchmarks.compare.results import detectable
-from benchmarks.compare.runs import config_of, from_csv, to_frame
+from benchmarks.compare.runs import config_of, from_csv, to_csv
 from zo import config
 from zo.config.identity import run_id
 
@@ -33,7 +23,6 @@ def search(loss, part=WHOLE):
         exponent, seed = cells[0]
         assert seed not in losses.get(exponent, {}), "asked for twice"
         losses.setdefault(exponent, {})[seed] = loss(exponent, seed)
-        assert len(losses) <= part.most_rates + 2, "no end"
     return losses
 
 
@@ -44,7 +33,6 @@ def test_the_grid_is_widened_until_the_best_rate_has_neighbours_which_every_seed
     tried = sorted(losses)
     assert len(tried) >= part.rates
     assert tried == list(range(tried[0], tried[-1] + 1)), "a rate was left out"
-    assert tried[0] < best < tried[-1]
     whole = [e for e in tried if set(losses[e]) == set(part.seeds)]
     assert whole == [best - 1, best, best + 1]
     assert seeds_of(part, losses) == list(part.seeds)
@@ -54,12 +42,6 @@ def test_the_grid_is_widened_until_the_best_rate_has_neighbours_which_every_seed
 def test_a_best_rate_at_an_edge_is_not_reported():
     assert seeds_of(SMALL, {e: {0: float(-e)} for e in START}) == []
     assert seeds_of(SMALL, {e: {0: abs(e + 8.0)} for e in START}) == [0]
-
-
-def test_every_part_names_entries_and_begins_with_what_the_others_are_compared_with():
-    assert all(
-        set(part.names) <= set(BY_NAME) and part.names[0] == "mezo" for part in PARTS.values()
-    )
 
 
 def test_a_seed_does_not_choose_its_own_rate():
@@ -76,13 +58,12 @@ def test_a_collapsed_run_is_never_chosen_and_the_search_turns_away_from_it():
 
 
 def test_a_search_that_never_turns_ends():
-    losses = search(lambda e, seed: float(e))
-    assert len(losses) == WHOLE.most_rates
+    assert len(search(lambda e, seed: float(e))) == WHOLE.most_rates
 
 
 def test_half_decades_are_written_as_people_write_them():
-    assert [rate_of(e) for e in (-9, -8, -7)] == [3e-5, 1e-4, 3e-4]
-    assert [list(start_of(lr)) for lr in (1e-4, 3e-4)] == [[-9, -8, -7], [-8, -7, -6]]
+    assert [Cell("", "", e, 0).lr for e in start_of(1e-4)] == [3e-5, 1e-4, 3e-4]
+    assert list(start_of(3e-4)) == [-8, -7, -6]
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 17])
@@ -96,11 +77,13 @@ def test_the_difference_that_could_be_found_is_found_in_four_of_five_studies(alp
 
 def test_runs_go_on_from_a_csv_but_for_those_that_are_made_otherwise_today(tmp_path):
     config.register()
-    cells = [Cell("fp32", "mezo", -7, 0), Cell("fp32", "bszo", -7, 0), Cell("gone", "mezo", -7, 0)]
-    ids = [run_id(config_of(cells[0], "out/x")), "bszo-of-another-protocol", "mezo-of-a-part-gone"]
+    cells = [Cell(part, PARTS[part].names[-1], -7, 0) for part in PARTS]
+    cells += [Cell("fp32", "bszo", -7, 0), Cell("gone", "mezo", -7, 0)]
+    ids = [run_id(config_of(cell, "out/x")) for cell in cells[:-2]]
+    ids += ["bszo-of-another-protocol", "mezo-of-a-part-gone"]
     runs = [
-        {**c._asdict(), "run": of, "lr": c.lr, "loss": math.inf, "curve": [(90, 0.75), (180, 1e3)]}
-        for c, of in zip(cells, ids, strict=True)
+        {**cell._asdict(), "run": of, "lr": cell.lr, "loss": math.inf, "losses": "90:0.7500"}
+        for cell, of in zip(cells, ids, strict=True)
     ]
-    to_frame(runs).to_csv(tmp_path / "runs.csv", index=False)
-    assert from_csv(tmp_path / "runs.csv", "out/x") == {cells[0]: runs[0]}
+    to_csv(runs, tmp_path / "runs.csv")
+    assert from_csv(tmp_path / "runs.csv", "out/x") == dict(zip(cells[:-2], runs, strict=False))
