@@ -14,20 +14,21 @@ it came, less that of process 0: near 0 if their work is equal, whatever else th
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
 from transformers import OPTConfig, OPTForCausalLM
 
+from analysis.report.table import Table, console, markdown, show
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, join
 from zo.optim import OPTIMIZERS
-from zo.optim.base import ZOOptimizer
 from zo.run.provenance import provenance
 from zo.weights.space import ParameterSpace
 
@@ -36,26 +37,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "n-SPSA, n = 4": ("mezo", {"n": 4}),
 }
 EXAMPLES, TOKENS = 4, 32
-
-
-class Times(NamedTuple):
-    """Seconds of a step, of the busiest process.
-
-    Attributes:
-        step: All of it.
-        busy: Processor time of it.
-        forward: Processor time of its forward passes.
-        exchange: In the collective, of the process that came last.
-        waiting: In the collective beyond that, of the process that came first.
-        unequal: Processor time that process 1 had used before it, less that of process 0.
-    """
-
-    step: float
-    busy: float
-    forward: float
-    exchange: float = 0.0
-    waiting: float = 0.0
-    unequal: float = 0.0
+WORK = ["step", "processor", "forward, processor"]
+TIMES = [*WORK, "exchange", "waiting", "unequal work"]
+SHARE = "exchange, of a step"
+COLUMNS = {
+    "method": "method",
+    "processes": "processes",
+    **{name: (name, ".4g") for name in [*TIMES[:4], SHARE, *TIMES[4:]]},
+}
 
 
 class Arrivals(Processes):
@@ -69,88 +58,55 @@ class Arrivals(Processes):
         return super().gather(values)
 
 
-class Bench:
-    """Steps of one model on this process and on all that torchrun started with it.
-
-    Args:
-        layers: Of the model.
-        processes: All of them.
-    """
-
-    def __init__(self, layers: int, processes: Arrivals):
-        torch.manual_seed(0)
-        self._processes = processes
-        config = OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=layers)
-        self._model = OPTForCausalLM(config).eval()
-        self._ids = torch.randint(3, 50_000, (EXAMPLES, TOKENS))
-        self._forward = 0.0
+def measured(
+    model: OPTForCausalLM, case: str, steps: int, processes: Arrivals
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns seconds of steps of process 0 alone, and of steps that all processes divided, of the busiest one."""
+    method, settings = CASES[case]
+    params = ParameterSpace.of(model, "merged", "philox")
+    config = OPTIMIZERS[method].config(**settings)
+    optimizer = OPTIMIZERS[method].optimizer(params, config, lr=1e-6, seed=0)
+    ids = torch.randint(3, 50_000, (EXAMPLES, TOKENS), generator=torch.Generator().manual_seed(0))
+    forward = 0.0
 
     @torch.inference_mode()
-    def _loss(self) -> float:
+    def loss() -> float:
+        nonlocal forward
         start = time.process_time()
-        found = self._model(input_ids=self._ids, labels=self._ids).loss.item()
-        self._forward += time.process_time() - start
-        return float(found)
+        found = float(model(input_ids=ids, labels=ids).loss)
+        forward += time.process_time() - start
+        return found
 
-    def pairs(self, case: str, steps: int) -> list[tuple[Times, Times]]:
-        """Returns pairs of steps: one of process 0 alone, and one that all processes divided."""
-        name, settings = CASES[case]
-        params = ParameterSpace.of(self._model, "merged", "philox")
-        method = OPTIMIZERS[name]
-        optimizer = method.optimizer(params, method.config(**settings), lr=1e-6, seed=0)
-        found = []
-        for _ in range(steps + 1):
-            alone = self._timed(optimizer, Processes())[0]
-            *work, spent, before = zip(*self._timed(optimizer, self._processes), strict=True)
-            parts = min(spent), max(spent) - min(spent), before[1] - before[0]
-            found.append((Times(*alone[:3]), Times(*map(max, work), *parts)))
-        return found[1:]  # the first one allocates and compiles
-
-    def _timed(self, optimizer: ZOOptimizer, by: Processes) -> list[list[float]]:
-        """Makes a step; returns what each process measured.
-
-        These are: time, processor time, that of the forward passes, time in the collective, processor time before it.
-        """
-        every = self._processes
-        every.exchange(None)
-        self._forward, waited = 0.0, every.seconds
+    def timed(by: Processes) -> np.ndarray:
+        """Returns per process WORK of a step, its time in the collective, and its processor time on arrival."""
+        nonlocal forward
+        processes.exchange(None)
+        forward, waited = 0.0, processes.seconds
         start, busy = time.perf_counter(), time.process_time()
-        if by.world > 1 or every.leads:
-            optimizer.step(DividedLoss(lambda _: self._loss, [1], by))
-        mine = [time.perf_counter() - start, time.process_time() - busy, self._forward]
-        return every.exchange([*mine, every.seconds - waited, every.arrived - busy])
+        if by.world > 1 or processes.leads:
+            optimizer.step(DividedLoss(lambda _: loss, [1], by))
+        mine = [time.perf_counter() - start, time.process_time() - busy, forward]
+        mine += [processes.seconds - waited, processes.arrived - busy]
+        return np.array(processes.exchange(mine))
+
+    one, two = [], []
+    for _ in range(steps + 1):
+        one.append(timed(Processes())[0, :3])
+        both = timed(processes)
+        spent, unequal = both[:, 3], both[1, 4] - both[0, 4]
+        two.append([*both[:, :3].max(axis=0), spent.min(), np.ptp(spent), unequal])
+    # the first step allocates and compiles
+    return pd.DataFrame(one[1:], columns=WORK), pd.DataFrame(two[1:], columns=TIMES)
 
 
-def table(layers: int, steps: int, processes: Arrivals) -> Iterator[str]:
-    """Yields the lines of the table as they are measured, and their provenance."""
-    bench = Bench(layers, processes)
-    yield (
-        "| method | processes | step | processor | forward, processor | exchange | exchange, of a step | waiting"
-        " | unequal work |"
-    )
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
-    for case in CASES:
-        pairs = bench.pairs(case, steps)
-        one, two = (Times(*map(statistics.median, zip(*of))) for of in zip(*pairs))  # noqa: B905
-        ratios = [statistics.median(a[i] / b[i] for a, b in pairs) for i in range(3)]
-        seconds = " | ".join(f"{value:.3f}" for value in one[:3])
-        yield f"| {case} | 1 | {seconds} | | | | |"
-        seconds = " | ".join(f"{value:.3f}" for value in two[:3])
-        share = two.exchange / two.step
-        yield (
-            f"| {case} | 2 | {seconds} | {two.exchange:.4f} | {share:.2%} | {two.waiting:.3f} | {two.unequal:.3f} |"
-        )
-        yield f"| {case} | times faster | {' | '.join(f'{of:.2f}' for of in ratios)} | | | | |"
-        model = [of / (of - one.forward / 2) for of in one[:2]]
-        yield f"| {case} | times faster, by the model | {model[0]:.2f} | {model[1]:.2f} | 2.00 | | | | |"
-    made = provenance(torch.device("cpu"))
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
-    yield ""
-    yield (
-        f"{made['device']}, one thread per process; OPT of {layers} layers and width 768, float32, {EXAMPLES}"
-        f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {steps} steps and of their ratios;"
-        f" {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
-    )
+def lines(case: str, one: pd.DataFrame, two: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a case in the table: medians over steps, and of the ratios of steps."""
+    alone, both = one.median(), two.median()
+    model = alone / (alone - alone["forward, processor"] / 2)
+    yield {"processes": "1", **alone}
+    yield {"processes": "2", **both, SHARE: both["exchange"] / both["step"]}
+    yield {"processes": "times faster", **(one / two[WORK]).median()}
+    yield {"processes": "times faster, by the model", **model, "forward, processor": 2.0}
 
 
 def main() -> None:
@@ -164,15 +120,24 @@ def main() -> None:
     if join(300).world != 2:
         parser.error("start it by torchrun --nproc-per-node 2, as make bench-distributed does")
     processes = Arrivals(dist.group.WORLD)
-    lines = []
-    for line in table(args.layers, args.steps, processes):
-        if processes.leads:
-            print(line, flush=True)
-        lines.append(f"{line}\n")
+    torch.manual_seed(0)
+    shape = OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=args.layers)
+    model = OPTForCausalLM(shape).eval()
+    found = {case: measured(model, case, args.steps, processes) for case in CASES}
     if not processes.leads:
         return
+    made = provenance(torch.device("cpu"))
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
+    caption = (
+        f"{made['device']}, one thread per process; OPT of {args.layers} layers and width 768, float32, {EXAMPLES}"
+        f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {args.steps} steps and of their ratios;"
+        f" {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+    )
+    records = [{"method": case, **of} for case in CASES for of in lines(case, *found[case])]
+    table = Table.of("One process and two", records, COLUMNS, names=2, caption=[caption])
+    show(table, console())
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "divided_steps.md").write_text("".join(lines))
+    (args.out / "divided_steps.md").write_text(markdown(table))
 
 
 if __name__ == "__main__":

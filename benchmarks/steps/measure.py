@@ -7,9 +7,9 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -17,25 +17,21 @@ import torch
 
 from benchmarks.steps.cases import FORWARD, LR, Case
 from benchmarks.steps.released import ReleasedStep
-from benchmarks.steps.shapes import SHAPES, batches
 from zo.config import register
-from zo.lm.load import load
 from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run import memory
 from zo.run.assembly import Assembly
 from zo.run.losses import BatchLoss
+from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
 MODELLING = ("transformers.models.auto.modeling_auto", "transformers.models.opt.modeling_opt")
 """What every child needs, imported once."""
 
 STEPS_FOR_MEMORY = 2
-MAPPED = 2**16
-"""Bytes from which the C library gives a freed tensor back at once, so that resident memory is memory in use."""
-
-TOGETHER = 6 * 2**30
-"""Bytes of weights and state that cases timed in turns may have together."""
+TOGETHER = 6.0
+"""GiB that cases timed in turns may need together."""
 
 
 class Times(NamedTuple):
@@ -69,69 +65,50 @@ class FiniteLoss(BatchLoss):
 
 
 class Stepper:
-    """Makes steps of one case, as a run makes them."""
+    """Makes steps of one case, as a run makes them, or as the released code does."""
 
-    def __init__(self, case: Case):
+    def __init__(self, case: Case, released: bool = False):
         cfg = case.config()
         self.case, self.assembly = case, Assembly.of(cfg)
+        self.batches = [case.batch(seed) for seed in range(case.batches)]
         loaded = self.assembly.loaded
         pad_id = loaded.tokenizer.pad_token_id
-        self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss, cfg.model.kind)
-        self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
-        if case.method != FORWARD and hasattr(cfg.optimizer, "window"):
+        self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss)
+        self.make = self._step
+        if released:
+            self.make = ReleasedStep(loaded.model, pad_id, cfg.optimizer, lr=LR)
+        elif case.method != FORWARD and hasattr(cfg.optimizer, "window"):
             for _ in range(cfg.optimizer.window + 1):  # AdaMeZO's first steps, which are MeZO's
                 self.assembly.optimizer.replay([0.0, 0.0])
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of weights, copies and state."""
-        params = self.assembly.params
-        weights = sum(t.numel() * t.element_size() for t in params.tensors)
-        copies = 2 if params.restore == "snapshot" else 1
-        return copies * weights + self.assembly.optimizer.state_bytes()
+    def _step(self, examples: Sequence[Encoded]) -> None:
+        """Makes one step on a mini-batch, or one forward pass."""
+        loss = FiniteLoss(self.scorer, self.scorer.collate(examples), self.assembly.params)
+        if self.case.method == FORWARD:
+            loss()
+        else:
+            self.assembly.optimizer.step(loss)
 
-    def step(self) -> Times:
-        """Makes one step on every mini-batch, or one forward pass."""
-        params = self.assembly.params
-        moved, forward, passes = params.seconds, params.measuring_seconds, params.passes
-
-        def work() -> None:
-            for examples in self.batches:
-                loss = FiniteLoss(self.scorer, self.scorer.collate(examples), params)
-                if self.case.method == FORWARD:
-                    loss()
-                else:
-                    self.assembly.optimizer.step(loss)
-
-        clocked = _clock(work, self.assembly.device)
-        spent = params.measuring_seconds - forward, params.seconds - moved
-        totals = (*clocked, *spent, params.passes - passes)
-        return Times(*(total / len(self.batches) for total in totals))
-
-
-class ReleasedStepper:
-    """Makes the same method's steps as the released code does, on a model of its own."""
-
-    def __init__(self, case: Case):
-        cfg, self.device = case.config(), torch.device(case.device)
-        loaded = load(cfg.model, getattr(torch, cfg.precision.dtype), self.device)
-        self.released = ReleasedStep(
-            loaded.model, loaded.tokenizer.pad_token_id, cfg.optimizer, lr=LR
-        )
-        self.batches = batches(SHAPES[case.shape], case.examples, case.batch_size, case.batches)
-
-    def step(self) -> Times:
+    def timed(self) -> Times:
         """Makes one step on every mini-batch."""
-        clocked = _clock(lambda: [self.released(b) for b in self.batches], self.device)
-        return Times(*(total / len(self.batches) for total in clocked))
+        before = self._clocks()
+        for examples in self.batches:
+            self.make(examples)
+        totals = np.subtract(self._clocks(), before) / len(self.batches)
+        return Times(*totals.tolist())
+
+    def _clocks(self) -> tuple[float, ...]:
+        """Returns what `Times` is a difference of, on a GPU when its work has ended."""
+        if self.assembly.device.type == "cuda":
+            torch.cuda.synchronize(self.assembly.device)
+        params = self.assembly.params
+        spent = params.measuring_seconds, params.seconds, params.passes
+        return time.perf_counter(), time.process_time(), *spent
 
 
-Loaded: TypeAlias = list[tuple[Stepper, Peak]]
-
-
-def loaded(cases: Sequence[Case], failed: dict[Case, str]) -> Iterator[Loaded]:
+def loaded(cases: Sequence[Case], failed: dict[Case, str]) -> Iterator[list[tuple[Stepper, Peak]]]:
     """Yields cases, as many as memory takes together (on a GPU one); `failed` gets the reasons of the others."""
-    chunk: Loaded = []
+    chunk = []
     for case in cases:
         on_gpu = case.device.startswith("cuda")
         try:
@@ -139,16 +116,16 @@ def loaded(cases: Sequence[Case], failed: dict[Case, str]) -> Iterator[Loaded]:
         except RuntimeError as error:  # out of memory among them
             failed[case] = str(error).strip()
             continue
-        if on_gpu or sum(stepper.bytes for stepper, _ in chunk) >= TOGETHER:
+        if on_gpu or sum(peak.peak - peak.before for _, peak in chunk) >= TOGETHER:
             yield chunk
             chunk = []
     if chunk:
         yield chunk
 
 
-def in_turns(steppers: Sequence[Stepper | ReleasedStepper], rounds: int) -> list[Times]:
+def in_turns(steppers: Sequence[Stepper], rounds: int) -> list[Times]:
     """Returns the median times of each, all measured once per round; a first round does not count."""
-    found = [[stepper.step() for stepper in steppers] for _ in range(rounds + 1)]
+    found = [[stepper.timed() for stepper in steppers] for _ in range(rounds + 1)]
     return [Times(*np.median(times[1:], axis=0).tolist()) for times in zip(*found, strict=True)]
 
 
@@ -165,7 +142,7 @@ def peak_here(case: Case) -> tuple[Stepper, Peak]:
     stepper = Stepper(case)
     memory.reset_peak(device)
     for _ in range(STEPS_FOR_MEMORY):
-        stepper.step()
+        stepper.timed()
     return stepper, Peak(memory.peak_gib(device), before)
 
 
@@ -182,27 +159,13 @@ def peak_of_child(case: Case) -> Peak:
     Raises:
         RuntimeError: If that process ends without an answer.
     """
-    with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_=str(MAPPED)):  # for the children
+    # From 64 KiB on the C library gives a freed tensor back at once: resident memory is memory in use.
+    with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__, *MODELLING])
-        with ProcessPoolExecutor(1, mp_context=context) as executor:
+        with ProcessPoolExecutor(1, mp_context=context, initializer=register) as executor:
             return executor.submit(_peak_alone, case).result()
 
 
 def _peak_alone(case: Case) -> Peak:
-    register()
     return peak_here(case)[1]
-
-
-def _clock(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Returns seconds and processor seconds of work, on a GPU until it has ended there."""
-    _wait(device)
-    start, busy = time.perf_counter(), time.process_time()
-    work()
-    _wait(device)
-    return time.perf_counter() - start, time.process_time() - busy
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

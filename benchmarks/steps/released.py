@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from zo.optim.posterior import Posterior
 
@@ -24,10 +26,10 @@ def padded_loss(model: Any, examples: Sequence[Any], pad_id: int) -> float:
     """Returns the loss of a mini-batch: candidates padded on the left, logits at every position."""
     rows = [e.prompt_ids + ids for e in examples for ids in e.candidate_ids]
     answers = torch.tensor([len(ids) for e in examples for ids in e.candidate_ids])
-    width = max(map(len, rows))
-    padded = [[pad_id] * (width - len(row)) + row for row in rows]
-    seen = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
-    ids, mask = (torch.tensor(values, device=model.device) for values in (padded, seen))
+    left = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = left([torch.tensor(row) for row in rows], padding_value=pad_id).to(model.device)
+    mask = left([torch.ones(len(row), dtype=torch.long) for row in rows]).to(model.device)
+    width = ids.shape[1]
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
         log_probs = torch.log_softmax(logits, dim=-1)
@@ -69,8 +71,6 @@ class ReleasedStep:
     """
 
     def __init__(self, model: Any, pad_id: int, config: Any, lr: float):
-        if next(model.parameters()).dtype != torch.float32:
-            raise ValueError("the released step is rendered in float32 only")
         self.model, self.pad_id, self.config, self.lr = model, pad_id, config, lr
         self.theta = [p.detach() for p in model.parameters()]
         self.made = 0

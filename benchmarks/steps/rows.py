@@ -9,12 +9,11 @@ what was measured; `revision` is git's, with + if files had changed since.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.paper.names import named
@@ -23,12 +22,10 @@ from analysis.report.style import look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times
-from benchmarks.steps.shapes import SHAPES
 from zo.run import atomic
 from zo.run.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
-PAPER = ROOT / "results" / "paper" / "table4.csv"
 MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "benchmarks/steps/*.py")
 VERSIONS = ("python", "torch", "transformers")
 TIMED = ("step", "forward", "weights", "processor")
@@ -52,8 +49,6 @@ NUMBERS = {
     "GiB": ("peak_gib", ".2f"),
     "memory × forward's": ("memory_forward", ".2f"),
     "memory × MeZO's": ("memory_mezo", ".2f"),
-    "paper, ms": ("paper_ms", "g"),
-    "paper, GB": ("paper_gb", "g"),
 }
 """Heading of a table -> column of `_compared`, and its format."""
 
@@ -67,40 +62,27 @@ RELEASED = named("sgd", "the released code's way")
 SHARE = 0.27  # of the distance between two methods: a bar's width
 
 
-class Records:
-    """The rows of a csv file, which is whole at any time.
+def read(path: Path) -> pd.DataFrame:
+    """Returns the rows of a csv file, none if there is no file."""
+    rows = pd.read_csv(path) if path.exists() else pd.DataFrame()
+    return rows.reindex(columns=COLUMNS)
 
-    Args:
-        path: Made with the first row.
-    """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.rows = pd.DataFrame(columns=COLUMNS)
-        if path.exists():
-            self.rows = pd.read_csv(path).reindex(columns=COLUMNS)
+def add(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Adds rows to a csv file, which is whole at any time, each in the place of an older one of the same case."""
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    if path.exists():
+        frame = pd.concat([read(path).astype(object), frame])
+    frame = frame.drop_duplicates(KEY, keep="last").astype({"state_bytes": "Int64"})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = frame.infer_objects().to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    atomic.replace(path, text)
 
-    def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Adds rows, each in the place of an older one, and writes the file."""
-        frame = pd.DataFrame(rows, columns=COLUMNS)
-        if len(self.rows):
-            frame = pd.concat([self.rows.astype(object), frame])
-        frame = frame.drop_duplicates(KEY, keep="last").astype({"state_bytes": "Int64"})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = frame.infer_objects().to_csv(index=False, lineterminator="\n", float_format="%.6g")
-        atomic.replace(self.path, text)
-        self.rows = pd.read_csv(self.path)  # with the digits that the file holds
 
-    def of(self, machine: str, cases: Sequence[Case]) -> pd.DataFrame:
-        """Returns the rows of cases."""
-        wanted = {(machine, *vars(case).values()) for case in cases}
-        keys = zip(*(self.rows[name] for name in KEY), strict=True)
-        return self.rows.loc[np.array([key in wanted for key in keys], dtype=bool)]
-
-    def has(self, machine: str, case: Case, rounds: int, code: str) -> bool:
-        """Whether a case was measured on this machine with this code, at least as often."""
-        row = self.of(machine, [case])
-        return bool(((row["code"] == code) & (row["rounds"] >= rounds)).any())
+def of_cases(rows: pd.DataFrame, machine: str, cases: Iterable[Case]) -> pd.DataFrame:
+    """Returns the rows of cases on a machine."""
+    wanted = {(machine, *vars(case).values()) for case in cases}
+    return rows[[key in wanted for key in rows[KEY].itertuples(index=False, name=None)]]
 
 
 def row(
@@ -140,8 +122,7 @@ def code_hash() -> str:
 def tables(rows: pd.DataFrame) -> Iterator[Table]:
     """Yields a table per setting, without columns that are empty, with provenance below it."""
     for _, group in rows.groupby(SETTING):
-        way = list(zip(group["restore"], group["noise"], strict=True))
-        group = group.assign(place=group["method"].map(ORDER), new=[w != PAPER_WAY for w in way])
+        group = group.assign(place=group["method"].map(ORDER), new=~_in_paper_way(group))
         group = group.sort_values(["place", "new", "noise", "restore"], ignore_index=True)
         shown = _compared(group)
         columns: dict[str, Column] = {
@@ -154,27 +135,22 @@ def tables(rows: pd.DataFrame) -> Iterator[Table]:
         yield Table.of(name, records, columns, names=3, caption=[_remark(group)])
 
 
+def _in_paper_way(rows: pd.DataFrame) -> pd.Series:
+    return (rows["restore"] == PAPER_WAY[0]) & (rows["noise"] == PAPER_WAY[1])
+
+
 def _compared(group: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of a setting beside its forward pass, MeZO in the same way, and the paper's Table 4."""
-    memory = group["peak_gib"] - group["before_gib"]
-    mezo = group.assign(memory=memory)[group["method"] == "mezo"].set_index(["restore", "noise"])
-    at = pd.MultiIndex.from_frame(group[["restore", "noise"]])
-    first = group.iloc[0]
-    paper = pd.DataFrame(index=group.index, columns=["step_ms", "memory_gb"])
-    if SHAPES[first["shape"]].dtype == first["dtype"] and first["examples"] == "sst2":
-        printed = pd.read_csv(PAPER).query("model == @first['shape']")
-        paper = printed.pivot(index="method", columns="quantity", values="printed")
-        paper = paper.reindex(columns=["step_ms", "memory_gb"]).reindex(group["method"])
-    trains = group["method"] != FORWARD
-    return group.assign(
-        rest_ms=rest(group),
-        faster=group["plain_ms"] / group["step_ms"],
-        time_mezo=(group["step_ms"] / mezo["step_ms"].reindex(at).to_numpy()).where(trains),
-        state=group["state_bytes"] / group["values"],
-        memory_forward=memory / memory[~trains].mean(),
-        memory_mezo=(memory / mezo["memory"].reindex(at).to_numpy()).where(trains),
-        paper_ms=paper["step_ms"].to_numpy(float),
-        paper_gb=paper["memory_gb"].to_numpy(float),
+    """Returns the rows of a setting beside its forward pass and MeZO in the same way."""
+    trains, way = group["method"] != FORWARD, ["restore", "noise"]
+    group = group.assign(memory=group["peak_gib"] - group["before_gib"], rest_ms=rest)
+    mezo = group[group["method"] == "mezo"].set_index(way)[["step_ms", "memory"]]
+    beside = group.join(mezo.add_suffix("_mezo"), on=way)
+    return beside.assign(
+        faster=beside["plain_ms"] / beside["step_ms"],
+        time_mezo=(beside["step_ms"] / beside["step_ms_mezo"]).where(trains),
+        state=beside["state_bytes"] / beside["values"],
+        memory_forward=beside["memory"] / beside["memory"][~trains].mean(),
+        memory_mezo=(beside["memory"] / beside["memory_mezo"]).where(trains),
     )
 
 
@@ -223,13 +199,12 @@ def _panel(rows: pd.DataFrame) -> Panel:
     methods = sorted(rows["method"].unique(), key=ORDER.__getitem__)
     for i, method in enumerate(methods):
         own = rows[rows["method"] == method].sort_values("step_ms")
-        is_paper = (own["restore"] == PAPER_WAY[0]) & (own["noise"] == PAPER_WAY[1])
-        bars = pd.concat([own[is_paper], own[:1]]).drop_duplicates(KEY).to_dict("records")
+        bars = pd.concat([own[_in_paper_way(own)], own[:1]]).drop_duplicates(KEY)
         plain = own["plain_ms"].dropna()[:1].tolist()
         if plain:
             ends = {"low": [0.0], "high": plain}
             series.append(Series(RELEASED, [i], plain, label(method), "bar", **ends))
-        for j, bar in enumerate(bars):
+        for j, bar in enumerate(bars.to_dict("records")):
             at, below = i + SHARE * (j + len(plain)), 0.0
             words = f"{label(method)}, {bar['restore']}, {bar['noise']}"
             for part, colour in PARTS.items():
