@@ -160,7 +160,7 @@ def figures(call: Call) -> Paths:
 
 
 def study(call: Call) -> Paths:
-    """A study's accuracies, ablations, claims, roundings and curves."""
+    """A study's accuracies, ablations, claims and curves."""
     for name in call.asked.studies or study_runs.names():
         filled = call.filled(study_runs.sweeps(name))
         found = study_runs.of_filled(name, filled, call.frames)

@@ -56,7 +56,7 @@ TAKEN = {
 }
 """Column of a filled cell -> column of the runs frame."""
 
-VARIED = ("k", "m", "adaptive_noise", "eps", "loss", "restore", "rounding")
+VARIED = ("k", "m", "adaptive_noise", "eps")
 """Columns for what sweeps vary beside method, learning rate and seed: the last part of the key in `variant`."""
 
 TEXT = ("run_status", "device", "predictions", "labels")
@@ -131,7 +131,7 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen_lr(setting: pd.DataFrame) -> float | None:
-    """The learning rate of one setting, or of several variants that share one, by the module's rule; None without."""
+    """The learning rate of one setting by the module's rule; None without a finished run."""
     if not (setting["status"] == "finished").any():
         return None
     return best_rate(validation_table(setting))
@@ -145,7 +145,7 @@ def _ends(setting: pd.DataFrame) -> set[float]:
 
 
 def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
-    """Validation accuracies: a row per learning rate with a finished run, a column per seed (per variant and seed).
+    """Validation accuracies: a row per learning rate with a finished run, a column per seed.
 
     0 for a collapsed run, NaN for one that has not ended.
     """
@@ -155,8 +155,7 @@ def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
         finished | (setting["status"] == "collapsed")
     ]
     ended = ended[ended["lr"].isin(setting.loc[finished, "lr"])]
-    keys = [key for key in ("variant", "seed") if key in setting]
-    return ended.pivot_table(index="lr", columns=keys, values="value")
+    return ended.pivot_table(index="lr", columns="seed", values="value")
 
 
 def best_rate(table: pd.DataFrame) -> float | None:

@@ -79,7 +79,6 @@ class _Grid:
     @classmethod
     def of(cls, cells: pd.DataFrame) -> "_Grid":
         validation = validation_table(cells)
-        validation.columns = validation.columns.get_level_values("seed")
         sizes = cells.loc[cells["status"] == "finished", "test_n"]
         nothing = np.zeros(int(sizes.max()) if len(sizes) else 0)
         right: dict[float, dict[int, Any]] = {}

@@ -48,7 +48,7 @@ def claims_frame(study: Study) -> pd.DataFrame:
     """
     check_examples(study.filled)
     frame = pd.DataFrame(list(_rows(study)))
-    frame = verdicts(frame, frame.pop("claimed"), ["claim"])
+    frame = verdicts(frame, frame.pop("claimed"))
     frame["remark"] = frame.pop("remark")
     return frame
 

@@ -19,9 +19,9 @@ from analysis.select.cell_runs import STATUSES, choose, shortfall
 from analysis.select.evaluations import EVALUATED, evaluations
 
 PREFIX = "study_"
-MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE = "", "_roundings", "_5a", "_5b", "_5c"
-EPS = "_eps"
-PARTS = (MAIN, ROUNDINGS, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
+MAIN, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS = "", "_5a", "_5b", "_5c", "_eps"
+PARTS = (MAIN, "_roundings", M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
+"""Endings of a study's sweeps. No table has the runs of `_roundings`, provenance.json lists them."""
 MORE = "_more"
 """Ending of a sweep with learning rates beyond the grid of another, whose name stands before it; read as part of it."""
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -97,7 +97,8 @@ class Study:
 
     def _chosen(self, setting: Setting, status: str) -> dict[int, Run]:
         rows = self.cells(setting)
-        return by_seed(rows[rows["chosen"] & (rows["status"] == status)])
+        rows = rows[rows["chosen"] & (rows["status"] == status)]
+        return {int(row["seed"]): row for row in rows.to_dict("records")}
 
     def cells(self, setting: Setting) -> pd.DataFrame:
         """The whole grid of a setting: every learning rate and seed."""
@@ -170,8 +171,3 @@ def of_filled(name: str, filled: pd.DataFrame, frames: Frames) -> Study:
         if len(several) > 1:
             raise LogError(f"study {name} must have one {key}, not {', '.join(several)}")
     return Study(name, choose(mine), frames)
-
-
-def by_seed(rows: pd.DataFrame) -> dict[int, Run]:
-    """Cells of one setting and learning rate as mappings, by their seed."""
-    return {int(row["seed"]): row for row in rows.to_dict("records")}

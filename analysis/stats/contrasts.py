@@ -65,16 +65,16 @@ class Estimate:
     examples: int = 0
 
 
-def verdicts(frame: pd.DataFrame, claimed: pd.Series, family: Any) -> pd.DataFrame:
+def verdicts(frame: pd.DataFrame, claimed: pd.Series) -> pd.DataFrame:
     """Rows of estimates with `p_holm` behind `p_value`, and `verdict`.
 
-    Holm's correction is over the `claimed` rows of equal values in the columns `family`; the others get no verdict.
+    Holm's correction is over the `claimed` rows of equal `claim`; the others get no verdict.
     `holds`: the estimate is positive, the interval excludes 0, and p_holm < 5 %; `contradicted`: likewise, negative;
     else `open`; `–` without an interval or a p-value.
     """
     frame = frame.copy()
     p = frame["p_value"].where(claimed)
-    corrected = p.groupby([frame[key] for key in family]).transform(lambda some: holm(list(some)))
+    corrected = p.groupby(frame["claim"]).transform(lambda some: holm(list(some)))
     decided = (corrected < LEVEL) & ((frame["low"] > 0) | (frame["high"] < 0))
     verdict = np.where(decided, np.where(frame["estimate"] > 0, HOLDS, CONTRADICTED), OPEN)
     frame.insert(int(frame.columns.get_loc("p_value")) + 1, "p_holm", corrected)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def of_values(values: Sequence[float]) -> Estimate:
     return Estimate(fmean(kept), low, high, low, high, p_value=paired_t(kept), n=len(kept))
 
 
-def of_examples(values: Any, choice: tuple[float, float] = (NAN, NAN)) -> Estimate:
+def of_examples(values: Any, choice: tuple[float, float]) -> Estimate:
     """One value per seed and test example, (seeds, examples), and the interval of `choice_interval`; see the module.
 
     With one seed, or equal means, only the interval over examples is given, and none that decides.

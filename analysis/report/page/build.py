@@ -16,15 +16,15 @@ from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report.figures.beside_paper import paper_figures
 from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
 from analysis.report.figures.drawing import Figure
+from analysis.report.figures.study import curves_figure
 from analysis.report.manifest import coverage_table
 from analysis.report.page import rows, vega
 from analysis.report.page.beside_table import beside_table
 from analysis.report.paper_tables import build as paper_tables
-from analysis.report.study.write import study_figures, study_page_tables, study_sentences
+from analysis.report.study.write import study_page_tables, study_sentences
 from analysis.report.table import Cell, Table
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.study_claims import claims_frame
-from analysis.select.study_roundings import roundings_frame
 from analysis.select.study_runs import Study, of_filled
 from analysis.select.study_runs import names as study_names
 from analysis.select.sweep_cells import sweep_names
@@ -130,11 +130,11 @@ def _studies(material: Material) -> Iterator[Block]:
     for name in study_names():
         study: Study = of_filled(name, material.filled, material.frames)
         if study.any:
-            claims, roundings = claims_frame(study), roundings_frame(study)
+            claims, drawn = claims_frame(study), curves_figure(study)
             first, *more = study_page_tables(study, claims)
-            quotes = {"kind": "quotes", "quotes": study_sentences(study, claims, roundings)}
+            quotes = {"kind": "quotes", "quotes": study_sentences(claims)}
             every = folded("Every table", "ablations, claims", [table(one) for one in more])
-            blocks += [table(first), quotes, every, *figures(study_figures(study, roundings))]
+            blocks += [table(first), quotes, every, *figures([drawn] if drawn else [])]
     yield section("studies", "Studies", blocks)
 
 

@@ -54,7 +54,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 def test_committed_verdicts_follow_the_rule() -> None:
     """Holm over the claimed rows of a claim, and the interval: recomputed from the committed p-values."""
     claims = pd.read_csv(MEASURED / "study_tiny" / "claims.csv")
-    again = verdicts(claims.drop(columns="p_holm"), claims["p_holm"].notna(), ["claim"])
+    again = verdicts(claims.drop(columns="p_holm"), claims["p_holm"].notna())
     assert again["p_holm"].tolist() == pytest.approx(claims["p_holm"].tolist(), nan_ok=True)
     claimed = claims["p_holm"].notna()
     assert again.loc[claimed, "verdict"].tolist() == claims.loc[claimed, "verdict"].tolist()

@@ -1,8 +1,5 @@
 """Effects that are put into a study must come out, with the right sign and verdict."""
 
-import json
-
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,8 +9,7 @@ from analysis.report.study.tables import accuracy_table
 from analysis.report.table import markdown
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_frames import accuracy_frame
-from analysis.select.study_roundings import EXACT, OWN, roundings_frame
-from tests.analysis.make_study import LABELS, Made, cells, made_study, main_cells
+from tests.analysis.make_study import LABELS, Made, made_study, main_cells
 
 
 def row(frame: pd.DataFrame, **wanted):
@@ -29,10 +25,6 @@ def ahead(cell: dict) -> float:
     """BSZO is 8 points ahead in fp32, level in bf16, 8 behind in fp16."""
     lead = {"fp32": 8, "bf16": 0, "fp16": -8}[cell["precision"]]
     return 70 + (lead if cell["optimizer"] == "bszo" else 0)
-
-
-def test_a_study_without_a_roundings_sweep_has_none() -> None:
-    assert roundings_frame(made_study(main_cells())).empty
 
 
 @pytest.fixture(scope="module")
@@ -110,45 +102,3 @@ def test_different_examples_and_wrong_accuracies_are_refused():
     study.filled["test_accuracy"] += 0.1
     with pytest.raises(LogError, match="logs a test accuracy of"):
         claims_frame(study)
-
-
-def rounded(cell: dict) -> float:
-    """In bf16 rounding the update costs 8 points, the loss 4 if the restoring is rounded too; fp16 costs nothing."""
-    varied = json.loads(cell["variant"])
-    if cell["precision"] != "bf16" or not varied:
-        return 70
-    loss, restore, update = (varied[key] != exact for key, exact in EXACT.items())
-    return 70 - 8 * update - 4 * (loss and restore)
-
-
-@pytest.fixture(scope="module")
-def roundings() -> pd.DataFrame:
-    values = {key: ("rounded", exact) for key, exact in EXACT.items()}
-    methods = {"methods": ("mezo", "bszo"), "precisions": ("bf16", "fp16")}
-    rows = [*main_cells(), *cells("_roundings", values, **methods)]
-    loss = Made(accuracy=rounded, loss=lambda cell: 1.2 - rounded(cell) / 100)
-    return roundings_frame(made_study(rows, loss))
-
-
-@pytest.mark.process
-def test_factorial_finds_the_rounding_that_matters(roundings):
-    frame = roundings[roundings["rates"] == OWN]
-    bszo = {"method": "bszo", "precision": "bf16", "quantity": "test accuracy"}
-    effects = {"update": (8, "holds"), "loss": (2, "holds"), "restore": (2, "holds")}
-    effects |= {"loss × restore": (-2, "contradicted"), "loss × update": (0, "open")}
-    for what, (size, verdict) in effects.items():
-        kind = "interaction" if "×" in what else "main effect"
-        found = row(frame[frame["what"] == what], kind=kind, **bszo)
-        assert found["estimate"] == pytest.approx(size, abs=0.5), what
-        if size:
-            assert found["low"] < size < found["high"]
-        assert found["verdict"] in (verdict, "open"), what
-    assert row(frame[frame["what"] == "update"], kind="main effect", **bszo)["verdict"] == "holds"
-    gap = row(frame, kind="loss from fp32", **bszo)
-    assert gap["estimate"] == pytest.approx(12, abs=1)
-    share = row(frame[frame["what"] == "update"], kind="share of it", **bszo)
-    assert share["estimate"] == pytest.approx(100 * 8 / 12, abs=6)
-    in_fp16 = row(
-        frame[frame["what"] == "update"], **bszo | {"precision": "fp16"}, kind="share of it"
-    )
-    assert np.isnan(in_fp16["estimate"])  # nothing is lost, so there is nothing to explain

@@ -11,7 +11,9 @@ from analysis.stats.contrasts import (
     of_values,
     verdicts,
 )
-from analysis.stats.intervals import bootstrap
+from analysis.stats.intervals import NAN, bootstrap
+
+NO_CHOICE = (NAN, NAN)
 
 
 def test_example_interval_is_that_of_a_mean_of_many():
@@ -25,7 +27,7 @@ def test_example_interval_is_that_of_a_mean_of_many():
 def test_the_interval_that_decides_is_wider_than_either():
     noise = np.random.default_rng(4)
     values = noise.choice([-100.0, 0, 100], (3, 500)) + np.array([[0.0], [3.0], [-3.0]])
-    found = of_examples(values)
+    found = of_examples(values, NO_CHOICE)
     seeds, examples = of_values(values.mean(axis=1)), bootstrap(values.mean(axis=0))
     assert (found.seeds_low, found.seeds_high) == (seeds.low, seeds.high)
     assert (found.examples_low, found.examples_high) == pytest.approx(examples)
@@ -43,14 +45,18 @@ def test_a_true_zero_is_excluded_in_about_five_of_a_hundred(over_examples, over_
     excluded = 0
     for _ in range(100):
         shared, own = noise.normal(0, over_examples, 100), noise.normal(0, over_seeds, (3, 1))
-        found = of_examples(shared + own)
+        found = of_examples(shared + own, NO_CHOICE)
         excluded += found.low > 0 or found.high < 0
     assert excluded <= 12
 
 
 def test_one_seed_or_equal_values_have_no_interval_and_no_verdict():
     assert (of_values([3.0]).n, of_values([]).n) == (1, 0)
-    for found in (of_values([3.0]), of_values([1.5, 1.5, 1.5]), of_examples(np.ones((3, 50)))):
+    for found in (
+        of_values([3.0]),
+        of_values([1.5, 1.5, 1.5]),
+        of_examples(np.ones((3, 50)), NO_CHOICE),
+    ):
         assert np.isnan([found.low, found.high, found.p_value]).all()
         assert not np.isnan(found.estimate)
         (row,) = judged(vars(found)).to_dict("records")
@@ -59,7 +65,7 @@ def test_one_seed_or_equal_values_have_no_interval_and_no_verdict():
 
 def judged(*rows: dict, claimed: list[bool] | None = None) -> pd.DataFrame:
     frame = pd.DataFrame([{"claim": "i", **row} for row in rows])
-    return verdicts(frame, pd.Series(claimed or [True] * len(rows)), ["claim"])
+    return verdicts(frame, pd.Series(claimed or [True] * len(rows)))
 
 
 def claim(p: float, low: float = 0.1, high: float = 1.0) -> dict:
@@ -92,7 +98,7 @@ def test_the_choice_of_the_learning_rate_widens_the_interval():
     assert choice_interval([0, 1, 2], value) == (-1.0, 1.0)  # 7 of the 27 resamples
     assert choice_interval([0, 1], lambda pick: np.ones(10)) == (1.0, 1.0)
     values = np.random.default_rng(6).normal(1, 0.1, (3, 100))
-    held, chosen = of_examples(values), of_examples(values, (-1.0, 1.0))
+    held, chosen = of_examples(values, NO_CHOICE), of_examples(values, (-1.0, 1.0))
     assert held.low > 0 > chosen.low == -1.0
     assert (chosen.high, chosen.choice_low) == (held.high, -1.0)
 
