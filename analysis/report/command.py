@@ -181,17 +181,11 @@ def manifest(call: Call) -> Paths:
     yield from listed.write(call.frames, call.results)
 
 
-def compare(call: Call) -> Paths:
-    """What the runs of some sweeps say about the methods: DIR/tables/statistics.md."""
-    sweeps, directory = call.asked.sweeps, call.results / "tables"
-    yield from statistics_page.of_sweeps(sweeps, call.frames.runs, call.asked.cache, directory)
-
-
 def audit(call: Call) -> Paths:
     """The paper's printed numbers against each other, and what they can say."""
     directory = call.asked.paper
     yield from audit_page.write(directory)
-    yield from statistics_page.of_paper(directory)
+    yield from statistics_page.write(directory)
     figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
     yield from write(figure, directory) if figure else []
 
@@ -249,8 +243,6 @@ def _parser() -> argparse.ArgumentParser:
     command(efficiency)
     option = command(manifest)
     option("--sweep", dest="sweeps", nargs="+", default=[], metavar="SWEEP", help="default: all")
-    words = "sweeps that vary the method alone"
-    command(compare)("sweeps", nargs="+", metavar="SWEEP", help=words)
     words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY
     command(audit, False)("--paper", type=Path, default=printed, metavar="DIR", help=words)
     option = command(dashboard, False)

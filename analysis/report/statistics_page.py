@@ -1,110 +1,85 @@
-"""What the numbers can say about the methods, and what they cannot: the paper's own, or those of new runs.
+"""What the paper's printed numbers can say about the methods: Table 11 per task, Tables 1 and 3 over cells.
 
-    python -m analysis audit                             Tables 11, 1 and 3: results/paper
-    python -m analysis compare table1 table3_opt_1_3b    runs of these sweeps: results/local/tables
-
-write statistics.md, differences.csv, tests.csv and ranks.csv and print the conclusions. The page says how each number
-is made; analysis/stats/intervals.py has the formulas and their sources.
+`python -m analysis audit` writes statistics.md, differences.csv, tests.csv and ranks.csv to results/paper and prints
+the conclusions. The page says how each number is made; analysis/stats/intervals.py has the formulas and their sources.
 """
 
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from analysis.logs.run_file import LogError
-from analysis.paper.names import method_label, model_label, task_label
-from analysis.paper.printed_numbers import BASELINES, OURS, load
+from analysis.paper.names import TASKS, method_label, model_label, task_label
+from analysis.paper.printed_numbers import AVERAGE, BASELINES, OURS, Paper, load
 from analysis.report.markdown import csv, page, write_texts
 from analysis.report.table import Cell, Column, Table
-from analysis.select import cell_runs, sweep_cells
-from analysis.select import method_scores as scores
-from analysis.select.cell_runs import fill
 from analysis.stats import method_comparison as methods
 from analysis.stats.intervals import LEVEL
 
-
-def of_paper(directory: Path) -> list[Path]:
-    """Compare the methods by the paper's own numbers; the paths of what was written beside them."""
-    printed = load(directory)
-    return write(
-        directory,
-        "the paper's own numbers",
-        scores.paper_runs(printed),
-        scores.paper_families(printed),
-    )
+ORDER = [*OURS, *BASELINES]  # our methods first, so that a positive difference speaks for them
 
 
-def of_sweeps(
-    sweeps: Sequence[str], runs: pd.DataFrame, cache: Path, directory: Path
-) -> list[Path]:
-    """Compare the methods by the runs of some sweeps; the paths of what was written."""
-    asked = sweep_cells.cells(sweeps, cache)
-    varied = asked[asked["variant"] != "{}"]
-    if len(varied):
-        raise LogError(
-            f"{varied['sweep'].iloc[0]} varies {varied['variant'].iloc[0]}, not the method alone: nothing to compare"
-        )
-    filled = fill(asked, runs)
-    measured = scores.measured_cells(filled)
-    if measured["method"].nunique() < 2:
-        makes = ", ".join(f"`{cell_runs.command(name)}`" for name in sweeps)
-        raise LogError(
-            f"no two methods have a finished run in {', '.join(sweeps)}: {makes} makes them"
-        )
-    families = [scores.Family(", ".join(sweeps), measured, list(scores.ORDER))]
-    return write(directory, f"runs of {', '.join(sweeps)}", scores.measured_runs(filled), families)
-
-
-def write(directory: Path, title: str, runs: Any, families: list[scores.Family]) -> list[Path]:
-    """Write statistics.md and the three csv files, print the conclusion about the first family; the paths."""
-    differences = methods.paired_differences(runs, list(scores.ORDER))
-    tests = [methods.cell_tests(family.cells, family.methods) for family in families]
-    ranked = [methods.ranks(family.cells, family.methods) for family in families]
-    sentences = [
-        methods.conclusion(tests[0], differences, ours, list(BASELINES))
-        for ours in OURS
-        if ours in set(families[0].cells["method"])
-    ]
-    for family, test, ranks in zip(families, tests, ranked, strict=True):
-        test.insert(0, "family", family.name)
-        ranks.insert(0, "family", family.name)
-    by_model: Any = [] if differences.empty else differences.groupby("model", sort=False)
+def write(directory: Path) -> list[Path]:
+    """Compare the methods by the printed numbers in a directory and print the conclusions; the paths."""
+    paper = load(directory)
+    runs = paper.rows("table11").rename(columns={"value": "accuracy"})
+    differences = methods.paired_differences(runs, ORDER)
+    differences.insert(0, "model", runs["model"].iloc[0])
+    families = _families(paper)
+    tests = [methods.cell_tests(*family) for family in families.values()]
+    ranks = [methods.ranks(*family) for family in families.values()]
+    sentences = [methods.conclusion(tests[0], differences, ours, list(BASELINES)) for ours in OURS]
+    for name, *frames in zip(families, tests, ranks, strict=True):
+        for frame in frames:
+            frame.insert(0, "family", name)
     text = page(
         "statistics",
-        title=title,
         sentences=sentences,
-        differences=[_differences(rows) for _, rows in by_model],
-        tests=zip(map(_tests, tests), map(_rank_line, ranked), strict=True),
+        differences=_differences(differences),
+        tests=zip(map(_tests, tests), map(_rank_line, ranks), strict=True),
     )
-    texts = {"statistics.md": text}
-    for name, frames in {"differences": [differences], "tests": tests, "ranks": ranked}.items():
-        kept = [frame.dropna(axis=1, how="all") for frame in frames if not frame.empty]
-        joined = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
-        texts[f"{name}.csv"] = csv(joined, "%.6g")
+    texts = {"statistics.md": text, "differences.csv": csv(differences, "%.6g")}
+    for name, several in {"tests": tests, "ranks": ranks}.items():
+        texts[f"{name}.csv"] = csv(pd.concat(several), "%.6g")
     print("\n\n".join(sentences))
     return write_texts(directory, texts)
 
 
-def _differences(of_model: Any) -> Table:
+def _families(paper: Paper) -> dict[str, tuple[pd.DataFrame, list[str]]]:
+    """Cells and methods that are tested together, under one correction; Mistral-7B lacks MeZO-Adam."""
+    cells = paper.cells[paper.cells["task"] != AVERAGE]
+    single = (cells["table"] == 3) & (cells["status"] != "absent")
+    cells = cells[single | ((cells["table"] == 1) & (cells["quantity"] == "mean"))]
+    cells = cells[["table", "model", "task", "method"]].assign(
+        accuracy=cells["value"], n=[TASKS[task]["test_size"] for task in cells["task"]]
+    )
+    without_adam = [method for method in ORDER if method != "mezo_adam"]
+    return {
+        "Tables 1 and 3, all cells": (cells, ORDER),
+        "Tables 1 and 3, without MeZO-Adam": (cells, without_adam),
+        "Table 3, without MeZO-Adam": (cells[cells["table"] == 3], without_adam),
+    }
+
+
+def _differences(frame: pd.DataFrame) -> Table:
     """A row per pair in which one of our methods stands, it first; a column per task."""
-    tasks = list(dict.fromkeys(of_model["task"]))
-    model = str(of_model["model"].iloc[0])
-    title = f"Differences per task, {model_label(model)}, n = {int(of_model['n'].max())} runs"
+    tasks = list(dict.fromkeys(frame["task"]))
+    model = model_label(frame["model"].iloc[0])
+    title = f"Differences per task, {model}, n = {frame['n'].max()} runs"
     content = Table(title, ["pair", *map(task_label, tasks)])
-    known = {}
-    for row in of_model.to_dict("records"):
-        value, low, high = row["difference"], row["low"], row["high"]
-        known[row["task"], row["first"], row["second"]] = value, low, high
-        known[row["task"], row["second"], row["first"]] = -value, -high, -low
-    for ours, other in product(OURS, (*BASELINES, "bszo")):
-        found = [known.get((task, ours, other)) for task in tasks]
-        if None not in found:
-            shown = [(ends[0], *map(_signed, ends)) for ends in found if ends]
-            cells = [Cell(f"{mean} [{low}, {high}]", value) for value, mean, low, high in shown]
-            content.rows.append([f"{method_label(ours)} − {method_label(other)}", *cells])
+    turned = {
+        "first": frame["second"],
+        "second": frame["first"],
+        "difference": -frame["difference"],
+    }
+    both = pd.concat([frame, frame.assign(**turned, low=-frame["high"], high=-frame["low"])])
+    for pair in [*product(OURS, BASELINES), OURS[::-1]]:
+        rows = both[(both["first"] == pair[0]) & (both["second"] == pair[1])]
+        cells = [
+            Cell(f"{_signed(mean)} [{_signed(low)}, {_signed(high)}]", mean)
+            for mean, low, high in rows[["difference", "low", "high"]].to_numpy().tolist()
+        ]
+        content.rows.append([" − ".join(map(method_label, pair)), *cells])
     return content
 
 
@@ -129,8 +104,6 @@ def _tests(tests: pd.DataFrame) -> Table:
 
 
 def _rank_line(frame: pd.DataFrame) -> str:
-    if frame.empty:
-        return "No ranks: they need 3 methods and 2 cells that all of them have."
     first = frame.iloc[0]
     tail = (
         f"no critical difference: Friedman's test does not reject at {LEVEL:.0%}, or there are fewer than 10 "

@@ -104,8 +104,8 @@ def sign_test(wins: int, losses: int) -> float:
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
-def wilcoxon_exact(differences: Sequence[float]) -> tuple[float, float]:
-    """Wilcoxon's signed-rank test of symmetry about 0: the sum of the positive ranks, and the exact p-value.
+def wilcoxon_exact(differences: Sequence[float]) -> float:
+    """The exact p-value of Wilcoxon's signed-rank test of symmetry about 0.
 
     Zeros are left out. Ties share their mean rank; the p-value, two-sided, is counted over all signs of those ranks,
     so that it stays exact with ties, where SciPy's is not. An infinite difference, a collapse, has the highest rank.
@@ -117,7 +117,7 @@ def wilcoxon_exact(differences: Sequence[float]) -> tuple[float, float]:
     kept = np.round(np.asarray(differences, float), DIGITS)
     kept = kept[kept != 0]
     if not len(kept):
-        return 0.0, 1.0
+        return 1.0
     doubled = np.rint(2 * stats.rankdata(np.abs(kept))).astype(int)
     ways = [1] + [0] * int(doubled.sum())  # ways[s]: sign choices with positive ranks of sum s / 2
     for rank in doubled:
@@ -125,7 +125,7 @@ def wilcoxon_exact(differences: Sequence[float]) -> tuple[float, float]:
             ways[total] += ways[total - rank]
     positive = int(doubled[kept > 0].sum())
     smaller = min(positive, int(doubled.sum()) - positive)
-    return positive / 2, min(1.0, 2 * sum(ways[: smaller + 1]) / 2 ** len(kept))
+    return min(1.0, 2 * sum(ways[: smaller + 1]) / 2 ** len(kept))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

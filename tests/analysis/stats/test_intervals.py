@@ -28,9 +28,7 @@ def test_wilcoxon_equals_scipy_and_all_signs() -> None:
     for n in (5, 12, 23):
         differences = [float(d) for d in rng.normal(0.4, 1, n)]
         expected = wilcoxon(differences, method="exact")
-        positive, p_value = wilcoxon_exact(differences)
-        assert min(positive, n * (n + 1) / 2 - positive) == pytest.approx(expected.statistic)
-        assert p_value == pytest.approx(expected.pvalue)
+        assert wilcoxon_exact(differences) == pytest.approx(expected.pvalue)
     tied = [1.0, 1.0, -1.0, 2.0, 2.0, -3.0, 4.0, 0.0]  # ranks 2 2 2 4.5 4.5 6 7
     ranks = [2, 2, 2, 4.5, 4.5, 6, 7]
     sums = [
@@ -39,11 +37,11 @@ def test_wilcoxon_equals_scipy_and_all_signs() -> None:
     ]
     smaller = 2 + 6
     expected_p = 2 * sum(s <= smaller for s in sums) / 2**7
-    assert wilcoxon_exact(tied) == (20.0, pytest.approx(expected_p))
-    assert wilcoxon_exact([0.0, 0.0]) == (0.0, 1.0)
+    assert wilcoxon_exact(tied) == pytest.approx(expected_p)
+    assert wilcoxon_exact([0.0, 0.0]) == 1.0
     inf = float("inf")  # collapses: the highest ranks, which they share
     assert wilcoxon_exact([1.0, -2.0, 3.0, inf, inf]) == wilcoxon_exact([1.0, -2.0, 3.0, 9, 9])
-    assert wilcoxon_exact([1.0, 2.0, -inf])[0] == 3.0
+    assert wilcoxon_exact([1.0, 2.0, -inf]) == wilcoxon_exact([-1.0, -2.0, 3.0])
     with pytest.raises(ValueError, match="not a number"):
         wilcoxon_exact([1.0, float("nan")])
 
