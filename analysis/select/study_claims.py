@@ -4,7 +4,7 @@ Every estimate has the sign of its claim: positive speaks for it. Accuracies are
 `analysis.stats.contrasts` says what the intervals are and how they decide.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from analysis.select.study_runs import (
 from analysis.stats.contrasts import verdicts
 
 OURS, RIVAL, VARIANT = "bszo", "mezo", "bszo_b"
+LOSSES = (rows.AREA, rows.AT_END)
 CLAIMS = {
     "i": "BSZO is ahead of each other method in test accuracy, at equal steps",
     "ii": "BSZO is ahead per step in validation loss",
@@ -35,6 +36,9 @@ CLAIMS = {
     "vi": "Adaptive noise helps in bf16",
     "vii": "BSZO-B is ahead of BSZO",
 }
+
+ByK = dict[str, dict[int, Setting]]
+"""Precision -> k -> setting."""
 
 
 def claims_frame(study: Study) -> pd.DataFrame:
@@ -60,39 +64,30 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
     trains = set(cells.loc[cells["steps"] > 0, "optimizer"])
     trained = [method for method in others if method in trains]
     for precision in study.precisions:
-        for other in others:
-            said = _equal(study, other, precision)
-            yield accuracy_row(study, "i", _lead(OURS, other, precision), **said)
+        said = {other: _equal(study, other, precision) for other in others}
+        leads = {other: _lead(OURS, other, precision) for other in others}
+        for other, pair in leads.items():
+            yield accuracy_row(study, "i", pair, **said[other])
         for other in trained:
-            pair, said = _lead(OURS, other, precision), _equal(study, other, precision)
-            yield from _losses(study, "ii", pair, "step", **said)
-            for step in rows.common_steps(study, pair) if other == RIVAL else ():
-                words, value = f"validation loss at step {step}", rows.at_step(step)
-                at_step = said | {"kind": rows.AT_STEP}
-                yield curve_row(study, "ii", pair, words, "step", value, **at_step)
-            said |= {"claimed": True}
-            yield from _losses(study, "iii", pair, "forwards", **said)
-            what = rows.VAL_ACCURACY, "forwards", rows.accuracy_at_end, rows.POINTS
-            yield curve_row(study, "iii", pair, *what, **said)
+            pair = leads[other]
+            for kind in LOSSES:
+                yield curve_row(study, "ii", pair, kind, "step", **said[other])
+            for step in _common_steps(study, pair) if other == RIVAL else ():
+                yield curve_row(study, "ii", pair, rows.AT_STEP, "step", step, **said[other])
+            for kind in (*LOSSES, rows.VAL_ACCURACY):
+                claimed = said[other] | {"claimed": True}
+                yield curve_row(study, "iii", pair, kind, "forwards", **claimed)
     halves = [precision for precision in study.precisions if precision != REFERENCE]
     for precision in halves if REFERENCE in study.precisions else ():
         yield from _robust(study, precision, [*trained, OURS, VARIANT])
     yield from _subspace(study)
-    for precision, ks in _ks(study, NOISE).items():
-        noise = {
-            k: _pair(
-                *(
-                    Setting(OURS, precision, NOISE, {"k": k, "adaptive_noise": on})
-                    for on in (True, False)
-                )
-            )
-            for k in ks
-        }
-        yield from _each_and_mean(study, "vi", noise, "adaptive noise on against off")
+    on, off = (_by_k(study, NOISE, adaptive_noise=noise) for noise in (True, False))
+    yield from _each_and_mean(study, "vi", on, off, "adaptive noise on against off")
     for precision in study.precisions:
         pair = _lead(VARIANT, OURS, precision)
         yield accuracy_row(study, "vii", pair)
-        yield from _losses(study, "vii", pair, "step")
+        for kind in LOSSES:
+            yield curve_row(study, "vii", pair, kind, "step")
 
 
 def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:
@@ -113,64 +108,61 @@ def _lead(ahead: str, behind: str, precision: str) -> list[Term]:
     return _pair(Setting(ahead, precision), Setting(behind, precision))
 
 
-def _losses(
-    study: Study, claim: str, pair: list[Term], axis: str, **said: Any
-) -> Iterator[dict[str, Any]]:
-    yield curve_row(study, claim, pair, rows.AREA, axis, rows.area, **said)
-    yield curve_row(study, claim, pair, rows.AT_END, axis, rows.at_end, **said)
+def _common_steps(study: Study, terms: list[Term]) -> list[int]:
+    """Evaluations after the first step that all runs of the contrast have."""
+    curves = [study.curve(run["run_id"]) for _, s in terms for run in study.runs(s).values()]
+    steps = [set(curve["step"].astype(int)) for curve in curves]
+    return sorted(set.intersection(*steps) - {0}) if steps else []
 
 
 def _robust(study: Study, precision: str, methods: list[str]) -> Iterator[dict[str, Any]]:
     """Each method's change from fp32, which is no claim, and how much less BSZO loses than each."""
     change = {m: _pair(Setting(m, precision), Setting(m, REFERENCE)) for m in methods}
-    about = {"quantity": rows.CHANGE}
-    own = about | {"kind": rows.CHANGE, "claimed": False}
+    own = {"quantity": rows.CHANGE, "kind": rows.CHANGE, "claimed": False}
     for method in methods:
         what = f"{method_label(method)}, {precision} − {REFERENCE}"
         yield accuracy_row(study, "iv", change[method], what=what, **own)
     for method in methods:
         if method not in (OURS, VARIANT):
             terms = [*change[OURS], *((-weight, setting) for weight, setting in change[method])]
-            what = f"{method_label(OURS)} loses less than {method_label(method)}"
-            said = _equal(study, method, precision, REFERENCE) | about
-            said["short"] = f"against {method_label(method)}"
-            yield accuracy_row(study, "iv", terms, what=what, **said)
+            said = _equal(study, method, precision, REFERENCE) | {"quantity": rows.CHANGE}
+            said["what"] = f"{method_label(OURS)} loses less than {method_label(method)}"
+            yield accuracy_row(study, "iv", terms, **said)
 
 
 def _subspace(study: Study) -> Iterator[dict[str, Any]]:
     """Accuracy over k, and m = k + 1 against m = k, in each precision that the sweeps have."""
-    for ending, words in ((M_IS_K, "m = k"), (M_IS_K_PLUS_1, "m = k + 1")):
-        for precision, ks in _ks(study, ending).items():
-            if len(ks) > 1:
-                weights = np.linalg.pinv(np.vander(np.log2(ks), 2))[0]  # of a least-squares slope
-                settings = [Setting(OURS, precision, ending, {"k": k}) for k in ks]
-                terms = list(zip(weights.tolist(), settings, strict=True))
-                what = f"slope over log2 k = {', '.join(map(str, ks))}, {words}"
+    same, more = _by_k(study, M_IS_K), _by_k(study, M_IS_K_PLUS_1)
+    for settings, words in ((same, "m = k"), (more, "m = k + 1")):
+        for by_k in settings.values():
+            if len(by_k) > 1:
+                slope = np.linalg.pinv(np.vander(np.log2(list(by_k)), 2))[0]  # of least squares
+                terms = list(zip(slope.tolist(), by_k.values(), strict=True))
+                what = f"slope over log2 k = {', '.join(map(str, by_k))}, {words}"
                 yield accuracy_row(study, "v", terms, what=what, unit=rows.DOUBLING)
-    for precision, ks in _ks(study, M_IS_K).items():
-        common = [k for k in ks if k in _ks(study, M_IS_K_PLUS_1).get(precision, ())]
-        pairs = {
-            k: _pair(
-                *(Setting(OURS, precision, ending, {"k": k}) for ending in (M_IS_K_PLUS_1, M_IS_K))
-            )
-            for k in common
-        }
-        yield from _each_and_mean(study, "v", pairs, "m = k + 1 against m = k")
+    yield from _each_and_mean(study, "v", more, same, "m = k + 1 against m = k")
 
 
 def _each_and_mean(
-    study: Study, claim: str, pairs: Mapping[int, list[Term]], words: str
+    study: Study, claim: str, ahead: ByK, behind: ByK, words: str
 ) -> Iterator[dict[str, Any]]:
-    for k, pair in pairs.items():
-        yield accuracy_row(study, claim, pair, what=f"{words}, k = {k}")
-    if len(pairs) > 1:
-        terms = [(weight / len(pairs), s) for pair in pairs.values() for weight, s in pair]
-        yield accuracy_row(study, claim, terms, what=f"{words}, mean over k")
+    """Pairs of settings that share precision and k, and the mean of several."""
+    for precision, by_k in behind.items():
+        others = ahead.get(precision, {})
+        pairs = {k: _pair(others[k], setting) for k, setting in by_k.items() if k in others}
+        for k, pair in pairs.items():
+            yield accuracy_row(study, claim, pair, what=f"{words}, k = {k}")
+        if len(pairs) > 1:
+            terms = [(weight / len(pairs), s) for pair in pairs.values() for weight, s in pair]
+            yield accuracy_row(study, claim, terms, what=f"{words}, mean over k")
 
 
-def _ks(study: Study, ending: str) -> dict[str, list[int]]:
-    """Precision -> values of k of one of the ablation's sweeps."""
-    ks: dict[str, list[int]] = {}
-    for precision, cells in study.part(ending).groupby("precision", sort=False):
-        ks[str(precision)] = sorted(cells["k"].dropna().astype(int).unique())
-    return ks
+def _by_k(study: Study, ending: str, **more: Any) -> ByK:
+    """Our settings in one of the ablation's sweeps."""
+    return {
+        str(precision): {
+            k: Setting(OURS, str(precision), ending, {"k": k, **more})
+            for k in sorted(cells["k"].dropna().astype(int).unique())
+        }
+        for precision, cells in study.part(ending).groupby("precision", sort=False)
+    }

@@ -89,15 +89,13 @@ class Study:
 
     def runs(self, setting: Setting) -> dict[int, Run]:
         """The finished runs of a setting at its chosen learning rate, by seed."""
-        return self._chosen(setting, "finished")
+        ended = self.ended(setting)
+        return {seed: run for seed, run in ended.items() if run["status"] == "finished"}
 
-    def collapsed(self, setting: Setting) -> dict[int, Run]:
-        """The collapsed ones, likewise."""
-        return self._chosen(setting, "collapsed")
-
-    def _chosen(self, setting: Setting, status: str) -> dict[int, Run]:
+    def ended(self, setting: Setting) -> dict[int, Run]:
+        """The finished and collapsed ones, likewise."""
         rows = self.cells(setting)
-        rows = rows[rows["chosen"] & (rows["status"] == status)]
+        rows = rows[rows["chosen"] & rows["status"].isin(["finished", "collapsed"])]
         return {int(row["seed"]): row for row in rows.to_dict("records")}
 
     def cells(self, setting: Setting) -> pd.DataFrame:

@@ -79,7 +79,6 @@ class Figure:
     height: float = 2.05  # of a panel, inches
     best: str = "best step"  # what the larger mark of a line means
     hollow: str = "the paper"  # what a hollow mark means
-    data: pd.DataFrame | None = None  # what the csv holds, if it is more than the points
 
     @property
     def methods(self) -> list[str]:
@@ -101,9 +100,7 @@ class Figure:
     @property
     def frame(self) -> pd.DataFrame:
         """Every point of every series: what the csv holds."""
-        return (
-            pd.concat(list(self._frames()), ignore_index=True) if self.data is None else self.data
-        )
+        return pd.concat(list(self._frames()), ignore_index=True)
 
     def _frames(self) -> Iterator[pd.DataFrame]:
         for panel in self.panels:

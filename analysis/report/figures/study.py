@@ -24,19 +24,17 @@ def curves_figure(study: Study) -> Figure | None:
             found.setdefault(precision, {})[method] = runs
     if not found:
         return None
-    panels = []
+    facet = {key: str(study.part(MAIN).iloc[0][key]) for key in ("model", "task")}
+    panels: list[Panel] = []
     for (column, (label, factor)), (axis, words) in product(HEIGHTS.items(), AXES.items()):
-        row = {
-            precision: [
-                _line(study, m, runs, axis, column, factor) for m, runs in by_method.items()
-            ]
+        lines = {
+            precision: [_line(study, *item, axis, column, factor) for item in by_method.items()]
             for precision, by_method in found.items()
         }
-        ylim = around(np.concatenate([s.y for lines in row.values() for s in lines]))
-        panels += [
-            Panel(precision, words, label, lines, _facet(study, precision), ylim=ylim)
-            for precision, lines in row.items()
-        ]
+        ylim = around(np.concatenate([s.y for row in lines.values() for s in row]))
+        for precision, row in lines.items():
+            here = facet | {"precision": precision}
+            panels.append(Panel(precision, words, label, row, here, ylim=ylim))
     counts = {len(runs) for by_method in found.values() for runs in by_method.values()}
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     notes = [
@@ -46,11 +44,6 @@ def curves_figure(study: Study) -> Figure | None:
     ]
     title = f"{study.name}: validation over steps and over forward passes"
     return Figure("curves", title, panels, notes, len(panels) // 4)
-
-
-def _facet(study: Study, precision: str) -> dict[str, str]:
-    first = study.part(MAIN).iloc[0]
-    return {"model": str(first["model"]), "task": str(first["task"]), "precision": precision}
 
 
 def _line(
