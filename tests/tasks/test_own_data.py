@@ -11,8 +11,8 @@ from zo import config
 from zo.config import command_line
 from zo.run.command import make
 from zo.tasks import TaskConfig, load_splits, tokenize
+from zo.tasks.checks import preview
 from zo.tasks.own import complete
-from zo.tasks.preview import preview
 
 TEXTS = [f"film number {i} was {'good' if i % 2 else 'bad'}" for i in range(20)]
 LABELS = ["pos" if i % 2 else "neg" for i in range(20)]

@@ -7,7 +7,7 @@ import pytest
 from tests.support.tiny_models import tokenizer
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, encode_masked
 from zo.tasks.checks import check_tokens
-from zo.tasks.templates import columns, fill
+from zo.tasks.templates import fill
 
 TOKENIZER, MASKING = tokenizer(), tokenizer(mask="<mask>")
 TASK = TaskConfig(
@@ -135,6 +135,11 @@ MISTAKES = {
     "no mask": (masked, {"masked_prompt": "{a}"}, r"task\.masked_prompt: one <mask> is needed"),
     "no room beside a mask": (masked, {"max_length": 6},
         r"task\.max_length=6: the template leaves no room for the texts; give at least"),
+    "no such function": (encoded, {"prompt": "{a:upper}"}, r"task\.prompt: \{a:upper\} names none of strip, lower"),
+    "conversion": (encoded, {"prompt": "{a!r}"}, r"task\.prompt: \{a\} is not the name of a column"),
+    "part": (encoded, {"prompt": "{a.b}"}, r"task\.prompt: \{a\.b\} is not the name of a column"),
+    "no name": (encoded, {"prompt": "{}"}, r"task\.prompt: \{\} is not the name of a column"),
+    "no template": (encoded, {"prompt": "{a"}, r"task\.prompt: '\{a' is not a template"),
 }  # fmt: skip
 
 
@@ -144,21 +149,6 @@ def test_a_mistake_is_one_sentence_that_names_the_key(mistake):
     with pytest.raises(TaskError, match=message) as caught:
         tokens_of(**changes)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{a:upper}", r"task\.prompt: \{a:upper\} names none of strip, lower"),
-        ("{a!r}", r"task\.prompt: \{a\} is not the name of a column"),
-        ("{a.b}", r"task\.prompt: \{a\.b\} is not the name of a column"),
-        ("{}", r"task\.prompt: \{\} is not the name of a column"),
-        ("{a", r"task\.prompt: '\{a' is not a template"),
-    ],
-)
-def test_a_template_that_cannot_be_filled_is_one_sentence(template, message):
-    with pytest.raises(TaskError, match=message):
-        columns(template, "prompt")
 
 
 FILMS = [

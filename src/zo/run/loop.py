@@ -24,11 +24,10 @@ from zo.run.rows import LOSSES, Row, evaluates
 from zo.run.signals import Requests
 from zo.run.tracking import NoLog, RunLog
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
-from zo.tasks.batches import BatchOrder
-from zo.tasks.checks import check_tokens
+from zo.tasks.batches import batch_indices
+from zo.tasks.checks import check_tokens, preview
 from zo.tasks.measures import LOSS, NAMED, Measure, in_row
 from zo.tasks.own import complete
-from zo.tasks.preview import preview
 
 Summary = dict[str, Any]
 TIE = "train/tie"
@@ -280,7 +279,6 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         ProcessLostError: If another process ended; the journal has what was made.
         WeightsDifferError: If the weights of the processes differ.
     """
-    order = BatchOrder(len(session.train), cfg.batch_size, cfg.seed)
     best, ending = totals.best, ending_of(cfg, totals)
     first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
     for step in range(first, cfg.steps + 1):
@@ -289,7 +287,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         row: Row = {"step": step}
         try:
             if step > 0:
-                examples = [session.train[i] for i in order.indices(step - 1)]
+                indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
+                examples = [session.train[i] for i in indices]
                 row |= _step(session, examples)
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards

@@ -2,9 +2,8 @@
 
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.data import Example, Splits, load_splits
-from zo.tasks.masked import encode_masked
 from zo.tasks.prompts import Encoded, encode, render
-from zo.tasks.tokens import tokenize
+from zo.tasks.tokens import encode_masked, tokenize
 
 __all__ = [
     "Encoded",

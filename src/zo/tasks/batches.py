@@ -7,24 +7,16 @@ import numpy as np
 STREAM = 1  # keeps this order apart from any other use of the run's seed
 
 
-class BatchOrder:
-    """Mini-batches drawn from an endless row of permutations, so that every one is full."""
+def batch_indices(n: int, batch_size: int, seed: int, step: int) -> list[int]:
+    """Returns the examples of step `step`, counted from 0: `batch_size` indices below n.
 
-    def __init__(self, n: int, batch_size: int, seed: int):
-        self.n = n
-        self.batch_size = batch_size
-        self.seed = seed
-        self._permutation = lru_cache(2)(self._draw)  # a mini-batch spans two epochs at most
+    Mini-batches are drawn from an endless row of permutations, so that every one is full.
+    """
+    first = step * batch_size
+    return [_permutation(n, seed, i // n)[i % n] for i in range(first, first + batch_size)]
 
-    def indices(self, step: int) -> list[int]:
-        """Returns the examples of step `step`, counted from 0: `batch_size` indices below n."""
-        first = step * self.batch_size
-        return [
-            self._permutation(i // self.n)[i % self.n]
-            for i in range(first, first + self.batch_size)
-        ]
 
-    def _draw(self, epoch: int) -> list[int]:
-        generator = np.random.default_rng([self.seed, STREAM, epoch])
-        found: list[int] = generator.permutation(self.n).tolist()
-        return found
+@lru_cache(2)  # a mini-batch spans two epochs at most
+def _permutation(n: int, seed: int, epoch: int) -> list[int]:
+    found: list[int] = np.random.default_rng([seed, STREAM, epoch]).permutation(n).tolist()
+    return found

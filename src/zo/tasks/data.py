@@ -63,23 +63,17 @@ def load_splits(task: TaskConfig) -> Splits:
     rows = read_split(task, task.train_split)
     n_train, n_validation, n_test = _sizes(task, len(rows[0]))
     order = _order(task, len(rows[0]))
-    validation_rows, validation = rows, order[n_train : n_train + n_validation]
-    if task.validation_split is not None:
-        validation_rows = read_split(task, task.validation_split)
-        validation = _chosen(len(validation_rows[0]), task.validation_size)
-    test_rows, test = rows, order[n_train + n_validation :][:n_test]
-    if task.test_split is not None:
-        test_rows = read_split(task, task.test_split)
-        test = _chosen(len(test_rows[0]), task.test_size)
-    name = task.train_split
-    splits = Splits(
-        train=_examples(task, name, rows, order[:n_train], fields),
-        validation=_examples(
-            task, task.validation_split or name, validation_rows, validation, fields
-        ),
-        test=_examples(task, task.test_split or name, test_rows, test, fields),
-    )
-    labels = Counter(e.label for of in (splits.train, splits.validation, splits.test) for e in of)
+    parts = {"train": (task.train_split, rows, order[:n_train])}
+    for name, split, size, rest in (
+        ("validation", task.validation_split, task.validation_size, order[n_train:][:n_validation]),
+        ("test", task.test_split, task.test_size, order[n_train + n_validation :][:n_test]),
+    ):
+        parts[name] = (task.train_split, rows, rest)
+        if split is not None:
+            own = read_split(task, split)
+            parts[name] = (split, own, _chosen(len(own[0]), size))
+    splits = Splits(**{name: _examples(task, *part, fields) for name, part in parts.items()})
+    labels = Counter(e.label for of in vars(splits).values() for e in of)
     if len(labels) == 1 and task.kind == "classification" and task.objective == "classification":
         ((label, count),) = labels.items()
         raise TaskError(

@@ -1,4 +1,4 @@
-"""The hub of models and data sets: asked once whether it answers, instead of retried for a minute."""
+"""The hub of models and data sets: asked once whether it answers, instead of retried for a minute; and its chatter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SECONDS = 5.0
 """How long the hub has to answer."""
@@ -38,6 +39,20 @@ def patient(local: bool = False) -> Iterator[None]:
         ) from error
     finally:
         constants.HF_HUB_OFFLINE = False
+
+
+@contextmanager
+def quiet(logging: Any) -> Iterator[None]:
+    """No progress bars and no chatter from a library with this module for its logging, as it was before on exit."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 @functools.cache

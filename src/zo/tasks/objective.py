@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from zo.tasks.config import TaskConfig
-
-MISSING: Any = "???"
 
 NAMES = ("task", "classification", "lm", "completion", "metric", "generation", "reward")
 OF_TEXT = ("generation", "reward")

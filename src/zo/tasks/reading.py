@@ -6,8 +6,6 @@ import csv
 import glob
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +76,7 @@ def _load(task: TaskConfig, split: str | None) -> Any:
 
     try:
         path, options = _source(task)
-        with _quiet(), hub.patient(path in FORMATS or Path(path).exists()):
+        with hub.quiet(datasets.logging), hub.patient(path in FORMATS or Path(path).exists()):
             if any((Path(path) / name).exists() for name in SAVED):
                 found = datasets.load_from_disk(path)
                 splits = found if isinstance(found, dict) else {"train": found}
@@ -242,20 +240,3 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> str:
         f"{message}; where the hub can be reached, `{command} --local-dir"
         f" {task.path.split('/')[-1]}` brings a copy for task.path=<local copy>"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no chatter from the library, as it was before on exit."""
-    import datasets
-
-    verbosity = datasets.logging.get_verbosity()
-    bars = not datasets.are_progress_bars_disabled()
-    datasets.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-        if bars:
-            datasets.enable_progress_bars()

@@ -18,9 +18,8 @@ from zo.config import ConfigError, RunConfig, command_line
 from zo.lm.config import ModelError
 from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
-from zo.tasks.checks import check_tokens
+from zo.tasks.checks import check_tokens, visible
 from zo.tasks.own import complete
-from zo.tasks.preview import visible
 
 BORDER, MASK = "dim", "black on yellow"
 TRUE, OTHER = "black on green", "black on red"
@@ -62,7 +61,8 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
     tokenizer = load_tokenizer(run.model)
     train = tokenize(task, tokenizer, splits.train, run.model.kind)
     notes = [*found, *check_tokens(task, {"train": splits.train}, {"train": train})]
-    console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {_sizes(splits)}")
+    sizes = ", ".join(f"{len(of)} {name}" for name, of in vars(splits).items())
+    console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {sizes}")
     if task.kind == "classification" and task.choices is None:
         words = task.label_words if run.model.kind == "masked" else task.words
         counts = [sum(e.label == label for e in train) for label in range(len(task.words))]
@@ -79,11 +79,6 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
         console.print()
         for line in _lines(i, example, tokenizer):
             console.print(line)
-
-
-def _sizes(splits: Any) -> str:
-    names = ("train", "validation", "test")
-    return ", ".join(f"{len(getattr(splits, name))} {name}" for name in names)
 
 
 def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:

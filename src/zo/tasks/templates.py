@@ -1,34 +1,58 @@
-"""Templates over a row's columns: ``{column}`` or ``{column:function}``, a function of `zo.tasks.fields`."""
+"""Templates over a row's columns: ``{column}`` or ``{column:function}``, one of the functions in `FIELDS`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.fields import FIELDS
 
 MASK = "<mask>"
 """Where a masked prompt's mask stands, whatever the model's tokenizer calls it."""
-
 
 MADE = ("choice", "reference")
 """Columns that a template may name and the data do not have: a row's choice, and its first reference."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A stretch of a rendered template.
+def unfinished(text: str) -> str:
+    """Returns the text without its full stop, so that it can be carried on."""
+    return text.rstrip().removesuffix(".")
 
-    Attributes:
-        text: as rendered.
-        column: where it comes from; None: from the template itself.
+
+def continued(text: str) -> str:
+    """Returns the text with its first word in lower case, unless that is "I", to carry a sentence on."""
+    first, space, rest = text.partition(" ")
+    return (first if first == "I" else first.lower()) + space + rest
+
+
+def connective(text: str) -> str:
+    """Returns COPA's kind of question as the word that asks it.
+
+    Raises:
+        ValueError: another kind.
     """
+    words = {"effect": "so", "cause": "because"}
+    if text not in words:
+        raise ValueError(f"{text!r} is neither of {', '.join(words)}")
+    return words[text]
 
-    text: str
-    column: str | None = None
+
+def highlights(text: str) -> str:
+    """Returns ReCoRD's passage with its summary points as a list."""
+    return text.replace("@highlight\n", "- ")
+
+
+def asked(text: str) -> str:
+    """Returns the text with a capital letter and one question mark."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith("?") else "?")
+
+
+FIELDS: dict[str, Callable[[str], str]] = {
+    function.__name__: function
+    for function in (str.strip, str.lower, unfinished, continued, connective, highlights, asked)
+}
+"""Name -> pure function of a column's text. `strip`: GLUE's sentences end in a space."""
 
 
 def columns(template: str, key: str) -> list[str]:
@@ -67,8 +91,8 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     return found
 
 
-def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
-    """Returns the template filled with a row's columns, in pieces.
+def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[tuple[str, bool]]:
+    """Returns the template filled with a row's columns, in pieces: text, and whether it comes from a column.
 
     Raises:
         TaskError: a column's text is not one that its function takes.
@@ -76,7 +100,7 @@ def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
     found = []
     for literal, column, function in _parse(template, key):
         if literal:
-            found.append(Piece(literal))
+            found.append((literal, False))
         if column is None:
             continue
         text = str(fields[column])
@@ -85,7 +109,7 @@ def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[Piece]:
                 text = FIELDS[function](text)
             except ValueError as error:
                 raise TaskError(f"task.{key}: {{{column}:{function}}}: {error}") from error
-        found.append(Piece(text, column))
+        found.append((text, True))
     return found
 
 
@@ -95,7 +119,7 @@ def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
     Raises:
         TaskError: as `pieces`.
     """
-    return "".join(piece.text for piece in pieces(template, fields, key))
+    return "".join(text for text, _ in pieces(template, fields, key))
 
 
 def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
