@@ -7,16 +7,7 @@ from tests.lm.test_scoring import SHAPES
 from tests.support.pairwise import pairwise, rotated
 from tests.support.plain_scoring import plain_scores
 from tests.support.quadratic import same
-from tests.support.tiny_models import (
-    DECODERS,
-    MASKED,
-    VOCABULARY,
-    examples_of,
-    gpt2,
-    llama,
-    opt,
-    tokenizer,
-)
+from tests.support.tiny_models import DECODERS, MASKED, VOCABULARY, examples_of, opt, tokenizer
 from tests.support.tiny_runs import TinyRun
 from zo.lm.adapt import adapt, merged
 from zo.lm.adapter_config import ADAPTERS
@@ -107,44 +98,33 @@ def test_virtual_tokens_begin_as_real_ones_in_front_of_every_text(name, architec
     assert found.predictions == expected.argmax(1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"), rotated(["lora", "ia3"], ["llama", "opt", "gpt2"])
-)
-def test_a_merged_model_scores_as_the_adapter_did(name, architecture):
-    examples = examples_of(SHAPES["several tokens"])
-    before = torch.tensor(plain_scores(DECODERS[architecture](), examples))
-    loaded = adapted(DECODERS[architecture](), name)
+@pytest.mark.parametrize(("architecture", "name"), rotated([*DECODERS, *MASKED], ["lora", "ia3"]))
+def test_an_adapter_scores_as_the_model_at_first_and_as_the_merged_model_later(architecture, name):
+    """Also one of a masked model, which takes adapters that add no tokens."""
+    make, masked = (DECODERS | MASKED)[architecture], architecture in MASKED
+    kind = "masked" if masked else "decoder"
+    examples = examples_of(SHAPES["several tokens"], masked=masked)
+    before = torch.tensor(plain_scores(make(), examples))
+    loaded = adapted(make(), name, kind)
+    scales = [m.scaling["default"] for m in loaded.adapter.modules() if hasattr(m, "lora_A")]
+    assert set(scales) == ({16 / 2} if name == "lora" else set()), "α/r"
+    scorer = CandidateScorer(loaded.model, pad_id=1, kind=kind)
+    batch = scorer.collate(examples)
+    torch.testing.assert_close(scorer.scores(batch), before, rtol=0, atol=2e-5)
     for p in loaded.model.parameters():
         if p.requires_grad:
             p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3))
-    scorer = CandidateScorer(loaded.model, pad_id=1)
-    scores = scorer.scores(scorer.collate(examples))
+    scores = scorer.scores(batch)
     assert (scores - before).abs().max() > 0.01
     model = merged(loaded)
-    assert [n for n, _ in model.named_parameters()] == [
-        n for n, _ in DECODERS[architecture]().named_parameters()
-    ]
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in make().named_parameters()]
     torch.testing.assert_close(
         torch.tensor(plain_scores(model, examples)), scores, rtol=0, atol=1e-4
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"), rotated(["lora", "ia3", "bias", "layers"], MASKED)
-)
-def test_masked_models_take_adapters_that_add_no_tokens(name, architecture):
-    model = MASKED[architecture]()
-    examples = [Encoded([5, 4, 7, 9], [[3], [8]], 1, mask_at=1)]
-    scorer = CandidateScorer(model, pad_id=1, kind="masked")
-    before = scorer.scores(scorer.collate(examples))
-    settings = {"pattern": r"layer\.1\."} if name == "layers" else {}
-    loaded = adapted(model, name, "masked", **settings)
-    scorer = CandidateScorer(loaded.model, pad_id=1, kind="masked")
-    assert torch.equal(scorer.scores(scorer.collate(examples)), before), "as before the first step"
-
-
 def test_only_what_is_named_is_trained_and_the_note_says_how_much():
-    loaded = adapted(llama(), "layers", pattern=r"layers\.1\.mlp")
+    loaded = adapted(DECODERS["llama"](), "layers", pattern=r"layers\.1\.mlp")
     trained = {n: p.numel() for n, p in loaded.model.named_parameters() if p.requires_grad}
     assert set(trained) == {f"model.layers.1.mlp.{n}_proj.weight" for n in ("gate", "up", "down")}
     count, total = sum(trained.values()), sum(p.numel() for p in loaded.model.parameters())
@@ -152,36 +132,31 @@ def test_only_what_is_named_is_trained_and_the_note_says_how_much():
     assert loaded.notes == (f"adapter=layers: {share}",)
 
 
-def test_first_values_follow_the_seed_alone():
+@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "ia3"])
+def test_first_values_follow_the_seed_alone_in_the_models_dtype(name):
     def first(seed):
         torch.manual_seed(seed + 7)  # is not what decides
-        params = adapted(opt(), "lora", seed=seed).model.named_parameters()
-        return torch.cat([p.flatten() for n, p in params if "lora_A" in n])
+        state = torch.get_rng_state()
+        model = adapted(DECODERS["gpt2"]().to(torch.bfloat16), name, seed=seed).model
+        assert torch.equal(torch.get_rng_state(), state), "the global random state is left alone"
+        return torch.cat([p.flatten() for p in model.parameters() if p.requires_grad])
 
+    assert first(0).dtype == torch.bfloat16
     assert torch.equal(first(0), first(0))
-    assert not torch.equal(first(0), first(1))
-    state = torch.get_rng_state()
-    adapted(opt(), "prefix")
-    assert torch.equal(torch.get_rng_state(), state), "the global random state is left alone"
+    assert torch.equal(first(0), first(1)) is (name == "ia3"), "which begins as ones"
 
 
 @pytest.mark.parametrize(
     ("model", "name", "settings", "said"),
     [
-        (llama, "bias", {}, "adapter=bias: LlamaForCausalLM has no biases; there are model."),
-        (llama, "layers", {"pattern": "layer9"}, "adapter.pattern=layer9: is found in no name"),
-        (llama, "lora", {"targets": ["query"]}, "has the linear layers q_proj, k_proj, v_proj"),
-        (opt, "ia3", {"targets": ["query"]}, "adapter.targets: "),
+        ("llama", "bias", {}, "adapter=bias: LlamaForCausalLM has no biases; there are model."),
+        ("llama", "layers", {"pattern": "layer9"}, "adapter.pattern=layer9: is found in no name"),
+        ("llama", "lora", {"targets": ["query"]}, "has the linear layers q_proj, k_proj, v_proj"),
+        ("opt", "ia3", {"targets": ["query"]}, "adapter.targets: "),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(model, name, settings, said):
     with pytest.raises(ModelError) as error:
-        adapted(model(), name, **settings)
+        adapted(DECODERS[model](), name, **settings)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "ia3"])
-def test_an_adapter_of_half_precision_keeps_the_models_dtype(name):
-    model = adapted(gpt2().to(torch.bfloat16), name).model
-    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.bfloat16}

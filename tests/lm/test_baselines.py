@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lm.test_scoring import SHAPES
 from tests.support.tiny_models import examples_of, llama, opt, tokenizer
-from zo.lm.baselines import Demonstrations, LinearProbe
+from zo.lm.baselines import LinearProbe, with_demonstrations
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskConfig, TaskError, encode
 from zo.tasks.data import Example
@@ -24,7 +23,7 @@ def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_a
     tok = tokenizer()
     train, (own, *_) = encoded(REVIEWS, tok), encoded(["to see"], tok)
     scorer = CandidateScorer(opt(max_position_embeddings=300), pad_id=1)
-    (found,) = Demonstrations(train, 2, 3, "\n\n", tok).before([own], scorer)
+    (found,) = with_demonstrations([own], train, 2, 3, "\n\n", tok, scorer)
     text = tok.decode(found.prompt_ids)
     first, second, last = text.removeprefix("</s>").split("\n\n")
     assert last == "to see It was"
@@ -35,18 +34,13 @@ def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_a
     assert found.candidate_ids == own.candidate_ids
 
     def prompt(k, seed):
-        return Demonstrations(train, k, seed, " ", tok).before([own], scorer)[0].prompt_ids
+        return with_demonstrations([own], train, k, seed, " ", tok, scorer)[0].prompt_ids
 
     assert prompt(2, 0) == prompt(2, 0)
     assert len({tuple(prompt(2, seed)) for seed in range(6)}) > 1
     assert sorted(prompt(4, 0)) == sorted(prompt(99, 1)), "all, if there are fewer"
-
-
-def test_too_many_demonstrations_are_refused_by_their_key():
-    tok = tokenizer()
-    train = encoded(REVIEWS * 4, tok)
     with pytest.raises(TaskError, match=r"^optimizer\.k: with demonstrations \d+ tokens, but the"):
-        Demonstrations(train, 16, 0, "\n\n", tok).before(train, CandidateScorer(opt(), pad_id=1))
+        with_demonstrations(train, train * 4, 16, 0, " ", tok, CandidateScorer(opt(), pad_id=1))
 
 
 def test_a_probe_finds_what_the_last_states_know():
@@ -69,7 +63,7 @@ def test_a_probe_finds_what_the_last_states_know():
 
 
 def test_features_are_the_last_states_in_the_order_of_the_examples():
-    model, examples = llama(), examples_of(SHAPES["one token"])
+    model, examples = llama(), examples_of([1, 1], (7, 2, 19, 7, 2, 6))  # some share a batch
     found = CandidateScorer(model, pad_id=1).features(examples, 30)
     with torch.inference_mode():
         texts = [torch.tensor([e.prompt_ids]) for e in examples]

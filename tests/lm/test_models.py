@@ -5,16 +5,16 @@ import os
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import BloomConfig, BloomForCausalLM, T5Config, T5ForConditionalGeneration
 
-from tests.support.plain_scoring import plain_loss, plain_scores
-from tests.support.tiny_models import VOCABULARY, llama, opt, roberta, tokenizer
+from tests.support.plain_scoring import plain_scores
+from tests.support.tiny_models import BLOOM, llama, opt, random_model, roberta, t5, tokenizer
 from zo.lm import gguf as gguf_files
 from zo.lm.config import ModelConfig, ModelError
 from zo.lm.load import load, random_weights
@@ -44,19 +44,26 @@ def save(directory, model=None, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("make", [opt, llama, roberta])
-def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path):
-    """With its whole head, every tensor once, whatever dtype is stored; a table that is no parameter stays float32."""
-    path, kind = str(save(tmp_path / "t", make(), torch.float16)), "decoder"
+def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path, monkeypatch):
+    """With its whole head, every tensor once, whatever dtype is stored; a table that is no parameter stays float32.
+
+    It lies in a package, which is not imported.
+    """
+    path, kind = save(tmp_path / "made_up" / "t", make(), torch.float16), "decoder"
+    (path.parent / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     if make is roberta:
         tokenizer(mask="<mask>").save_pretrained(path)
         kind = "masked"
-    loaded = load(ModelConfig(name="t", path=path, kind=kind), torch.bfloat16, "cpu")
+    cfg = ModelConfig(name="t", path="package:made_up/t", kind=kind)
+    loaded = load(cfg, torch.bfloat16, "cpu")
     expected = dict(make().half().bfloat16().named_parameters())
     found = dict(loaded.model.named_parameters())
     assert found.keys() == expected.keys()
     for name, p in found.items():
         assert p.dtype == torch.bfloat16
         assert torch.equal(p, expected[name]), name
+    assert not any("forward" in module.__dict__ for module in loaded.model.modules())
     assert not loaded.model.training
     assert loaded.model.config.use_cache is False
     assert loaded.model.config._attn_implementation == "sdpa"
@@ -68,25 +75,6 @@ def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path):
         assert torch.equal(
             loaded.model.model.rotary_emb.inv_freq, llama().model.rotary_emb.inv_freq
         )
-
-
-def test_a_model_inside_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
-    package = tmp_path / "made_up_models"
-    save(package / "weights" / "tiny")
-    (package / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    config = ModelConfig(name="tiny", path="package:made_up_models/weights/tiny")
-    assert load(config, torch.float32, "cpu").model.config.model_type == "opt"
-
-
-def test_weights_that_are_not_there_name_the_key_and_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = sentence(ModelConfig(name="opt", path="nobody/opt-1.3b"))
-    assert message.startswith("model.path: nobody/opt-1.3b cannot be loaded (")
-    assert "`hf download nobody/opt-1.3b --local-dir opt-1.3b` brings a copy" in message
-    (tmp_path / "empty").mkdir()
-    message = sentence(ModelConfig(name="e", path=str(tmp_path / "empty")))
-    assert message.endswith("; give the path of a complete model")
 
 
 def sentence(config):
@@ -103,8 +91,6 @@ def edit(directory, without="no tensor", **more):
     save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 1, "vocab_size": VOCABULARY}
-T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
 REFUSED = {
     "no layer": (llama, "decoder", {"without": "layers.1."}, r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)"),
     "no head": (llama, "decoder", {"without": "lm_head"}, r"lacks 1 tensor \(lm_head\.weight\) of LlamaForCausalLM"),
@@ -112,9 +98,9 @@ REFUSED = {
         r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),
     "masked as decoder": (roberta, "decoder", {}, r"use model\.kind=masked"),
     "decoder as masked": (llama, "masked", {}, r"use model\.kind=decoder"),
-    "encoder-decoder": (lambda: T5ForConditionalGeneration(T5Config(**T5, vocab_size=VOCABULARY)), "decoder", {},
+    "encoder-decoder": (t5, "decoder", {},
         r"use model\.kind=encoder-decoder"),
-    "attention": (lambda: BloomForCausalLM(BloomConfig(**BLOOM)), "decoder", {},
+    "attention": (partial(random_model, "BloomForCausalLM", **BLOOM), "decoder", {},
         r"model\.attention: BloomForCausalLM has no sdpa attention; use model\.attention=eager"),
 }  # fmt: skip
 """Models, the kind that they are taken for, what is done to their tensors, and the sentence."""
@@ -143,12 +129,20 @@ def test_a_tokenizer_of_a_larger_vocabulary_is_refused():
         scorer.check(encode(SENTIMENT, tokenizer(), REVIEWS))
 
 
-@pytest.mark.parametrize("path", ["/no/such/model", "~/nothing", "a/b/c", "x.gguf"])
-def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, monkeypatch):
+MISSING = {
+    **dict.fromkeys(("/no/such/model", "~/nothing", "a/b/c", "x.gguf"), r"there is no file or directory [^~]+;"),
+    "tests": r"model\.path: tests cannot be loaded .*; give the path of a complete model$",
+    "nobody/opt-1.3b": r"model\.path: nobody/opt-1.3b cannot be loaded \(.*; where the hub can be reached,"
+    r" `hf download nobody/opt-1.3b --local-dir opt-1.3b` brings a copy",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MISSING)
+def test_weights_that_are_not_there_are_one_sentence_with_the_key_and_what_to_do(path, monkeypatch):
+    """Only what may be on the hub is looked for there."""
     monkeypatch.setattr(hub, "answers", lambda: pytest.fail("the hub was asked"))
-    message = sentence(ModelConfig(name="t", path=path))
-    assert "there is no file or directory" in message
-    assert "~" not in message
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", path.startswith("nobody"))
+    assert re.search(MISSING[path], sentence(ModelConfig(name="t", path=path)))
 
 
 def test_a_hub_that_does_not_answer_is_said_soon(monkeypatch):
@@ -193,13 +187,16 @@ def test_random_weights_need_no_hub_and_no_global_random_state(monkeypatch):
     loaded = load(config, torch.float16, "cpu")
     assert torch.equal(before, torch.get_rng_state())
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float16}
+    assert "forward" in loaded.model.model.layers[0].mlp.up_proj.__dict__, "see zo.lm.float16"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)  # the weights do not depend on it
         again = load(config, torch.float16, "cpu").model.state_dict()
     assert all(torch.equal(t, again[n]) for n, t in loaded.model.state_dict().items())
 
 
-def test_a_gguf_file_is_converted_once(tmp_path, monkeypatch):
+def test_a_gguf_file_is_converted_once_and_compared_with_its_sum_at_every_use(
+    tmp_path, monkeypatch
+):
     """Something stands for the file; converting it yields a tiny OPT."""
     file, calls = tmp_path / "tiny.gguf", []
     file.write_bytes(b"GGUF, so to speak")
@@ -219,6 +216,10 @@ def test_a_gguf_file_is_converted_once(tmp_path, monkeypatch):
         load(config, torch.float32, "cpu")
     assert calls == [file]
     assert os.listdir(tmp_path / "cache") == [f"tiny-{digest[:12]}"]
+    other = replace(config, sha256="0" * 64)
+    assert re.search(f"model.sha256: .* has {digest}, expected 0000", sentence(other))
+    edit(tmp_path / "cache" / f"tiny-{digest[:12]}", without="layers.1.fc1")
+    assert "are damaged; remove that directory" in sentence(config)
 
 
 @pytest.mark.slow
@@ -232,21 +233,10 @@ def test_smollm2_is_converted_and_completes_a_sentence(tmp_path, monkeypatch):
     ids = loaded.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
     assert loaded.tokenizer.decode(loaded.model(ids).logits[0, -1].argmax()) == " Paris"
     assert sum(p.numel() for p in loaded.model.parameters()) == 134_515_008
-    check_scores(loaded, encode(SENTIMENT, loaded.tokenizer, REVIEWS))
-    longer = replace(SENTIMENT, candidates=[" a bore", " moving art"])
-    check_scores(loaded, encode(longer, loaded.tokenizer, REVIEWS))
-
-
-def check_scores(loaded, examples):
     scorer = CandidateScorer(loaded.model, loaded.tokenizer.pad_token_id)
-    batch = scorer.collate(examples)
-    expected = torch.tensor(plain_scores(loaded.model, examples))
-    torch.testing.assert_close(scorer.scores(batch), expected, rtol=0, atol=1e-5)
-    assert scorer.loss(batch) == pytest.approx(plain_loss(loaded.model, examples), abs=1e-5)
-
-
-@pytest.mark.parametrize(("dtype", "widened"), [(torch.float16, True), (torch.bfloat16, False)])
-def test_on_a_cpu_products_of_float16_are_widened(dtype, widened):
-    loaded = load(from_yaml("reviews-tiny"), dtype, "cpu")
-    linear = next(m for m in loaded.model.modules() if type(m) is torch.nn.Linear)
-    assert ("forward" in linear.__dict__) is widened
+    for candidates in (SENTIMENT.candidates, [" a bore", " moving art"]):
+        task = replace(SENTIMENT, candidates=candidates)
+        examples = encode(task, loaded.tokenizer, REVIEWS)
+        scores = scorer.scores(scorer.collate(examples))
+        expected = torch.tensor(plain_scores(loaded.model, examples))
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)

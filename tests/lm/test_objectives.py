@@ -7,13 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, f1_score
-from transformers import T5Config, T5ForConditionalGeneration
 
-from tests.support.tiny_models import VOCABULARY, opt, tokenizer
+from tests.support.tiny_models import opt, t5, tokenizer
 from tests.tasks.test_task_data import from_yaml
 from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
-from zo.lm.objectives import MetricScorer, load_function, text_scorer
+from zo.lm.objectives import MetricScorer, text_scorer
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 
@@ -86,33 +85,23 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
     assert scorer.loss(asked()) == found.loss == -found.value != 0
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return [1 / (len(p) - 8) for p in prompts]", r"ZeroDivisionError: .* \(row 1\)"),
-        ("return [1.0]", r"returns 1 numbers for 3 texts"),
-        ("return ['good'] * len(texts)", r"returns 'good' for row 0; a finite number"),
-        ("return [0, 0, float('nan')]", r"returns nan for row 2"),
-        ("pass", r"TypeError: 'NoneType' object is not iterable"),
-    ],
-)
-def test_a_reward_that_fails_is_one_sentence_with_its_row(body, message, tmp_path):
-    scorer = text_scorer(TASK, rewards(tmp_path, body), opt(), TOKENS)
-    with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
-        scorer.check(asked())
+FAILING = {
+    "return [1 / (len(p) - 8) for p in prompts]": r"ZeroDivisionError: .* \(row 1\)",
+    "return [1.0]": r"returns 1 numbers for 3 texts",
+    "return ['good'] * len(texts)": r"returns 'good' for row 0; a finite number",
+    "return [0, 0, float('nan')]": r"returns nan for row 2",
+    "pass": r"TypeError: 'NoneType' object is not iterable",
+    "no_such_module:score": "No module named 'no_such_module'",
+    "json:score": "json has no function score",
+    "/nowhere/rules.py:score": "No such file",
+}
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("no_such_module:score", "No module named 'no_such_module'"),
-        ("json:score", "json has no function score"),
-        ("/nowhere/rules.py:score", "No such file"),
-    ],
-)
-def test_a_function_that_is_not_there_is_one_sentence(address, message):
-    with pytest.raises(TaskError, match=r"^objective\.function: .*" + message):
-        load_function(address)
+@pytest.mark.parametrize("function", FAILING)
+def test_a_reward_that_fails_or_is_not_there_is_one_sentence(function, tmp_path):
+    address = function if function.endswith(":score") else rewards(tmp_path, function)
+    with pytest.raises(TaskError, match=r"^objective\.function: .*" + FAILING[function]):
+        text_scorer(TASK, address, opt(), TOKENS).check(asked())
 
 
 def test_a_prompt_that_leaves_no_room_to_write_is_named():
@@ -123,22 +112,13 @@ def test_a_prompt_that_leaves_no_room_to_write_is_named():
         text_scorer(TASK, None, opt(), TOKENS).check([long])
 
 
-def t5():
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    config = T5Config(
-        vocab_size=VOCABULARY, decoder_start_token_id=1, pad_token_id=1, eos_token_id=2, **sizes
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
 def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded():
     model = t5()
     examples = [
         Encoded([5, 6, 7], [[8, 2], [9, 10, 2]], 0),
         Encoded([5, 6, 7, 8, 9], [[11, 2], [12, 2]], 1),
     ]
-    scorer = EncoderDecoderScorer(model, 1, "float32", "classification")
+    scorer = EncoderDecoderScorer(model, 1, kind="encoder-decoder")
     scorer.check(examples)
     scores = scorer.scores(scorer.collate(examples))
     for example, row in zip(examples, scores, strict=True):

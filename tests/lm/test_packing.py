@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from tests.support.pairwise import pairwise
 from tests.support.plain_scoring import plain_loss, plain_scores
 from tests.support.quadratic import DTYPES
 from tests.support.tiny_models import (
+    BLOOM,
     DECODERS,
     LLAMA,
     MASKED,
@@ -20,10 +20,10 @@ from tests.support.tiny_models import (
     MODELS,
     VOCABULARY,
     examples_of,
-    roberta,
+    random_model,
 )
 from zo.lm.heads import check_head, packs
-from zo.lm.packing import Blocks, Tree, pack
+from zo.lm.packing import Row, pack
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import TaskError
 
@@ -33,7 +33,7 @@ SHORT = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 @given(st.lists(SHORT, min_size=1, max_size=8))
 def test_a_tree_holds_every_beginning_once_and_blocks_hold_whole_texts(texts):
     """In a tree a token sees what leads to it, in blocks its whole text and no other."""
-    tree, blocks = Tree(), Blocks()
+    tree, blocks = Row(), Row(masked=True)
     columns = [(tree.add(text), blocks.add(text)) for text in texts]
     assert len(tree.ids) == len({tuple(text[: n + 1]) for text in texts for n in range(len(text))})
     for text, both in zip(texts, columns, strict=True):
@@ -108,7 +108,6 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
 
 
 GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
-BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
 LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
 DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 301}
@@ -126,11 +125,7 @@ UNUSUAL = {
 
 def unusual(what):
     name, settings = UNUSUAL[what]
-    make = getattr(transformers, name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = make(make.config_class(**settings)).eval()
-    return model, "masked" if "Masked" in name else "decoder"
+    return random_model(name, **settings), "masked" if "Masked" in name else "decoder"
 
 
 @pytest.mark.parametrize("what", UNUSUAL)
@@ -147,24 +142,4 @@ def test_unusual_models_are_scored_as_plainly_rendered_one_text_to_a_row_if_need
     if what == "convolutions":
         with pytest.raises(TaskError, match=r"task\.candidates: .* answers of one token"):
             scorer.collate(examples_of([1, 2], LENGTHS, start=(2, 4)))
-
-
-def test_models_that_keep_texts_in_one_row_apart_are_told_from_those_that_do_not_in_any_dtype():
-    for (kind, make), dtype in zip([*DECODERS.items(), *MASKED.items()], DTYPES * 2, strict=True):
-        assert packs(make().to(dtype), "masked" if kind in MASKED else "decoder")
-    for what, dtype in (("convolutions", torch.bfloat16), ("distances", torch.half)):
-        model, kind = unusual(what)
-        assert not packs(model.to(dtype), kind)
-
-
-def test_a_masked_models_head_is_applied_once_per_example_all_of_it():
-    model, shapes = roberta(), {}
-    scorer = CandidateScorer(model, pad_id=1, kind="masked")
-    parts = {"encoder": model.roberta, "dense": model.lm_head.dense, "out": model.lm_head.decoder}
-    for name, part in parts.items():
-        part.register_forward_hook(
-            lambda _, __, out, name=name: shapes.setdefault(name, []).append(tuple(out[0].shape))
-        )
-    scorer.loss(scorer.collate(examples_of([1], (16, 2, 1, 4), masked=True, start=(2, 4))))
-    assert [len(shapes[name]) for name in ("encoder", "dense", "out")] == [1, 1, 1]
-    assert shapes["out"] == [(VOCABULARY,)]  # of the first of the masks
+    assert all(packs(model.to(dtype), kind) is not alone for dtype in DTYPES)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.pairwise import rotated
 from tests.support.plain_scoring import plain_lm_loss, plain_loss, plain_scores
 from tests.support.quadratic import DTYPES
-from tests.support.tiny_models import DECODERS, VOCABULARY, examples_of, mistral, opt
+from tests.support.tiny_models import DECODERS, MASKED, MODELS, VOCABULARY, examples_of, opt
 from zo.lm.scoring import CandidateScorer, length_batches
 
 SHAPES = {"one token": [1, 1], "several tokens": [2, 3], "mixed lengths": [1, 4, 2, 1, 3]}
@@ -43,12 +43,14 @@ def test_the_differentiable_loss_is_the_loss_and_its_gradient_the_slope(kind, sh
         ("llama", "mixed lengths", [5 * (1 + 6)]),
         ("llama", "one token", [5]),
         ("opt", "one token", []),
+        ("roberta", "one token", [5]),
     ],
 )
 def test_each_text_is_computed_once_and_logits_only_where_tokens_are_predicted(kind, shape, logits):
     """Of answers of one token only their own, by looking them up, where embeddings are tied."""
-    model, examples = DECODERS[kind](), examples_of(SHAPES[shape])
-    scorer = CandidateScorer(model, pad_id=1)
+    model, masked = MODELS[kind](), kind in MASKED
+    examples = examples_of(SHAPES[shape], masked=masked)
+    scorer = CandidateScorer(model, pad_id=1, kind="masked" if masked else "decoder")
     looked_up, computed = [], []
     model.get_input_embeddings().register_forward_hook(lambda *c: looked_up.append(c[1][0].shape))
     model.lm_head.register_forward_hook(lambda *c: computed.append(c[2].shape))
@@ -86,7 +88,7 @@ def test_examples_with_other_numbers_of_candidates_share_a_batch():
 
 
 def test_a_sliding_window_is_the_models_own_or_refused():
-    model = mistral(sliding_window=6)
+    model = DECODERS["mistral"](sliding_window=6)
     scorer = CandidateScorer(model, pad_id=1)
     examples = examples_of([1, 1])
     expected = torch.tensor(plain_scores(model, examples))

@@ -1,23 +1,12 @@
 """Random models of a few thousand parameters, decoders and masked ones, and a byte-pair tokenizer for them."""
 
+from functools import partial
+
 import numpy as np
 import torch
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from zo.tasks import Encoded
 
@@ -33,46 +22,39 @@ SIZES |= {"vocab_size": VOCABULARY, "max_position_embeddings": 64}
 OPT = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 64, "init_std": 0.3}
 WIDE = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
 LLAMA = WIDE | {"num_key_value_heads": 2}
-MASKED_LM = WIDE | {
-    "max_position_embeddings": 66
-}  # RoBERTa: two of them come before the first token
+MASKED_LM = WIDE | {"max_position_embeddings": 66}  # RoBERTa's first token has position 2
 GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 GPT2 |= {"vocab_size": VOCABULARY, "initializer_range": 0.3}
+BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+T5 |= {"vocab_size": VOCABULARY, "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2}
 
 
-def opt(**changes):
-    return _random(OPTForCausalLM, OPTConfig(**OPT | changes))
+def random_model(name, **settings):
+    """Returns a model of one of transformers' classes, the same one every time."""
+    make = getattr(transformers, name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make(make.config_class(**settings)).eval()
 
 
-def llama(**changes):
-    return _random(LlamaForCausalLM, LlamaConfig(**LLAMA | changes))
-
-
-def mistral(**changes):
-    return _random(MistralForCausalLM, MistralConfig(**LLAMA | changes))
-
-
-def gpt2(**changes):
-    return _random(GPT2LMHeadModel, GPT2Config(**GPT2 | changes))
-
-
-def roberta(**changes):
-    return _random(RobertaForMaskedLM, RobertaConfig(**MASKED_LM | {"pad_token_id": 1} | changes))
-
-
-def bert(**changes):
-    return _random(BertForMaskedLM, BertConfig(**MASKED_LM | {"pad_token_id": 0} | changes))
-
+opt = partial(random_model, "OPTForCausalLM", **OPT)
+llama = partial(random_model, "LlamaForCausalLM", **LLAMA)
+mistral = partial(random_model, "MistralForCausalLM", **LLAMA)
+gpt2 = partial(random_model, "GPT2LMHeadModel", **GPT2)
+roberta = partial(random_model, "RobertaForMaskedLM", **MASKED_LM, pad_token_id=1)
+bert = partial(random_model, "BertForMaskedLM", **MASKED_LM, pad_token_id=0)
+t5 = partial(random_model, "T5ForConditionalGeneration", **T5)
 
 MASKED = {"roberta": roberta, "bert": bert}
 DECODERS = {"opt": opt, "llama": llama, "mistral": mistral, "gpt2": gpt2}
 MODELS = {
     **DECODERS,
     **MASKED,
-    "opt, untied": lambda: opt(tie_word_embeddings=False),
-    "llama, tied": lambda: llama(tie_word_embeddings=True, attention_bias=True),
-    "mistral, tied": lambda: mistral(tie_word_embeddings=True),
-    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+    "opt, untied": partial(opt, tie_word_embeddings=False),
+    "llama, tied": partial(llama, tie_word_embeddings=True, attention_bias=True),
+    "mistral, tied": partial(mistral, tie_word_embeddings=True),
+    "gpt2, untied": partial(gpt2, tie_word_embeddings=False),
 }
 
 
@@ -120,9 +102,3 @@ def tokenizer(bos="</s>", mask=None):
             single=f"{bos} $A", special_tokens=[(bos, bpe.token_to_id(bos))]
         )
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="</s>", eos_token="</s>")
-
-
-def _random(kind, config):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return kind(config).eval()

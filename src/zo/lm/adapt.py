@@ -28,7 +28,7 @@ from zo.lm.config import ModelError
 from zo.lm.float16 import widen
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, dequantise
-from zo.lm.quiet import quiet
+from zo.lm.source import quiet
 from zo.lm.virtual_tokens import VirtualTokens
 
 PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}

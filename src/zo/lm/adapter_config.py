@@ -1,7 +1,7 @@
 """Settings of adapters, one dataclass each: what is trained of a model. Needs neither torch nor peft."""
 
 import re
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +11,9 @@ Problems = list[tuple[str, str]]
 
 @dataclass
 class AdapterConfig:
-    """What the settings of every adapter have.
+    """No adapter, and what the settings of every one have.
+
+    Every parameter of the model is trained; of a quantised model, all that is not quantised.
 
     Attributes:
         name: The adapter's name in `ADAPTERS`.
@@ -50,16 +52,6 @@ COMMON = ("name", "eps", "lr_grid", "path")
 """Settings that an adapter's files do not decide."""
 
 
-def _default(field: Field[Any]) -> Any:
-    factory = field.default_factory
-    return field.default if factory is MISSING else factory()
-
-
-@dataclass
-class NoAdapter(AdapterConfig):
-    """Every parameter of the model is trained; of a quantised model, all that is not quantised."""
-
-
 @dataclass
 class PeftAdapter(AdapterConfig):
     """What the adapters of the library peft have.
@@ -78,7 +70,9 @@ class PeftAdapter(AdapterConfig):
         if self.path is not None and not Path(self.path, "adapter_config.json").is_file():
             found.append(("path", "must be a directory with adapter_config.json, or null"))
         elif self.path is not None:
-            given = [f.name for f in fields(self) if getattr(self, f.name) != _default(f)]
+            given = [
+                key for key, value in vars(type(self)()).items() if getattr(self, key) != value
+            ]
             right = "must be left out with adapter.path, whose files decide it"
             found += [(key, right) for key in given if key not in COMMON]
         return found
@@ -164,14 +158,15 @@ class LayersAdapter(AdapterConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
+        found = super().problems()
         try:
             re.compile(self.pattern)
         except re.error as error:
-            return [*super().problems(), ("pattern", f"must be a regular expression ({error})")]
-        if self.pattern:
-            return super().problems()
-        right = "must be given: a regular expression for names of parameters, as layers\\.11\\."
-        return [*super().problems(), ("pattern", right)]
+            found.append(("pattern", f"must be a regular expression ({error})"))
+        if not self.pattern:
+            right = "must be given: a regular expression for names of parameters, as layers\\.11\\."
+            found.append(("pattern", right))
+        return found
 
 
 @dataclass
@@ -194,7 +189,7 @@ class ScalesAdapter(AdapterConfig):
 
 
 ADAPTERS: dict[str, type[AdapterConfig]] = {
-    "none": NoAdapter,
+    "none": AdapterConfig,
     "lora": LoraAdapter,
     "prefix": PrefixAdapter,
     "prompt": PromptAdapter,

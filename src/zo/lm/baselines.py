@@ -15,7 +15,15 @@ from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
 
-class Demonstrations:
+def with_demonstrations(
+    examples: Sequence[Encoded],
+    train: Sequence[Encoded],
+    k: int,
+    seed: int,
+    separator: str,
+    tokenizer: Any,
+    scorer: CandidateScorer,
+) -> list[Encoded]:
     """In-context learning: texts with training examples and their answers in front.
 
     The tokens of a demonstration are those of its prompt and true candidate, without the special tokens in front, which
@@ -23,38 +31,26 @@ class Demonstrations:
     once per row.
 
     **Source**: Malladi et al. 2023, released code. **Deviations**: demonstrations are joined as tokens, not as text.
+
+    Raises:
+        TaskError: If the scorer's model does not see the longest text whole; names `optimizer.k`.
     """
-
-    def __init__(
-        self, train: Sequence[Encoded], k: int, seed: int, separator: str, tokenizer: Any
-    ) -> None:
-        self._special = len(tokenizer("")["input_ids"])
-        between = tokenizer(separator, add_special_tokens=False)["input_ids"]
-        drawn = random.Random(seed).sample(list(train), min(k, len(train)))
-        self._ids: list[int] = []
-        for example in drawn:
-            own = example.prompt_ids[self._special :]
-            self._ids += [*own, *example.candidate_ids[example.label], *between]
-
-    def before(self, examples: Sequence[Encoded], scorer: CandidateScorer) -> list[Encoded]:
-        """Returns examples with the demonstrations in front.
-
-        Raises:
-            TaskError: If the scorer's model does not see the longest text whole; names `optimizer.k`.
-        """
-        n = self._special
-        found = [
-            replace(e, prompt_ids=[*e.prompt_ids[:n], *self._ids, *e.prompt_ids[n:]])
-            for e in examples
-        ]
-        try:
-            scorer.check(found)
-        except TaskError as error:
-            key, _, reason = str(error).partition(": ")
-            if key != "task.max_length":
-                raise
-            raise TaskError(f"optimizer.k: with demonstrations {reason}; give fewer") from None
-        return found
+    n = len(tokenizer("")["input_ids"])
+    shown: list[int] = []
+    between = tokenizer(separator, add_special_tokens=False)["input_ids"]
+    for example in random.Random(seed).sample(list(train), min(k, len(train))):
+        shown += [*example.prompt_ids[n:], *example.candidate_ids[example.label], *between]
+    found = [
+        replace(e, prompt_ids=[*e.prompt_ids[:n], *shown, *e.prompt_ids[n:]]) for e in examples
+    ]
+    try:
+        scorer.check(found)
+    except TaskError as error:
+        key, _, reason = str(error).partition(": ")
+        if key != "task.max_length":
+            raise
+        raise TaskError(f"optimizer.k: with demonstrations {reason}; give fewer") from None
+    return found
 
 
 class LinearProbe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,29 +14,27 @@ from torch import Tensor
 
 from zo.lm.config import ModelError
 from zo.lm.heads import first_position, packs
-from zo.lm.packing import Blocks, Row, Tree, pack, shared_beginning
+from zo.lm.packing import Row, pack, shared_beginning
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
+
+if TYPE_CHECKING:
+    from typing import Self
 
 ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
 
-Places: TypeAlias = list[list[list[int]]]
-"""Of every example's candidates' tokens the place that predicts them: row · width + column."""
+Columns: TypeAlias = dict[int, tuple[int, list[list[int]]]]
+"""Example -> its row, and of each candidate's tokens the columns that predict them."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class PlainBatch:
     """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens.
 
     Attributes:
         input_ids: the rows' tokens, then padding.                            # (P, L)
-        mask: additive, of the model's dtype, where texts share rows; else, for decoders, None: a
-            token sees all before it; and for masked models 1 at tokens, 0 at padding.
-            # (P, 1, L, L) | None | (P, L)
-        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
-        reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
-        token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
+        mask: 1 at tokens, 0 at padding; or as a subclass says.               # (P, L)
         token_ids: the candidates' tokens.                                    # (B, C, T)
         absent: True where a candidate has fewer than T tokens.               # (B, C, T)
         labels: index of the true candidate.                                  # (B,)
@@ -44,9 +42,6 @@ class Batch:
 
     input_ids: Tensor
     mask: Tensor | None
-    position_ids: Tensor | None
-    reads: Tensor
-    token_reads: Tensor
     token_ids: Tensor
     absent: Tensor
     labels: Tensor
@@ -55,14 +50,36 @@ class Batch:
         """Returns the tensors that there are, by name."""
         return {name: t for name, t in vars(self).items() if t is not None}
 
-    def repeated(self, n: int) -> Batch:
+    def repeated(self, n: int) -> Self:
         """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
         copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
-        which = torch.arange(n, device=self.reads.device)
-        copies["reads"] += which.repeat_interleave(len(self.reads)) * self.input_ids.numel()
-        shift = which.repeat_interleave(len(self.labels)) * len(self.reads)
-        copies["token_reads"] += shift[:, None, None]
         return replace(self, **copies)
+
+
+@dataclass(frozen=True)
+class Batch(PlainBatch):
+    """Examples of which several may share a row.
+
+    Attributes:
+        mask: additive, of the model's dtype, where texts share rows; else, for decoders, None: a
+            token sees all before it; and for masked models 1 at tokens, 0 at padding.
+            # (P, 1, L, L) | None | (P, L)
+        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
+        reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
+        token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
+    """
+
+    position_ids: Tensor | None
+    reads: Tensor
+    token_reads: Tensor
+
+    def repeated(self, n: int) -> Self:
+        """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
+        copies, which = super().repeated(n), torch.arange(n, device=self.reads.device)
+        copies.reads.add_(which.repeat_interleave(len(self.reads)) * self.input_ids.numel())
+        shift = which.repeat_interleave(len(self.labels)) * len(self.reads)
+        copies.token_reads.add_(shift[:, None, None])
+        return copies
 
 
 class Collator:
@@ -103,11 +120,11 @@ class Collator:
         """
         self.check(examples)
         packed = self._may_pack(examples)
-        rows, width, places = self._lay_out(
+        rows, width, columns = self._lay_out(
             examples, self.rows(examples) if groups is None else groups
         )
         texts = self._texts(rows, width, packed)
-        tensors: dict[str, Any] = self._upload(_answers(examples, places) | texts)
+        tensors: dict[str, Any] = self._upload(_answers(examples, columns, width) | texts)
         if packed:
             tensors["mask"] = self._additive(tensors["mask"])
         return Batch(**{"mask": None, "position_ids": None, **tensors})
@@ -143,21 +160,16 @@ class Collator:
 
     def _lay_out(
         self, examples: Sequence[Encoded], groups: list[list[int]]
-    ) -> tuple[list[Row], int, Places]:
+    ) -> tuple[list[Row], int, Columns]:
         """Returns the rows, how wide they are, and where tokens are predicted."""
-        rows: list[Row] = [Blocks() if self._masked else Tree() for _ in groups]
+        rows = [Row(self._masked) for _ in groups]
         columns = {
             b: (p, _put(row, examples[b]))
             for p, (row, group) in enumerate(zip(rows, groups, strict=True))
             for b in group
         }
         longest = max(len(row.ids) for row in rows)
-        width = -(-longest // self._multiple) * self._multiple
-        places = [
-            [[p * width + c for c in candidate] for candidate in of_example]
-            for p, of_example in (columns[b] for b in range(len(examples)))
-        ]
-        return rows, width, places
+        return rows, -(-longest // self._multiple) * self._multiple, columns
 
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool
@@ -204,23 +216,24 @@ class Collator:
 def _put(row: Row, example: Encoded) -> list[list[int]]:
     """Puts an example into a row; of each candidate's tokens the column that predicts it."""
     prompt = row.add(example.prompt_ids)
-    if not isinstance(row, Tree):
-        assert example.mask_at is not None
+    if example.mask_at is not None:
         return [[prompt[example.mask_at]]] * len(example.candidate_ids)
     last = prompt[-1]
     return [[last, *row.add(ids[:-1], after=last)] for ids in example.candidate_ids]
 
 
 def _answers(
-    examples: Sequence[Encoded], places: Places
+    examples: Sequence[Encoded], columns: Columns, width: int
 ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
     """Returns the candidates' tokens, and where they are predicted: each place is read once."""
     reads: dict[int, int] = {}
     arrays = candidates(examples)
     token_reads = np.zeros_like(arrays["token_ids"])
-    for b, example in enumerate(examples):
-        for c, ids in enumerate(example.candidate_ids):
-            token_reads[b, c, : len(ids)] = [reads.setdefault(p, len(reads)) for p in places[b][c]]
+    for b in range(len(examples)):
+        row, of_candidates = columns[b]
+        for c, own in enumerate(of_candidates):
+            places = [row * width + column for column in own]
+            token_reads[b, c, : len(own)] = [reads.setdefault(p, len(reads)) for p in places]
     return {**arrays, "reads": np.array(list(reads)), "token_reads": token_reads}
 
 

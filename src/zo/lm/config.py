@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-# What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
-MISSING: Any = "???"
+from zo.tasks.config import MISSING
 
 KINDS = ("decoder", "masked", "encoder-decoder")
 WEIGHTS = ("pretrained", "random")

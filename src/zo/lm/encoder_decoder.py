@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,67 +10,30 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zo.distributed.processes import Processes
-from zo.lm.collate import candidates, check_vocabulary
+from zo.lm.collate import PlainBatch, candidates, check_vocabulary
 from zo.lm.scoring import CandidateScorer
 from zo.tasks.prompts import Encoded
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """B prompts of <= L tokens, C candidates of <= T tokens each.
-
-    Attributes:
-        input_ids: The prompts, then padding.            # (B, L)
-        mask: 1 at tokens, 0 at padding.                 # (B, L)
-        decoder_ids: The start token and each candidate without its last token. # (B, C, T)
-        token_ids: The candidates' tokens.               # (B, C, T)
-        absent: True where a candidate has fewer than T tokens. # (B, C, T)
-        labels: Index of the true candidate.             # (B,)
-    """
-
-    input_ids: Tensor
-    mask: Tensor
-    decoder_ids: Tensor
-    token_ids: Tensor
-    absent: Tensor
-    labels: Tensor
-
-    def repeated(self, n: int) -> PairBatch:
-        """Returns the batch n times, copy after copy."""
-        copies = {k: t.repeat(n, *[1] * (t.dim() - 1)) for k, t in vars(self).items()}
-        return replace(self, **copies)
 
 
 class EncoderDecoderScorer(CandidateScorer):
     """Scores, loss and predictions of an encoder-decoder model. Nothing is packed: each prompt has a row of its own."""
 
-    def __init__(
-        self,
-        model: Any,
-        pad_id: int,
-        loss_dtype: str,
-        objective: str,
-        processes: Processes | None = None,
-    ) -> None:
-        self._model, self._objective = model, objective
-        self._processes = processes or Processes()
-        parameter = next(model.parameters())
-        self._device = parameter.device
-        self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
-        self._masked, self._rows = False, None
+    def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
+        self._model, self._rows = model, None
         self._collator = PairCollator(model, pad_id)  # type: ignore[assignment]
-        self._plans, self._recorded = [], self._loss
+        start = model.config.decoder_start_token_id
+        self._start = pad_id if start is None else start
 
     def _values(self, batch: Any) -> Tensor:
         """Returns each token's log-probability.  # (B, C, T)."""
         candidates, width = batch.token_ids.shape[1:]
         states = self._model.get_encoder()(batch.input_ids, attention_mask=batch.mask)
         states.last_hidden_state = states.last_hidden_state.repeat_interleave(candidates, 0)
+        begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start)
         logits = self._model(
             encoder_outputs=states,
             attention_mask=batch.mask.repeat_interleave(candidates, 0),
-            decoder_input_ids=batch.decoder_ids.flatten(0, 1),
+            decoder_input_ids=begun.flatten(0, 1),
             use_cache=False,
         ).logits.view(-1, candidates, width, self._model.config.vocab_size)
         values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
@@ -84,20 +46,15 @@ class PairCollator:
     def __init__(self, model: Any, pad_id: int) -> None:
         self._device, self._pad = next(model.parameters()).device, pad_id
         self._vocabulary = model.config.vocab_size
-        start = model.config.decoder_start_token_id
-        self._start = pad_id if start is None else start
 
-    def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PairBatch:
+    def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PlainBatch:
         """Builds the batch; `groups` is not used."""
         prompts = pad_sequence([torch.tensor(e.prompt_ids) for e in examples], True, self._pad)
         lengths = torch.tensor([[len(e.prompt_ids)] for e in examples])
         mask = (torch.arange(prompts.shape[1]) < lengths).long()
         own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
-        ids = own["token_ids"]
-        begin = torch.full((*ids.shape[:2], 1), self._start)
-        decoder_ids = torch.cat([begin, ids[..., :-1]], -1)
-        tensors = {"input_ids": prompts, "mask": mask, "decoder_ids": decoder_ids, **own}
-        return PairBatch(**{name: t.to(self._device) for name, t in tensors.items()})
+        tensors = {"input_ids": prompts, "mask": mask, **own}
+        return PlainBatch(**{name: t.to(self._device) for name, t in tensors.items()})
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the tokens are the model's.

@@ -10,8 +10,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import torch
-
 from zo.lm.config import ModelConfig, ModelError
 
 
@@ -49,6 +47,7 @@ def _convert(file: Path, target: Path) -> None:
     if missing:
         packages = " ".join(missing)
         raise ModelError(f"model.path: reading {file.name} needs `pip install {packages}`")
+    import torch
     from safetensors.torch import save_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

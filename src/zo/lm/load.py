@@ -15,8 +15,7 @@ from zo.lm.config import ModelConfig, ModelError
 from zo.lm.float16 import widen
 from zo.lm.heads import check_head
 from zo.lm.quantise import quantise
-from zo.lm.quiet import quiet
-from zo.lm.source import explained, source_of
+from zo.lm.source import explained, quiet, source_of
 from zo.lm.tokenizer import of_source, stand_in
 
 SHOWN = 3

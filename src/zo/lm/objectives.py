@@ -1,4 +1,4 @@
-"""Objectives without a gradient: a measure of predictions, of generated texts, or a reward; smaller is better."""
+"""The scorer that an objective needs; without a gradient: a measure of predictions or texts, or a reward, negated."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from zo.distributed.processes import Processes
 from zo.lm.collate import Batch
+from zo.lm.config import ModelError
+from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
+from zo.lm.load import Loaded
 from zo.lm.scoring import CandidateScorer, Evaluation, length_batches
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.measures import NAMED, best_of
+from zo.tasks.objective import OF_TEXT, ObjectiveConfig
 from zo.tasks.prompts import Encoded
 
 CHECKED = 4
@@ -113,6 +117,43 @@ class TextScorer:
 
     def _values(self, examples: Sequence[Encoded]) -> list[float]:
         return self._rate(examples, self._generator(examples))
+
+
+Scorer: TypeAlias = CandidateScorer | TextScorer
+
+
+def scorers(
+    loaded: Loaded,
+    task: TaskConfig,
+    objective: ObjectiveConfig,
+    loss: str,
+    graphs: bool,
+    processes: Processes | None = None,
+) -> tuple[Scorer, Scorer]:
+    """Returns what computes losses, and what computes evaluations.
+
+    Raises:
+        TaskError, ModelError: If they do not fit each other.
+    """
+    name, kind = objective.of(task), loaded.kind
+    if name in OF_TEXT:
+        function = objective.function if name == "reward" else None
+        scorer = text_scorer(task, function, loaded.model, loaded.tokenizer, processes)
+        return scorer, scorer
+    given = (loaded.model, loaded.tokenizer.pad_token_id, loss, kind)
+    pairs = kind == "encoder-decoder"
+    scored: CandidateScorer
+    if name == "metric":
+        if pairs:
+            raise ModelError("objective=metric: is for decoders and masked models")
+        scored = MetricScorer(*given, "classification", graphs, processes, metric=objective.metric)
+    else:
+        likelihood = "completion" if task.kind == "completion" else name
+        scorer_of = EncoderDecoderScorer if pairs else CandidateScorer
+        scored = scorer_of(*given, likelihood, graphs and not pairs, processes)
+    if task.measure is not None and task.kind == "completion":
+        return scored, text_scorer(task, None, loaded.model, loaded.tokenizer, processes)
+    return scored, scored
 
 
 def text_scorer(

@@ -5,43 +5,31 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Row(ABC):
+class Row:
     """Texts behind each other in one row, each as if it stood there alone.
+
+    Of a decoder a token sees what leads to it. With n tokens before it, whatever stands behind a token, its hidden
+    state is the same: so texts that begin alike share their beginning, a prompt is there once for all its candidates,
+    and what all prompts begin with once for all. Of a masked model a token sees its whole text and no other.
+
+    Args:
+        masked: Whether the model is a masked one.
 
     Attributes:
         ids: the tokens.
         positions: of each token in its text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, masked: bool = False) -> None:
         self.ids: list[int] = []
         self.positions: list[int] = []
-
-    @abstractmethod
-    def add(self, tokens: Sequence[int]) -> list[int]:
-        """Puts a text into the row and returns the columns of its tokens."""
-
-    @abstractmethod
-    def sees(self) -> NDArray[np.bool_]:
-        """Returns whether the token in column i sees the one in column j.  # (n, n)."""
-
-
-class Tree(Row):
-    """Of a decoder: a token sees what leads to it, and texts that begin alike share their beginning.
-
-    With n tokens before it, whatever stands behind a token, its hidden state is the same: so a
-    prompt is there once for all its candidates, and what all prompts begin with once for all.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
+        self._masked = masked
         self._children: dict[tuple[int, int], int] = {}
         self._chains: list[
             tuple[int, int, int]
@@ -52,7 +40,9 @@ class Tree(Row):
         columns, first, parent = [], len(self.ids), after
         begin = self.positions[after] + 1 if after >= 0 else 0
         for position, token in enumerate(tokens, begin):
-            column = self._children.setdefault((after, token), len(self.ids))
+            column = len(self.ids)
+            if not self._masked:
+                column = self._children.setdefault((after, token), column)
             if column == len(self.ids):
                 self.ids.append(token)
                 self.positions.append(position)
@@ -63,34 +53,18 @@ class Tree(Row):
         return columns
 
     def sees(self) -> NDArray[np.bool_]:
-        """Returns what tokens see: what the parent of their chain sees, and the chain up to themselves."""
+        """Returns whether the token in column i sees the one in column j.  # (n, n).
+
+        It sees what the parent of its chain sees, and the chain: up to itself, or of a masked model all of it.
+        """
         seen = np.tri(len(self.ids), dtype=np.bool_)
         for parent, first, end in self._chains:
             seen[first:end, :first] = False
-            if parent >= 0:
+            if self._masked:
+                seen[first:end, first:end] = True
+            elif parent >= 0:
                 seen[first:end, : parent + 1] = seen[parent, : parent + 1]
         return seen
-
-
-class Blocks(Row):
-    """Of a masked model: a token sees its whole text and no other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._texts: list[int] = []
-
-    def add(self, tokens: Sequence[int]) -> list[int]:
-        """Puts a text behind the others and returns its columns."""
-        first = len(self.ids)
-        self.ids += tokens
-        self.positions += range(len(tokens))
-        self._texts += [first] * len(tokens)
-        return list(range(first, len(self.ids)))
-
-    def sees(self) -> NDArray[np.bool_]:
-        """Returns what tokens see: each other, in one text."""
-        texts = np.array(self._texts)
-        return texts[:, None] == texts
 
 
 def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zo.lm.config import ModelError
-from zo.lm.quiet import quiet
+from zo.lm.source import quiet
 
 GROUP = {"int4": 32, "nf4": 64}
 """Weights per scale; a row whose length is no multiple of it has one scale."""

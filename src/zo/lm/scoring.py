@@ -61,7 +61,7 @@ class CandidateScorer:
         model: as `zo.lm.load.load` returns it.
         pad_id: token that fills short rows; no score depends on it.
         loss_dtype: ``model`` or ``float32``: of log-softmax, cross entropy and the means.
-        kind: ``decoder`` or ``masked``.
+        kind: see `zo.lm.config.ModelConfig`.
         objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`; ``completion``: as ``lm``, of examples with
             one candidate, whose measure is perplexity.
         graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.graphs`;
@@ -88,20 +88,22 @@ class CandidateScorer:
         processes: Processes | None = None,
     ) -> None:
         self._processes = processes or Processes()
-        self._base = model.base_model
-        self._head = head_of(model, kind)
-        self._masked = kind == "masked"
-        self._objective = objective
+        self._masked, self._objective = kind == "masked", objective
         parameter = next(model.parameters())
         self._device = parameter.device
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
-        exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
-        self._rows = tied_rows(model) if exact and not self._masked else None
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
-        self._collator = Collator(model, pad_id, kind, STEP if graphs else None)
+        self._prepare(model, pad_id, kind, STEP if graphs else None)
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
         self._recorded = Graphs(self._loss) if graphs else self._loss
+
+    def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
+        """Takes what scoring needs of the model."""
+        self._base, self._head = model.base_model, head_of(model, kind)
+        exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
+        self._rows = tied_rows(model) if exact and not self._masked else None
+        self._collator = Collator(model, pad_id, kind, multiple)
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
         """Builds the tensors that all forward passes of a step share; see `zo.lm.collate.Collator`."""

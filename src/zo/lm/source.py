@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging as python_logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from zo.lm import gguf
 from zo.lm.config import ModelConfig, ModelError
 from zo.tasks import hub, package_files
+
+CHATTY = ("torchao", "torch.utils._pytree")
+"""Loggers that report, on a machine without a GPU, what transformers' import of torchao could not load."""
 
 
 def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
@@ -22,9 +27,7 @@ def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
         if cfg.gguf_file is not None:
             path = _gguf_path(path, cfg)
         if path.endswith(".gguf"):
-            from zo.lm.gguf import converted  # imports torch, which the address alone does not need
-
-            path = str(converted(Path(path), cfg))
+            path = str(gguf.converted(Path(path), cfg))
         if Path(path).is_file():
             raise NotADirectoryError("it is a file")
     if Path(path).is_dir():
@@ -55,6 +58,23 @@ def explained(cfg: ModelConfig) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(_sentence(cfg, error)) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no chatter from transformers, as it was before on exit."""
+    from transformers.utils import logging
+
+    loggers = [python_logging.getLogger(name) for name in CHATTY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(python_logging.ERROR)
+    try:
+        with hub.quiet(logging):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _gguf_path(path: str, cfg: ModelConfig) -> str:

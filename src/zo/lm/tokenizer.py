@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.lm.config import STAND_IN, ModelConfig, ModelError
-from zo.lm.quiet import quiet
-from zo.lm.source import explained, source_of
+from zo.lm.source import explained, quiet, source_of
 from zo.tasks import package_files
 
 FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")

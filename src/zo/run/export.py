@@ -12,7 +12,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 from zo.config import RunConfig, from_plain
 from zo.lm.adapt import merged
 from zo.lm.config import ModelError
-from zo.lm.quiet import quiet
+from zo.lm.source import quiet
 from zo.run import checkpoint
 from zo.run.assembly import Assembly, DeviceError
 from zo.run.directory import DirectoryError, load

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from zo.config import RunConfig
 from zo.distributed.processes import Processes, join
 from zo.distributed.watch import Watch
-from zo.lm.baselines import Demonstrations, LinearProbe
-from zo.lm.scorers import Scorer, scorers
+from zo.lm.baselines import LinearProbe, with_demonstrations
+from zo.lm.objectives import Scorer, scorers
 from zo.lm.scoring import CandidateScorer, Evaluation
 from zo.optim.base import NonFiniteError
 from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
@@ -106,8 +106,8 @@ class Session:
             if not isinstance(scorer, CandidateScorer):
                 raise TaskError(f"optimizer={how.name}: needs a task with candidates")
             if isinstance(how, ICLConfig):
-                shown = Demonstrations(train, how.k, cfg.seed, how.separator, loaded.tokenizer)
-                validation, test = shown.before(validation, scorer), shown.before(test, scorer)
+                given = (train, how.k, cfg.seed, how.separator, loaded.tokenizer, scorer)
+                validation, test = (with_demonstrations(of, *given) for of in (validation, test))
             else:
                 evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
         notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
