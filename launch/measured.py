@@ -26,7 +26,6 @@ from pathlib import Path
 from launch import ROOT, local, parser
 from launch.profile import register
 from launch.sweep import Sweep, counted, standings
-from zo import config
 from zo.config import ConfigError
 from zo.run.lock import LockedError, held
 
@@ -149,7 +148,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     import torch  # here: the command line is answered without it
 
     args.out = args.out.absolute()
-    config.register()
     register()
     gpus = local.visible_gpus() if torch.cuda.is_available() else []
     chosen = [s for s in STAGES if (s.name in args.only if args.only else s.gpu == bool(gpus))]

@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from zo import config
 from zo.config import ConfigError, Problem
 from zo.config.command_line import CONFIG_DIR, CONFIG_NAME
 
@@ -88,7 +89,8 @@ Profile = SlurmProfile | LocalProfile
 
 
 def register() -> None:
-    """Makes every file in launch/profiles an option of `hydra/launcher`."""
+    """Makes every file in launch/profiles an option of `hydra/launcher`, and conf/ known to Hydra."""
+    config.register()
     store = ConfigStore.instance()
     store.store(group="schema/launcher", name="slurm", node=SlurmProfile)
     store.store(group="schema/launcher", name="local", node=LocalProfile)

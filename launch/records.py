@@ -47,14 +47,6 @@ class Record:
         found = read_json(directory / NAME)
         return cls(**found) if found else None
 
-    @staticmethod
-    def is_older_than_status(directory: Path) -> bool:
-        """Whether a run's status was written after the run was given to its job, if it was given to one."""
-        if not (directory / NAME).exists():
-            return True
-        written = (directory / "status.json").stat().st_mtime
-        return written >= (directory / NAME).stat().st_mtime
-
     @classmethod
     def alive(cls, records: Iterable["Record"], ask_queue: bool) -> set["Record"]:
         """Returns the records whose job still waits or runs; `ask_queue=False` takes SLURM's jobs to be all alive.
@@ -70,6 +62,12 @@ class Record:
             queued = queue(sorted({record.name for record in on_slurm}))
             on_slurm = {record for record in on_slurm if (record.name, record.index) in queued}
         return on_slurm | {record for record in records if record.name in held}
+
+
+def record_is_older_than_status(directory: Path) -> bool:
+    """Whether the status of a run was written after the run was given to its job."""
+    written, given = ((directory / name).stat().st_mtime for name in ("status.json", NAME))
+    return written >= given
 
 
 def queue(names: list[str]) -> set[tuple[str, int]]:

@@ -103,7 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--failed", action="store_true", help="list the failed runs")
     made.add_argument("--step-ms", type=float, help="time per step where none was measured")
     args = made.parse_args(argv)
-    config.register()
     register()
     try:
         sweep = Sweep.of(args.overrides)

@@ -8,6 +8,7 @@ May be repeated at any time, by several people at once: a run that is finished, 
 alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
 """
 
+import math
 import os
 import shutil
 import signal
@@ -29,7 +30,7 @@ from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem
 from zo.run.directory import DirectoryError, freeze
-from zo.run.lock import LockedError, held
+from zo.run.lock import held, holder
 
 UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
 SUBMITTABLE = ("missing", "interrupted")
@@ -148,17 +149,9 @@ def alone(out: Path) -> Iterator[None]:
     """Keeps other submitters to an output directory waiting while the body runs."""
     directory = out / ".submit"
     directory.mkdir(parents=True, exist_ok=True)
-    told = False
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(held(directory))
-                break
-            except LockedError as error:
-                if not told:
-                    print(f"waiting for another submitter: {error.holder}", file=sys.stderr)
-                told = True
-                time.sleep(1.0)
+    if (other := holder(directory)) is not None:
+        print(f"waiting for another submitter: {other}", file=sys.stderr)
+    with held(directory, patience_s=math.inf):
         yield
 
 
@@ -172,7 +165,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = made.parse_args(argv)
     if args.limit is not None and args.limit < 1:
         made.error("--limit must be at least 1")
-    config.register()
     register()
     try:
         submission = Submission(with_launcher(args.overrides))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch import read_json
-from launch.records import Record
+from launch.records import Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
 from zo.run.lock import holder
@@ -37,6 +37,7 @@ class Run:
 class Sweep:
     """What a command line asks for."""
 
+    name: str  # Its file, also W&B's group; `runs` for runs that were typed
     overrides: tuple[str, ...]  # As typed
     runs: list[Run]  # The different runs, in order
     cells: int  # How many cells they fill; two cells of one sweep may be the same run
@@ -49,24 +50,14 @@ class Sweep:
             ConfigError: If one of them could not be run.
         """
         configs = command_line.runs(overrides, multirun=True)
-        group = sweep_name(overrides)
+        named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
+        group = named[-1] if named else None
         runs: dict[str, Run] = {}
         for cfg in configs:
             cfg.tracking.group = cfg.tracking.group or group
             name = run_id(cfg)
             runs.setdefault(name, Run(name, cfg))
-        return cls(tuple(overrides), list(runs.values()), len(configs))
-
-    @property
-    def name(self) -> str:
-        """The sweep's file, or `runs` for runs that were typed."""
-        return sweep_name(self.overrides) or "runs"
-
-
-def sweep_name(overrides: Sequence[str]) -> str | None:
-    """Returns the name after `sweep=`, also W&B's group; None without one."""
-    named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
-    return named[-1] if named else None
+        return cls(group or "runs", tuple(overrides), list(runs.values()), len(configs))
 
 
 @dataclass(frozen=True)
@@ -102,9 +93,7 @@ def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Sta
     state = str(status.get("run/status", "missing"))
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
-    waits = record is not None and record in alive
-    failed_since = state == "failed" and Record.is_older_than_status(directory)
-    if waits and not failed_since:
+    if record in alive and not (state == "failed" and record_is_older_than_status(directory)):
         return Standing("queued", str(record), status)
     if state == "failed":
         lines = str(status.get("run/error", "")).strip().splitlines()

@@ -1,6 +1,5 @@
 """Runs as train.py logs them (docs/design.md), written by W&B itself in offline mode."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import wandb
 
 from analysis.logs.run_file import read_run_file
 from analysis.paper.names import UNTRAINED
+from tests.support.waiting import wait_for
 
 STEPS, EVAL_EVERY, VAL_N, TEST_N = 40, 10, 20, 20
 LABELS = "01" * (TEST_N // 2)
@@ -103,10 +103,7 @@ def write_run(
     run.finish()
     (fragment,) = set(directory.glob("wandb/offline-run-*")) - before
     path = fragment / f"run-{run_id}.wandb"
-    patience = time.monotonic() + 20
-    while read_run_file(path).exit_code is None:  # W&B's own process may still be writing
-        assert time.monotonic() < patience, f"{path} stays unfinished"
-        time.sleep(0.01)
+    wait_for(lambda: read_run_file(path).exit_code is not None, f"W&B's process to end {path}", 20)
     return path
 
 

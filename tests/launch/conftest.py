@@ -7,10 +7,8 @@ import pytest
 from launch.profile import register
 from launch.sweep import Sweep
 from tests.conftest import small_task
-from zo import config
 from zo.run.directory import freeze
 
-config.register()
 register()
 
 

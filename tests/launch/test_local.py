@@ -16,6 +16,7 @@ from launch.measured import Stage
 from launch.sweep import Sweep
 from tests.launch.conftest import changed
 from tests.launch.test_standings import states
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -92,12 +93,9 @@ def test_at_the_deadline_a_stage_saves_and_what_does_not_is_killed(monkeypatch, 
     run = int((tmp_path / "run").read_text())
     assert (tmp_path / "saved").exists() is (deaf == "false")
     if deaf == "true":
-        for _ in range(50):
-            if not Path(f"/proc/{run}").exists():
-                return
-            time.sleep(0.1)
-        pytest.fail("the run goes on")
-    os.kill(run, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{run}").exists(), "the run to die", 5)
+    else:
+        os.kill(run, signal.SIGKILL)
 
 
 def test_runs_share_a_gpu_by_cores_and_memory_unless_they_are_timed(monkeypatch):
@@ -112,13 +110,6 @@ def test_runs_share_a_gpu_by_cores_and_memory_unless_they_are_timed(monkeypatch)
     assert measured.slots(Stage("c", (), gpu=False), [], None) == 16
 
 
-def wait_until(condition, timeout_s=120):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 @pytest.fixture
 def pair(grid):
     return changed(grid, "seed=0")
@@ -131,7 +122,7 @@ def test_ctrl_c_stops_the_runs_and_says_that_the_same_command_continues_them(pai
     command = [sys.executable, "train.py", "-m", *long, "hydra/launcher=local"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], text=True, **pipes)
-    wait_until(lambda: (run.directory / "metrics.jsonl").exists())
+    wait_for((run.directory / "metrics.jsonl").exists, "the first step")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
@@ -147,7 +138,7 @@ def test_detached_runs_go_on_without_the_submitter_and_are_not_submitted_twice(p
     assert set(states(runs)) <= {"queued", "running", "finished"}
     assert submit.main([*pair, "hydra/launcher=local"]) == 0
     assert "; 0 submitted" in capsys.readouterr().out
-    wait_until(lambda: states(runs) == ["finished"] * 2)
+    wait_for(lambda: states(runs) == ["finished"] * 2, "both to finish")
     assert status.main(pair) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 runs done: 2 finished"
     assert [len((r.directory / "attempts.jsonl").read_text().splitlines()) for r in runs] == [1, 1]

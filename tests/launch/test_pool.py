@@ -4,13 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from launch import pool
 from launch.pool import Pool, slots
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -105,10 +105,7 @@ def started_job(program, runs):
     """A job in a process of its own, with handlers as Submitit installs them; returns it when all runs go on."""
     command = [sys.executable, "-c", JOB, str(program), *map(str, runs)]
     job = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not all((run / "starts").exists() for run in runs):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: all((run / "starts").exists() for run in runs), "the runs to start")
     return job
 
 

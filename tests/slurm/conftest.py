@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import small_task
 from tests.slurm import one_node as slurm
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,7 +38,7 @@ def sandbox(tmp_path, small):
             subprocess.run(["scancel", f"--name={name}"], check=False)
         return not any(slurm.queued(name) for name in names)
 
-    slurm.wait_for(gone, 120, "jobs to end")
+    wait_for(gone, "jobs to end")
 
 
 @pytest.fixture(scope="session")

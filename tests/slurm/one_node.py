@@ -6,13 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from launch import submit
 from launch.profile import register
 from launch.sweep import Run, Sweep, standings
-from zo import config
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 ONE_NODE = ROOT / "tests" / "slurm" / "one_node_slurm.sh"
@@ -42,15 +41,6 @@ def one_node(*arguments: str) -> None:
     subprocess.run([*as_root, str(ONE_NODE), *arguments], check=True, timeout=120)
 
 
-def wait_for(condition, timeout_s: float, what: str):
-    """Returns the first true value of `condition()`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
-        time.sleep(0.2)
-    return value
-
-
 class Sandbox:
     """A sweep with an output directory of its own.
 
@@ -68,7 +58,6 @@ class Sandbox:
     )
 
     def __init__(self, out: Path, base: list[str]):
-        config.register()
         register()
         self.out = out
         self._base = [*base, f"out={out}"]
@@ -96,13 +85,13 @@ class Sandbox:
             return set(self.states.values()) == {state}
 
         try:
-            wait_for(reached, timeout_s, f"all to be {state}")
+            wait_for(reached, f"all to be {state}", timeout_s)
         except AssertionError as error:
             logs = "\n".join(path.read_text() for path in sorted(self.out.glob("*/log.txt")))
             raise AssertionError(f"{error}; they are {self.states}\n{logs}") from None
 
     def wait_for_step(self, run: Run, step: int, timeout_s: float = 180) -> None:
-        wait_for(lambda: steps(run)[-1:] >= [step], timeout_s, f"{run.run_id} to reach step {step}")
+        wait_for(lambda: steps(run)[-1:] >= [step], f"{run.run_id} to reach step {step}", timeout_s)
 
 
 def rows(directory: Path) -> list[dict]:

@@ -8,6 +8,7 @@ import pytest
 
 from analysis.logs.run_file import read_run_file
 from tests.slurm import one_node as slurm
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 
@@ -41,7 +42,7 @@ def test_a_preempted_run_is_queued_again_and_continues(
     reached = slurm.steps(interrupted_run)[-1]
     saved = time.time()
     log = interrupted_run.directory / "log.txt"
-    slurm.wait_for(lambda: log.read_text().count("\n== ") == 1, 60, "the job to start again")
+    wait_for(lambda: log.read_text().count("\n== ") == 1, "the job to start again")
     started = time.time()
     sandbox.wait_for_step(interrupted_run, reached + 1)
     resumed = time.time()

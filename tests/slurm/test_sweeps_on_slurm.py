@@ -10,6 +10,7 @@ import pytest
 
 from launch import status, submit
 from tests.slurm import one_node as slurm
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 
@@ -56,7 +57,7 @@ def test_one_of_a_packed_jobs_runs_fails_without_the_others(sandbox, capsys):
     devices = {HEAD.match((r.directory / "log.txt").read_text()).group(3) for r in runs[:2]}
     assert len(devices) == 1  # two runs of a job share its GPU
     (name,) = slurm.job_names(sandbox)
-    slurm.wait_for(lambda: not slurm.queued(name), 60, "the jobs to end, as their runs have")
+    wait_for(lambda: not slurm.queued(name), "the jobs to end, as their runs have", 60)
     (told,) = [
         p.read_text() for p in sandbox.out.glob(".slurm/*/*.err") if "failed" in p.read_text()
     ]
@@ -84,7 +85,7 @@ def test_one_of_a_packed_jobs_runs_fails_without_the_others(sandbox, capsys):
 def test_jobs_go_on_when_the_submitter_is_killed(sandbox, number):
     grid = ("optimizer=mezo", "seed=0,1", "steps=60")
     process = sandbox.start(*grid)
-    slurm.wait_for(lambda: slurm.job_names(sandbox) and slurm.queued("zo-runs"), 60, "the jobs")
+    wait_for(lambda: slurm.job_names(sandbox) and slurm.queued("zo-runs"), "the jobs", 60)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     if number == signal.SIGINT:

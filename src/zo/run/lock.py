@@ -54,14 +54,14 @@ class LockedError(RuntimeError):
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def held(directory: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Holds the directory's lock while the body runs; takes it over, and says so, from a process that died with it.
 
     Raises:
-        LockedError: If a live process holds it.
+        LockedError: If a live process holds it for `patience_s`.
     """
     with (directory / NAME).open("a+") as file:
-        if not _lock(file, PATIENCE_S):
+        if not _lock(file, patience_s):
             raise LockedError(directory, _read(file))
         if (gone := _read(file)) is not None:
             print(f"{directory}: taken over from {gone}, which is gone", file=sys.stderr)
