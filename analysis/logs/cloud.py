@@ -11,14 +11,15 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.logs import fragments
-from analysis.logs.fragments import Fragment, kept_at, whole
+from analysis.logs.fragments import Fragment, kept_at, whole, with_history
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, flatten, history_table
 
@@ -61,9 +62,8 @@ def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fr
     listed = _runs(project, directory, refresh)
     known: dict[str, Fragment] = {}
     for run in listed:
-        kept = None if directory is None else fragments.read(kept_at(directory, run["id"]))
-        same = kept is not None and kept.stamp == _stamp(run)
-        if kept is not None and (refresh == "never" or (refresh == "auto" and same)):
+        kept = fragments.read(kept_at(directory, run["id"]))
+        if kept and (refresh == "never" or (refresh == "auto" and kept.stamp == _stamp(run))):
             known[run["id"]] = kept
     wanted = [run for run in listed if run["id"] not in known]
     if wanted and refresh == "never":
@@ -87,12 +87,8 @@ def _runs(project: str, directory: Path | None, refresh: str) -> list[Listed]:
         raise LogError(
             f"no list of the runs of {project} is in the cache: read it without refresh=never"
         )
-    try:
+    with _as_log_error(f"the runs of {project} cannot be listed"):
         runs = [_listed(run) for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)]
-    except LogError:
-        raise
-    except Exception as error:  # W&B raises whatever its connection raised
-        raise LogError(f"the runs of {project} cannot be listed: {_said(error)}") from None
     if path is not None:
         kept = {"version": LIST_VERSION, "time": time.time(), "runs": runs}
         with whole(path) as partial:
@@ -119,20 +115,16 @@ def _fetch_all(project: str, runs: Sequence[Listed], directory: Path | None) -> 
         return
     api = _api()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        jobs = {pool.submit(_fetch, api, project, run, directory): run for run in runs}
-        for job in progress(as_completed(jobs), f"reading {project}", len(jobs)):
-            try:
-                yield job.result()
-            except Exception as error:
-                pool.shutdown(wait=False, cancel_futures=True)
-                place = f"{project}/{jobs[job]['id']}"
-                raise LogError(f"the history of {place} cannot be read: {_said(error)}") from None
+        read = pool.map(lambda run: _fetch(api, project, run, directory), runs)
+        yield from progress(read, f"reading {project}", len(runs))
 
 
 def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragment:
     """Read one run's history, and keep it."""
     place = f"{project}/{run['id']}"
-    scan = api.run(place).scan_history(page_size=STEPS_PER_PAGE, use_cache=False)
+    with _as_log_error(f"the history of {place} cannot be read"):
+        scan = api.run(place).scan_history(page_size=STEPS_PER_PAGE, use_cache=False)
+        history = history_table(_by_step(scan))
     fragment = Fragment(
         place=place,
         source=project,
@@ -146,17 +138,14 @@ def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragm
         stamp=_stamp(run),
         is_copy=True,
     )
-    fragment = fragments.with_history(fragment, history_table(_by_step(scan)))
-    return (
-        fragment if directory is None else fragments.write(fragment, kept_at(directory, run["id"]))
-    )
+    return fragments.write(with_history(fragment, history), kept_at(directory, run["id"]))
 
 
 def _by_step(scan: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a scan, one per step: an export and the live rows behind it may overlap."""
     rows: dict[int, dict[str, Any]] = {}
     for row in scan:
-        values = {key: NUMBERS.get(v, v) if isinstance(v, str) else v for key, v in row.items()}
+        values = _numbers(row)
         known = rows.setdefault(int(values["_step"]), {})
         known |= {key: value for key, value in values.items() if value is not None}
     return [rows[step] for step in sorted(rows)]
@@ -164,11 +153,12 @@ def _by_step(scan: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _public(values: Mapping[str, Any]) -> dict[str, Any]:
     """Without W&B's own keys, and with the numbers that JSON lacks."""
-    return {
-        key: NUMBERS.get(value, value) if isinstance(value, str) else value
-        for key, value in values.items()
-        if not key.startswith("_")
-    }
+    return {key: value for key, value in _numbers(values).items() if not key.startswith("_")}
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the numbers that JSON lacks."""
+    return {k: NUMBERS.get(v, v) if isinstance(v, str) else v for k, v in values.items()}
 
 
 def _stamp(run: Listed) -> str:
@@ -180,16 +170,19 @@ def _api() -> Any:
     """W&B's interface."""
     import wandb  # here, since only this needs the whole of it
 
-    try:
+    with _as_log_error("W&B cannot be asked"):
         if not wandb.login(prompt=False):
             raise LogError("W&B needs a key: `wandb login`, or WANDB_API_KEY in the environment")
         return wandb.Api(timeout=TIMEOUT)
+
+
+@contextmanager
+def _as_log_error(what: str) -> Iterator[None]:
+    """Makes one sentence of an error in the block, of which W&B raises whatever its connection raised."""
+    try:
+        yield
     except LogError:
         raise
     except Exception as error:
-        raise LogError(f"W&B cannot be asked: {_said(error)}") from None
-
-
-def _said(error: Exception) -> str:
-    """The first line of what an exception says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise LogError(f"{what}: {lines[0]}") from None

@@ -54,11 +54,6 @@ class Fragment:
     # order, float64, NaN where a row lacks one. A key that has other values than numbers is a column of JSON texts
     history: Rows = field(default_factory=lambda: pa.table({STEP: pa.array([], pa.int64())}))
 
-    @property
-    def status(self) -> str:
-        """See `status_of`."""
-        return status_of(self.summary)
-
 
 def status_of(summary: Mapping[str, Any]) -> str:
     """`finished` and `collapsed` as the run says itself, else `unfinished`."""
@@ -70,8 +65,8 @@ def with_history(fragment: Fragment, table: pa.Table) -> Fragment:
     """The fragment with its rows, and what is said of a run without looking at them again."""
     steps = table[STEP].to_numpy()
     last = int(steps.max()) if len(steps) else None
-    said: dict[str, Any] = {"rows": len(steps), "last_step": last, "forwards": _forwards(table)}
-    return replace(fragment, **said, history=table)
+    rows, forwards = len(steps), _forwards(table)
+    return replace(fragment, rows=rows, last_step=last, forwards=forwards, history=table)
 
 
 def _forwards(table: pa.Table) -> dict[int, float | None]:
@@ -85,8 +80,10 @@ def _forwards(table: pa.Table) -> dict[int, float | None]:
     }
 
 
-def write(fragment: Fragment, path: Path) -> Fragment:
-    """Keep a fragment whose rows are in memory; the fragment with its rows on disk."""
+def write(fragment: Fragment, path: Path | None) -> Fragment:
+    """Keep a fragment whose rows are in memory, unless the path is None; the fragment with its rows on disk."""
+    if path is None:
+        return fragment
     assert isinstance(fragment.history, pa.Table)
     said = {k: v for k, v in asdict(replace(fragment, history=path)).items() if k != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
@@ -105,13 +102,16 @@ def whole(path: Path) -> Iterator[Path]:
     partial.replace(path)
 
 
-def kept_at(directory: Path, key: str) -> Path:
-    """Where the fragment of an origin, by its path or id, is kept."""
-    return directory / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.parquet"
+def kept_at(directory: Path | None, key: str) -> Path | None:
+    """Where the fragment of an origin, by its path or id, is kept; None where nothing is."""
+    name = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.parquet"
+    return None if directory is None else directory / name
 
 
-def read(path: Path) -> Fragment | None:
+def read(path: Path | None) -> Fragment | None:
     """A kept fragment, its rows left on disk; None if there is none, or one of another version."""
+    if path is None:
+        return None
     try:
         metadata = pq.read_schema(path).metadata
     except (OSError, pa.ArrowInvalid):

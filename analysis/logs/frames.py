@@ -38,7 +38,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.logs import local
 from analysis.logs.fragments import Fragment, status_of
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError
@@ -62,11 +61,6 @@ class Frames:
     runs: pd.DataFrame
     history: History
     unidentified: tuple[Path, ...]
-
-
-def read_frames(directories: Iterable[Path]) -> Frames:
-    """All run files below the directories, with their history in memory."""
-    return merge(local.read(directories, cache_dir=None))
 
 
 def merge(fragments: Iterable[Fragment]) -> Frames:
@@ -95,7 +89,7 @@ def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
             copies.append(fragment)
         else:
             files.setdefault((fragment.started, Path(fragment.place).parent.name), fragment)
-    if any(f.status != "unfinished" for f in files.values()):
+    if any(status_of(f.summary) != "unfinished" for f in files.values()):
         return [*copies, *files.values()]
     return [*files.values(), *copies]
 
@@ -141,7 +135,7 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
 
 def _duplicates(fragments: Sequence[Fragment]) -> int:
     """How often the run ended, if not always with the same result."""
-    ended = [fragment for fragment in fragments if fragment.status != "unfinished"]
+    ended = [fragment for fragment in fragments if status_of(fragment.summary) != "unfinished"]
     results = {tuple(str(f.summary.get(key)) for key in RESULT) for f in ended}
     return len(ended) if len(results) > 1 else 0
 

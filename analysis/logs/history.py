@@ -54,20 +54,13 @@ class History:
             `run_id`, `step` (int64), then the columns as asked, or in alphabetical order; sorted by step. NaN where a
             row lacks a key. Of two rows of one step the later fragment's stays.
         """
-        frame = merge([_read(rows, columns) for rows in self._rows.get(run_id, ())])
+        parts = [_read(rows, columns) for rows in self._rows.get(run_id, ())]
+        empty = pd.DataFrame({STEP: pd.Series(dtype="int64")})
+        frame = pd.concat([p for p in parts if len(p)] or [*parts, empty][:1], ignore_index=True)
+        if not (frame[STEP].is_monotonic_increasing and frame[STEP].is_unique):
+            frame = frame.drop_duplicates(STEP, keep="last").sort_values(STEP, ignore_index=True)
         keys = sorted(set(frame.columns) - {"step"}) if columns is None else columns
         return frame.assign(run_id=run_id).reindex(columns=["run_id", "step", *keys])
-
-
-def merge(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The fragments of one run as one: of two rows of one step the later fragment's stays."""
-    if not parts:
-        return pd.DataFrame({"step": pd.Series(dtype="int64")})
-    frame = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
-    steps = frame["step"]
-    if not (steps.is_monotonic_increasing and steps.is_unique):
-        frame = frame.drop_duplicates("step", keep="last").sort_values("step", ignore_index=True)
-    return frame
 
 
 def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:

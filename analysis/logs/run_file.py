@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 from wandb.proto import wandb_internal_pb2 as pb
 
 from analysis.logs.fragments import Fragment, with_history
-from analysis.logs.history import STEP as STEP_COLUMN
+from analysis.logs.history import STEP
 
 FILE_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK_BYTES = 32768
@@ -201,7 +201,7 @@ def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 def _table(frame: pd.DataFrame) -> pa.Table:
     """Columns under their keys; W&B's own keys are left out, and texts are JSON."""
     steps = frame["_step"] if "_step" in frame else pd.Series(dtype=float)
-    table = {STEP_COLUMN: pa.array(steps.astype(float).astype(np.int64))}
+    table = {STEP: pa.array(steps.astype(float).astype(np.int64))}
     for key in sorted(key for key in map(str, frame) if not key.startswith("_")):
         values = frame[key]
         if values.dtype != object or all(isinstance(value, int | float) for value in values):

@@ -24,7 +24,6 @@ def load(
     *,
     cache_dir: Path | None = CACHE,
     refresh: str = "auto",
-    jobs: int | None = None,
 ) -> Frames:
     """All runs that some sources have; see `analysis.logs.frames` for what comes back.
 
@@ -33,10 +32,9 @@ def load(
         cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
             None keeps everything in memory, for small sources.
         refresh: what to ask W&B again: `auto`, what may have changed; `always`, everything; `never`, nothing.
-        jobs: processes that read run files; None for as many as there are processors.
     """
     directories, projects, files = split(sources)
-    found = local.read(directories, cache_dir, jobs)
+    found = local.read(directories, cache_dir)
     if projects:
         found += cloud.read(projects, cache_dir, refresh)
     frames = merge(found)

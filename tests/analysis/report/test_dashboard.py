@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.frames import read_frames
+from analysis.logs.sources import load
 from analysis.report.dashboard import CONFIG_KEYS, HISTORY_KEYS, SUMMARY_KEYS
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
-    frames = read_frames([tmp_path])
+    frames = load([tmp_path], cache_dir=None)
     assert len(frames.runs) == 4, done.stderr[-2000:]
     history = {key for one in frames.runs["run_id"] for key in frames.history.one(one)}
     assert set(HISTORY_KEYS) <= history

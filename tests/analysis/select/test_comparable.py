@@ -6,15 +6,16 @@ import pytest
 
 from analysis.logs import local
 from analysis.logs.fragments import with_history
-from analysis.logs.frames import Frames, merge, read_frames
+from analysis.logs.frames import Frames, merge
 from analysis.logs.run_file import LogError
+from analysis.logs.sources import load
 from analysis.select.comparable import one_grid
 from analysis.select.trials import Trials
 
 
 @pytest.fixture
 def frames(quickstart: Path) -> Frames:
-    return read_frames([quickstart])
+    return load([quickstart], cache_dir=None)
 
 
 def changed(frames: Frames, run_id: str, **values: Any) -> Frames:
