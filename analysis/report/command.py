@@ -26,7 +26,6 @@ from analysis.report.study.write import write_study
 from analysis.report.sweep import write_tables
 from analysis.select import study_runs, sweep_cells, trials
 from analysis.select.cell_runs import fill
-from analysis.select.comparable import one_grid
 from analysis.select.paper_cells import SWEEPS, beside
 
 DEFAULT_RUNS = ["out"]
@@ -54,7 +53,10 @@ class Call:
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
         places = [] if nothing else asked.runs
-        return sources.load(places, cache_dir=asked.cache, refresh=asked.refresh)
+        frames = sources.load(places, cache_dir=asked.cache, refresh=asked.refresh)
+        for condition in asked.where:
+            frames = trials.meeting(condition, frames)
+        return frames
 
     @cached_property
     def printed(self) -> Paper:
@@ -97,35 +99,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report(call: Call) -> Paths:
     """One page of every table and figure, what was run first: DIR/report.html."""
-    from analysis.report.page import build  # slow to import, as vl_convert is
+    from analysis.report.page import build  # slow to import, as matplotlib is
 
     page = build.report(build.Material(call.frames, call.filled(), call.printed))
     yield from write_texts(call.results, {"report.html": page})
 
 
 def tables(call: Call) -> Paths:
-    """The tables of some sweeps, or everything that the runs fill."""
+    """The tables and figures of some sweeps, or everything that the runs fill."""
     asked = call.asked
-    for sweep in asked.sweeps:
-        yield from _sweep_tables(call, sweep)
-    if asked.sweeps:
-        return
-    yield from paper(call)
-    yield from listed.write(call.frames, call.results)
-    yield from efficiency(call)
-    for sweep in call.groups:
-        if not sweep.startswith(study_runs.PREFIX):
-            try:
-                yield from _sweep_tables(call, sweep)
-            except LogError:
-                continue  # its runs cannot stand in one table
-    yield from study(call)
+    if not asked.sweeps:
+        yield from paper(call)
+        yield from listed.write(call.frames, call.results)
+        yield from efficiency(call)
+        yield from study(call)
+    others = [name for name in call.groups if not name.startswith(study_runs.PREFIX)]
+    for sweep, there in _trials(call, asked.sweeps or others):
+        if sweep in study_runs.names():
+            raise LogError(f"`python -m analysis study {sweep}` makes the tables of a study")
+        if there:
+            yield from write_tables(there, call.results / sweep, asked.where)
+        elif asked.sweeps:
+            raise call.lack(f"sweep {sweep}", sweep)
     yield from figures(call)
 
 
-def _sweep_tables(call: Call, sweep: str) -> Paths:
-    grid = one_grid(call.frames, sweep, call.asked.where, call.asked.runs)
-    yield from write_tables(grid, call.results / sweep, call.asked.where)
+def _trials(call: Call, sweeps: Sequence[str]) -> Iterator[tuple[str, trials.Trials | None]]:
+    """The runs of some sweeps; None for one without any."""
+    known = sweep_cells.sweep_names()
+    filled = call.filled([name for name in sweeps if name in known])
+    for name in sweeps:
+        yield name, trials.of_name(name, filled, call.frames)
 
 
 def paper(call: Call) -> Paths:
@@ -141,12 +145,10 @@ def paper(call: Call) -> Paths:
 
 def figures(call: Call) -> Paths:
     """The figures of some sweeps: png, pdf and csv, drawn when their data change."""
-    sweeps, known = call.asked.sweeps, sweep_cells.sweep_names()
-    filled = call.filled([name for name in sweeps if name in known])
-    every = dict.fromkeys([*known, *call.groups])
+    sweeps = call.asked.sweeps
+    every = dict.fromkeys([*sweep_cells.sweep_names(), *call.groups])
     names = sweeps or [name for name in every if not study_runs.part_of(name)]
-    for name in progress(names, "figures"):
-        there = trials.of_name(name, filled, call.frames)
+    for name, there in progress(list(_trials(call, names)), "figures"):
         if there is None and not sweeps:
             continue
         made = curves.sweep_figures(there) if there else []
@@ -210,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(sweeps=[], studies=[], only=[])
+    parser.set_defaults(sweeps=[], studies=[], only=[], where=[])
     commands = parser.add_subparsers(metavar="WHAT", required=True)
 
     def command(work: Callable[[Call], Paths], of_runs: bool = True) -> Callable[..., Any]:

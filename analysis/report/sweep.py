@@ -1,24 +1,22 @@
-"""The tables of one sweep: each method at its chosen learning rate, and every learning rate tried.
+"""The tables of a sweep: each method of each setting at its chosen learning rate, and every learning rate tried.
 
-Written to DIR/<sweep>/: table.{csv,md,tex}, grid.{csv,md}, the loss figure and provenance.json. The csv files hold what
-the runs logged, unrounded, in the units of docs/design.md. `–` is a run that has not finished, `*` a collapsed one.
+Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and provenance.json; the page shows the same table. The csv
+files hold what the runs logged, unrounded, in the units of docs/design.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label
-from analysis.report.figures.drawing import write
-from analysis.report.figures.overview import overview
+from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label, model_label, plain, task_label
 from analysis.report.markdown import csv, write_texts
 from analysis.report.table import (
     ABSENT,
     COLLAPSED,
     Cell,
+    Column,
     Row,
     Table,
     console,
@@ -28,9 +26,9 @@ from analysis.report.table import (
     show,
 )
 from analysis.select.answers import right_answers
-from analysis.select.cell_runs import EDGE
+from analysis.select.cell_runs import EDGE, choose, over_seeds
 from analysis.select.provenance import foot, runs_json
-from analysis.select.trials import Trials
+from analysis.select.trials import FACET, Trials
 from analysis.stats.intervals import sign_test, wilson_interval
 
 CAPTION = (
@@ -39,176 +37,206 @@ CAPTION = (
     "same test examples, two-sided exact McNemar test, not corrected for the number of methods. "
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
+SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds, without interval and test."
+NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
+"""Column of `over_seeds` -> column of the tables."""
 NUMBERS = (
-    *("lr", "best_step", "val_accuracy", "val_n", "test_accuracy", "test_n", "test_low"),
+    *("status", "lr", "best_step", "val_accuracy", "val_n", "test_accuracy", "test_n", "test_low"),
     *("test_high", "gain_points", "p_mcnemar", "step_ms", "forwards_per_step", "forwards_to_best"),
 )
+OF_TRAINING = ("best_step", "step_ms", "forwards_per_step", "forwards_to_best")
+OF_SEVERAL = ("val_std", "test_std", "n", "seeds", "collapsed", "peak_gib")
+"""Columns that a sweep of several settings or seeds has, too."""
 GRID = (
-    *("method", "lr", "status", "chosen", "best_step", "val_accuracy", "test_accuracy"),
+    *("lr", "status", "chosen", "best_step", "val_accuracy", "test_accuracy"),
     *("last_step", "collapse_step", "run_id"),
 )
 
 
 def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> list[Path]:
-    """Write all tables, their provenance and the figure into a directory; print the tables; the paths."""
+    """Write all tables and their provenance into a directory; print the tables; the paths."""
     frame, grid = method_frame(trials), grid_frame(trials)
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
     about = {"sweep": trials.sweep, "where": list(where)}
-    logged = trials.runs.set_index("run_id")["lr"].reindex(grid["run_id"])
-    rates = [None if pd.isna(lr) else float(lr) for lr in logged]  # as logged: zero-shot has none
-    cells = grid[["run_id", "method", "lr", "status", "chosen"]].astype(object).assign(lr=None)
-    cells["lr"] = pd.Series(rates, dtype=object)
+    cells = grid[["run_id", "method", "lr", "status", "chosen"]].astype(object)
+    cells = cells.where(cells.notna(), None)
     lost = [path.name for path in trials.frames.unidentified]
+    several = [key for key in OF_SEVERAL if _several(frame)]
+    columns = ["method", *_differing(frame), *NUMBERS, *several, "run_ids"]
     texts = {
-        "table.csv": csv(frame),
+        "table.csv": csv(frame[columns].rename(columns={"run_ids": "run_id"})),
         "table.md": markdown(shown),
         "table.tex": latex(shown),
         "grid.csv": csv(grid),
         "grid.md": markdown(shown_grid),
         "provenance.json": runs_json(about, cells.to_dict("records"), trials.runs, lost),  # type: ignore[arg-type]
     }
-    paths = write_texts(directory, texts)
     terminal = console(100)
     show(shown_grid, terminal)
     show(shown, terminal)
-    return paths + write(overview(trials), directory)
+    return write_texts(directory, texts)
 
 
 def method_frame(trials: Trials) -> pd.DataFrame:
-    """The main table in numbers: one row per method, empty where there is no finished run.
+    """A row per method and setting at its chosen learning rate, empty where no run has finished.
 
-    Accuracies and the ends of the interval are fractions, the gain is in percentage points.
+    Returns:
+        NUMBERS and the columns of `over_seeds`, renamed as NAMES says. Accuracies, their deviations over the seeds and
+        the ends of the interval are fractions, the gain is in percentage points. Interval and p are a single run's.
     """
-    table = trials.table
-    chosen = {row["method"]: row for row in table[table["chosen"]].to_dict("records")}
-    right = {method: right_answers(row) > 0 for method, row in chosen.items()}
-    rows: list[dict[str, Any]] = []
-    for method in trials.methods:
-        found = set(table.loc[table["method"] == method, "status"])
-        order = ("finished", "unfinished", "duplicated", "collapsed")
-        row: dict[str, Any] = {"method": method, "status": next(s for s in order if s in found)}
-        if run := chosen.get(method):
-            low, high = wilson_interval(int(right[method].sum()), len(right[method]))
-            row |= {key: run.get(key) for key in NUMBERS} | {"test_low": low, "test_high": high}
-            row["lr"] = None if method in UNTRAINED else run["lr"]
-            if ZERO_SHOT in chosen and method != ZERO_SHOT:
-                gain = run["test_accuracy"] - chosen[ZERO_SHOT]["test_accuracy"]
-                row["gain_points"] = round(100 * gain, 10)
-                mine, zero = right[method], right[ZERO_SHOT]
-                row["p_mcnemar"] = sign_test(int((mine & ~zero).sum()), int((zero & ~mine).sum()))
-            row["run_id"] = run["run_id"]
-        rows.append(row)
-    return pd.DataFrame(rows).convert_dtypes()  # whole numbers stay whole where there are gaps
+    means = over_seeds(choose(_named(trials.table))).rename(columns=NAMES)
+    runs = {row["run_id"]: row for row in trials.table.to_dict("records")}
+    rows = means.to_dict("records")
+    untrained = {_place(row): row for row in rows if row["method"] == ZERO_SHOT}
+    for row in rows:
+        run = runs.get(row["run_ids"]) if row["seeds"] == 1 else None
+        zero = untrained.get(_place(row))
+        if run is not None:
+            right = round(run["test_accuracy"] * run["test_n"])
+            row["test_low"], row["test_high"] = wilson_interval(right, int(run["test_n"]))
+        if zero is not None and zero is not row:
+            gain = 100 * (row["test_accuracy"] - zero["test_accuracy"])
+            row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(run, runs.get(zero["run_ids"]))}
+    frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*means.columns, *NUMBERS])))
+    frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
+    return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
 
 
 def grid_frame(trials: Trials) -> pd.DataFrame:
-    """Every run in numbers: one row per method and learning rate."""
-    frame = trials.table.rename(columns={"made_steps": "last_step"})[list(GRID)]
+    """Every run in numbers: one row per method, setting, learning rate and seed."""
+    frame = _named(trials.table).drop(columns="method").rename(columns={"optimizer": "method"})
+    frame = frame.rename(columns={"made_steps": "last_step"})
     frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
-    return frame.convert_dtypes()
+    return frame[["method", *_differing(frame), *GRID]].convert_dtypes()
 
 
-def method_table(trials: Trials, frame: pd.DataFrame) -> Table:
-    """The frame of `method_frame` as a table."""
-    sizes = frame[["val_n", "test_n"]].dropna() if "val_n" in frame else frame.iloc[:0]
-    val_n, test_n = (f", n={n}" for n in sizes.iloc[0]) if len(sizes) else ("", "")
-    notes = _notes(trials, frame)
+def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
+    """The frame of `method_frame` as a table; `name`: its id on the page."""
+    digits = ".2f" if frame["seeds"].max() > 1 else ".1f"
 
-    def cell(key: str, form: str, factor: float = 1, trained: bool = True) -> Any:
-        """A number with its notes; nothing for what belongs to training where there is none."""
-        return lambda row: _cell(
-            row, key, form, factor, trained, notes.get((row["method"], key), ())
-        )
+    def heading(words: str, key: str) -> str:
+        sizes = frame[key].dropna().unique()
+        return words + (f", n={sizes[0]}" if len(sizes) == 1 else "")
 
-    def interval(row: Row) -> Cell:
-        if row["status"] != "finished":
-            return _cell(row, "", "")
-        ends = (number(row[key], ".1f", 100).text for key in ("test_low", "test_high"))
-        return Cell("–".join(ends))
-
-    columns = {
+    columns: dict[str, Column] = {
         "method": lambda row: method_label(row["method"]),
-        "lr": cell("lr", "g"),
-        "best step": cell("best_step", ",.0f"),
-        f"val. %{val_n}": cell("val_accuracy", ".1f", 100, trained=False),
-        f"test %{test_n}": cell("test_accuracy", ".1f", 100, trained=False),
-        "95 % interval": interval,
-        "gain, points": cell("gain_points", "+.1f", trained=False),
-        "p": cell("p_mcnemar", ".2g", trained=False),
-        "ms per step": cell("step_ms", ".1f"),
-        "passes per step": cell("forwards_per_step", "g"),
-        "passes to best": cell("forwards_to_best", ",.0f"),
+        **_names(frame),
+        "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
+        "best step": lambda row: _cell(row, "best_step", ",.0f"),
+        heading("val. %", "val_n"): lambda row: _cell(row, "val_accuracy", digits, 100),
+        heading("test %", "test_n"): lambda row: _cell(row, "test_accuracy", digits, 100),
+        "95 % interval": _interval,
+        "gain, points": lambda row: _cell(row, "gain_points", "+.1f"),
+        "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
+        "ms per step": lambda row: _cell(row, "step_ms", ".1f"),
+        "passes per step": lambda row: _cell(row, "forwards_per_step", "g"),
+        "passes to best": lambda row: _cell(row, "forwards_to_best", ",.0f"),
     }
-    title = f"{trials.sweep}: every method at its best learning rate"
-    return Table.of(title, frame.to_dict("records"), columns, caption=_caption(trials))
-
-
-def _notes(trials: Trials, frame: pd.DataFrame) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Footnotes by method and column: what a number hides, or why there is none."""
-    command = f"`python train.py sweep={trials.sweep}`"
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
-    for row in frame.to_dict("records"):
-        method, label = row["method"], method_label(row["method"])
-        mine = trials.table[trials.table["method"] == method]
-        open_ = mine[~mine["status"].isin(["finished", "collapsed"])].to_dict("records")
-        if row["status"] == "collapsed":
-            ends = zip(mine["lr"], mine["collapse_step"], strict=True)
-            where = ", ".join(f"lr {_lr(lr)} at step {step:.0f}" for lr, step in ends)
-            said = f"every run of {label} collapsed (non-finite loss): {where}"
-            found[method, "test_accuracy"] = (said,)
-        elif row["status"] != "finished":
-            ids = ", ".join(run["run_id"] for run in open_)
-            said = f"no run of {label} has finished ({ids}); {command} completes it"
-            found[method, "test_accuracy"] = (said,)
-        elif method not in UNTRAINED:
-            left_out = ", ".join(f"{_lr(run['lr'])} ({_stopped(run)})" for run in open_)
-            has = "has" if len(open_) == 1 else "have"
-            said = f"chosen without lr {left_out}, which {has} not finished; {command} completes the grid"
-            at_edge = bool(mine["at_edge"].any())
-            found[method, "lr"] = (said,) * bool(open_) + (EDGE,) * at_edge
-            if pd.isna(row.get("gain_points")):
-                said = f"there is no finished zero-shot run; {command} makes it"
-                found[method, "gain_points"] = found[method, "p_mcnemar"] = (said,)
-            if pd.isna(row["forwards_to_best"]):
-                said = f"the history of run {row['run_id']} lacks its best step"
-                found[method, "forwards_to_best"] = (said,)
-    return found
+    if _several(frame):
+        columns |= {
+            "n": lambda row: Cell(f"{row['n']} of {row['seeds']}", float(row["n"])),
+            "collapsed": ("collapsed", ".0f"),
+            "GiB": lambda row: _cell(row, "peak_gib", ".2f"),
+        }
+    records = frame.to_dict("records")
+    return Table.of(
+        f"{trials.sweep}: every method at its best learning rate",
+        records,
+        columns,
+        names=1 + len(_differing(frame)),
+        caption=[*_caption(trials, several_seeds=frame["seeds"].max() > 1), *trials.notes],
+        facets=[
+            {key: row[key] for key in ("model", "task", "precision", "method")} for row in records
+        ],
+        name=name,
+    )
 
 
 def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
     """The frame of `grid_frame` as a table."""
-
-    def cell(key: str, form: str, factor: float = 1) -> Any:
-        return lambda row: _cell(row, key, form, factor, key in ("lr", "best_step"))
-
-    columns = {
+    columns: dict[str, Column] = {
         "method": lambda row: method_label(row["method"]),
-        "lr": lambda row: number(row["lr"], "g"),
-        "val. %": cell("val_accuracy", ".1f", 100),
-        "test %": cell("test_accuracy", ".1f", 100),
-        "best step": cell("best_step", ",.0f"),
+        **_names(frame),
+        "lr": ("lr", "g"),
+        "val. %": lambda row: _cell(row, "val_accuracy", ".1f", 100),
+        "test %": lambda row: _cell(row, "test_accuracy", ".1f", 100),
+        "best step": lambda row: _cell(row, "best_step", ",.0f"),
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    title = f"{trials.sweep}: every learning rate tried"
-    return Table.of(title, frame.to_dict("records"), columns, caption=[said])
+    title, names = f"{trials.sweep}: every learning rate tried", 1 + len(_differing(frame))
+    return Table.of(title, frame.to_dict("records"), columns, names=names, caption=[said])
 
 
-def _cell(
-    row: Row,
-    key: str,
-    form: str,
-    factor: float = 1,
-    trained: bool = True,
-    notes: tuple[str, ...] = (),
-) -> Cell:
-    """A number of a finished run, or the mark of why there is none; `trained`: whether it is one of training."""
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a trials' table with the method as `optimizer`, and as `variant` what else names a row."""
+    words = table["method"].str.partition("=")[2]
+    pairs = zip(words, table["variant"], strict=True)
+    variants = [", ".join(filter(None, pair)) for pair in pairs]
+    return table.assign(optimizer=table["method"].map(plain), variant=variants)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["model"], row["task"], row["precision"]
+
+
+def _p(run: Row | None, zero: Row | None) -> float | None:
+    """McNemar's test of two single runs that logged predictions of the same test examples."""
+    if run is None or zero is None or None in (run["labels"], zero["labels"]):
+        return None
+    mine, other = (right_answers(one) > 0 for one in (run, zero))
+    if run["labels"] != zero["labels"]:
+        return None
+    return sign_test(int((mine & ~other).sum()), int((other & ~mine).sum()))
+
+
+def _differing(frame: pd.DataFrame) -> list[str]:
+    """What names a row beside its method."""
+    keys = [key for key in (*FACET, "seed") if key in frame]
+    return [key for key in keys if frame[key].nunique() > 1]
+
+
+def _several(frame: pd.DataFrame) -> bool:
+    """Whether the sweep has several settings or seeds."""
+    return bool(_differing(frame)) or frame["seeds"].max() > 1
+
+
+def _names(frame: pd.DataFrame) -> dict[str, Column]:
+    """The columns of what names a row beside its method."""
+    labels: dict[str, Column] = {
+        "model": lambda row: model_label(row["model"]),
+        "task": lambda row: task_label(row["task"]),
+    }
+    return {key: labels.get(key, key) for key in _differing(frame)}
+
+
+def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ...] = ()) -> Cell:
+    """A number of a finished run, or the mark of why there is none."""
     if row["status"] != "finished":
-        return Cell(COLLAPSED if row["status"] == "collapsed" else ABSENT, notes=notes)
-    if row["method"] in UNTRAINED and trained:
+        lost = row["status"] == "collapsed"
+        return Cell(COLLAPSED if lost else ABSENT, kind="collapsed" if lost else "missing")
+    if row["method"] in UNTRAINED and key in OF_TRAINING:
         return Cell(ABSENT)
-    runs = row["run_id"] if key == "test_accuracy" else ""
-    return number(row[key], form, factor, notes=notes, runs=runs)
+    spread = row.get(key.replace("accuracy", "std")) if "accuracy" in key else None
+    known = {"tail": f" ± {100 * spread:.2f}" if pd.notna(spread) else "", "notes": notes}
+    if key == "test_accuracy":
+        known |= {"runs": row.get("run_ids", ""), "kind": "measured"}
+    return number(row[key], form, factor, **known)
+
+
+def _interval(row: Row) -> Cell:
+    if row["status"] != "finished" or pd.isna(row["test_low"]):
+        return _cell(row, "test_low", "")
+    ends = [number(row[key], ".1f", 100) for key in ("test_low", "test_high")]
+    return Cell("–".join(end.text for end in ends), ends[0].value)
+
+
+def _rate_notes(row: Row) -> Iterator[str]:
+    """What the choice of a learning rate hides."""
+    if row["n_finished"] + row["n_collapsed"] < row["n_expected"]:
+        yield "chosen without the runs that have not finished"
+    if row["at_edge"]:
+        yield EDGE
 
 
 def _became(row: Row) -> str:
@@ -217,28 +245,22 @@ def _became(row: Row) -> str:
         return "→ finished" if row["chosen"] and row["method"] not in UNTRAINED else "finished"
     if row["status"] == "collapsed":
         return f"{COLLAPSED} collapsed at step {row['collapse_step']}"
-    return f"{ABSENT} {_stopped(row)}"
-
-
-def _stopped(row: Row) -> str:
-    """How far an unfinished run has come, by its log."""
     if row["status"] == "duplicated":
-        return "ended twice with different results"
-    step = row["last_step"] if "last_step" in row else row["made_steps"]
-    there = bool(pd.notna(step) and step > 0)
-    return f"stopped at step {step:.0f}" if there else "stopped before its first step"
+        return f"{ABSENT} ended twice with different results"
+    step = row["last_step"]
+    started = bool(pd.notna(step) and step > 0)
+    return f"{ABSENT} stopped " + (f"at step {step}" if started else "before its first step")
 
 
-def _caption(trials: Trials) -> list[str]:
+def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     runs = trials.runs
-    lines = [CAPTION, foot(f"{len(runs)} runs of the W&B group {trials.sweep}", runs)]
+    yield CAPTION
+    if several_seeds:
+        yield SEEDS
+    groups = ", ".join(sorted(runs["group"].unique()))
+    yield foot(f"{len(runs)} runs of the W&B group {groups}", runs)
     if trials.table["device"].nunique() > 1:
-        lines.append("The runs come from different devices: times per step do not compare.")
+        yield "The runs come from different devices: times per step do not compare."
     if trials.frames.unidentified:
         names = ", ".join(path.name for path in trials.frames.unidentified)
-        lines.append(f"Killed before W&B wrote which sweep they belong to: {names}.")
-    return lines
-
-
-def _lr(lr: Any) -> str:
-    return number(np.nan if lr is None else lr, "g").text
+        yield f"Killed before W&B wrote which sweep they belong to: {names}."

@@ -52,8 +52,7 @@ class Cell:
     value: float | None = None
     tail: str = ""  # what is shown behind it: the spread of a mean
     notes: tuple[str, ...] = ()  # footnotes
-    runs: str = ""  # ids of the runs behind it, joined by spaces
-    tip: str = ""  # a sentence that the page shows when the cell is pointed at
+    runs: str = ""  # ids of the runs behind it, joined by spaces: the page shows them at the cell
     kind: str = ""  # how the page shows it: `measured`, `missing`, `collapsed` or empty
     bold: bool = False  # whether the text stands in bold
     tail_bold: bool = False  # whether the tail does
@@ -170,36 +169,32 @@ def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:
 
 def markdown(table: Table) -> str:
     """GitHub's Markdown."""
-    shown = table.frame.map(lambda cell: table.shown(cell, "**{}**".format, escape))
-    styled = shown.style.hide(axis="index")
-    header, *rows = styled.to_string(delimiter="\t").rstrip("\n").split("\n")
-    rule = "\t".join("---:" if table.right(i) else "---" for i in range(len(table.columns)))
-    lines = [
-        "| " + line.replace("\t", " | ") + " |"
-        for line in (header, rule, *(rows if table.rows else []))
-    ]
-    return "\n".join(
-        [f"### {table.title}\n", *lines, "", *(f"{escape(line)}\n" for line in table.below)]
-    )
+    shown = table.frame.map(lambda cell: table.shown(cell, "**{}**".format, escape)).to_numpy()
+    rule = ["---:" if table.right(i) else "---" for i in range(len(table.columns))]
+    lines = ["| " + " | ".join(row) + " |" for row in (table.columns, rule, *shown)]
+    below = [f"{escape(line)}\n" for line in table.below]
+    return "\n".join([f"### {table.title}\n", *lines, "", *below])
 
 
 def latex(table: Table) -> str:
     """A tabular to be put into a table environment; needs the package booktabs."""
     shown = table.frame.map(lambda cell: table.shown(cell, r"\textbf{{{}}}".format, latex_text))
-    for i in table.breaks:
-        if i:
-            shown.iloc[i, 0] = r"\addlinespace " + str(shown.iloc[i, 0])
-    positions = range(len(table.columns))
-
-    def heading(position: Any) -> str:
-        return latex_text(table.columns[position])
-
-    styled = shown.set_axis(positions, axis=1).style.hide(axis="index")
-    styled = styled.format_index(heading, axis=1)
-    layout = "".join("r" if table.right(i) else "l" for i in positions)
-    below = [rf"\par\footnotesize {latex_text(line)}" for line in table.below]
-    head = f"% {table.title}. Needs \\usepackage{{booktabs}}.\n"
-    return head + styled.to_latex(column_format=layout, hrules=True) + "\n".join([*below, ""])
+    rows = [" & ".join(row) + r" \\" for row in shown.to_numpy()]
+    rows = [r"\addlinespace " * (i > 0 and i in table.breaks) + row for i, row in enumerate(rows)]
+    layout = "".join("r" if table.right(i) else "l" for i in range(len(table.columns)))
+    lines = [
+        f"% {table.title}. Needs \\usepackage{{booktabs}}.",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        " & ".join(map(latex_text, table.columns)) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(
+        [*lines, *(rf"\par\footnotesize {latex_text(line)}" for line in table.below), ""]
+    )
 
 
 def show(table: Table, console: Console) -> None:

@@ -30,7 +30,10 @@ STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated")
 SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
 """What a learning rate is chosen for."""
 
-MEDIANS = ("step_ms", "peak_gib", "state_mib", "best_step")
+MEDIANS = (
+    *("step_ms", "peak_gib", "state_mib", "best_step", "val_n", "test_n"),
+    *("forwards_per_step", "forwards_to_best"),
+)
 EDGE = "the best learning rate is the smallest or the largest of its grid"
 """What a table says of a cell that is `at_edge`."""
 
@@ -132,8 +135,6 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
 def chosen_lr(setting: pd.DataFrame) -> float | None:
     """The learning rate of one setting by the module's rule; None without a finished run."""
-    if not (setting["status"] == "finished").any():
-        return None
     return best_rate(validation_table(setting))
 
 
@@ -176,10 +177,10 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
     Returns:
         The columns SETTING, `more` and VARIED; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run
         at that rate has finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`,
-        `val_std` over the n seeds, fractions; mean of `val_loss`; medians of `step_ms`, `peak_gib`, `state_mib`,
-        `best_step`; `collapsed`, seeds whose run at that rate is so, or whose whole grid where there is no rate;
-        `status`: `finished` if n > 0, `collapsed` if all seeds are, else the first other one; `n_expected`,
-        `n_finished`, `n_collapsed`, ...: the runs of the whole grid; `run_ids` of the n runs.
+        `val_std` over the n seeds, fractions; mean of `val_loss`; medians of MEDIANS; `collapsed`, seeds whose run at
+        that rate is so, or whose whole grid where there is no rate; `status`: `finished` if n > 0, `collapsed` if all
+        seeds are, else the first other one; `n_expected`, `n_finished`, `n_collapsed`, ...: the runs of the whole
+        grid; `run_ids` of the n runs.
     """
     rows = []
     for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):

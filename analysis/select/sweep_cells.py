@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,19 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
         if name not in there:
             raise LogError(f"there is no sweep {name}: there are {', '.join(there)}")
     kept = None if cache_dir is None else cache_dir / "expected" / f"{_state()}.json"
-    known: dict[str, list[dict[str, Any]]] = _read(kept)
+    known: dict[str, list[dict[str, Any]]] = {}
+    with suppress(OSError, ValueError):  # another process may remove it
+        known = json.loads(kept.read_text()) if kept is not None and kept.is_file() else {}
     missing = [name for name in wanted if name not in known]
     if missing:
         known |= {name: [] for name in missing}
         for cell in _ask(missing):
             known[cell["sweep"]].append(cell)
-        _write(kept, known)
+    if missing and kept is not None:
+        with whole(kept) as partial:
+            partial.write_text(json.dumps(known))
+        for earlier in set(kept.parent.glob("*.json")) - {kept}:
+            earlier.unlink(missing_ok=True)
     rows = [cell for name in wanted for cell in known[name]]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame["variant"] = [json.dumps(variant, sort_keys=True) for variant in frame["variant"]]
@@ -88,22 +95,3 @@ def _state() -> str:
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
             digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
-
-
-def _read(kept: Path | None) -> dict[str, Any]:
-    """The kept answer; nothing if there is none, or another process has written half of it or removed it."""
-    try:
-        return {} if kept is None else json.loads(kept.read_text())
-    except (OSError, ValueError):
-        return {}
-
-
-def _write(kept: Path | None, known: dict[str, Any]) -> None:
-    """Keep the answer, and remove those to earlier states."""
-    if kept is None:
-        return
-    with whole(kept) as partial:
-        partial.write_text(json.dumps(known))
-    for earlier in kept.parent.glob("*.json"):
-        if earlier != kept:
-            earlier.unlink(missing_ok=True)

@@ -6,28 +6,25 @@ sweep has one method alone, the values of its k (or of what else varies) share a
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from analysis.logs.frames import FILE_COLUMNS, Frames
+from analysis.logs.run_file import LogError
 from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
 from analysis.select.cell_runs import fill, shortfall
 from analysis.select.provenance import plain
 
 FACET = ("model", "task", "precision", "variant")
-NO_NUMBER = (
-    *("model.lr_grid", "model.install", "task.install", "provenance", "sweep", "out", "resume"),
-    *("device", "tracking", "eval_tokens", "cells"),
-)
-"""Configuration that decides no number of a run with this method and learning rate."""
 NO_VARIANT = (
-    *NO_NUMBER,
+    *("model.lr_grid", "model.install", "task.install", "provenance", "sweep", "out", "resume"),
+    *("device", "tracking", "eval_tokens", "cells", "threads"),
     *("model.name", "task.name", "precision.name", "optimizer.name", "seed", "lr", "lr_index"),
-    "threads",
 )
+"""Configuration that decides no number, or has a column of its own; with what lies below it."""
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies
 MOST_VARIANTS = 6  # that share a panel: as many as there are markers
@@ -53,18 +50,9 @@ class Trials:
             yield dict(zip(FACET, map(str, names), strict=True)), rows
 
     @property
-    def methods(self) -> list[str]:
-        """The methods, in the order of the tables."""
-        return sorted(self.table["method"].unique(), key=method_order)
-
-    @property
     def runs(self) -> pd.DataFrame:
         """The rows of the runs frame behind the table."""
         return self.frames.runs[self.frames.runs["run_id"].isin(self.table["run_id"])]
-
-    def history(self, run_id: str, keys: Sequence[str]) -> pd.DataFrame:
-        """`step` and these keys of a run, one row per step in the order of the steps."""
-        return self.frames.history.one(run_id, keys)
 
 
 def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
@@ -79,7 +67,7 @@ def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
     named = frames.runs[frames.runs["group"] == sweep]
     filled = filled[filled["sweep"] == sweep]
     if filled.empty:
-        return None if named.empty else of_runs(sweep, named, frames)
+        return None if named.empty else _of_runs(sweep, named, frames)
     there = filled[filled["status"].isin(["finished", "collapsed", "unfinished"])]
     others = named[~named["run_id"].isin(filled["run_id"])]
     notes = [f"{sentence}." for sentence in shortfall(filled)]
@@ -90,14 +78,14 @@ def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
             f"None of the sweep's {len(filled)} cells that train has been run. Drawn are the {len(named)} runs that "
             "were logged under its name, with another configuration."
         )
-        return of_runs(sweep, named, frames, [note])
+        return _of_runs(sweep, named, frames, [note])
     if len(others):
         note = "logged under the sweep's name with another configuration"
         notes.append(f"Not drawn: {len(others)} runs {note}.")
     return _trials(sweep, there, frames, notes)
 
 
-def of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
+def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
     """Some runs as cells of a grid of their own."""
 
     def column(key: str, missing: str | float) -> pd.Series:
@@ -119,17 +107,25 @@ def of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str]
     return _trials(sweep, fill(cells, runs), frames, notes)
 
 
+def meeting(condition: str, frames: Frames) -> Frames:
+    """The frames with the runs that meet one `key=value` condition; numbers compare as numbers."""
+    key, separator, text = condition.partition("=")
+    if not separator or key not in frames.runs.columns:
+        raise LogError(f"--where {condition}: wanted is key=value, with a configuration key")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    met = [bool(cell == value) or str(cell) == text for cell in frames.runs[key]]
+    return replace(frames, runs=frames.runs[met])
+
+
 def facet_title(facet: dict[str, str], others: Sequence[dict[str, str]]) -> str:
     """What tells a facet from the others; its task where it is alone."""
     labels = {"model": model_label, "task": task_label}
     differing = [key for key in FACET if len({other[key] for other in others}) > 1]
     parts = [labels.get(key, str)(facet[key]) for key in differing or ["task"]]
     return " · ".join(part for part in parts if part)
-
-
-def below(key: str, names: Iterable[str]) -> bool:
-    """Whether a configuration key is one of these or lies below one."""
-    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str]) -> Trials:
@@ -173,13 +169,14 @@ def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
 def _variants(runs: pd.DataFrame) -> list[str]:
     """What varies within a method beside facet, lr and seed, as JSON text."""
     logged = [key for key in runs.columns if "/" not in key and key not in FILE_COLUMNS]
-    keys = [key for key in logged if not below(key, NO_VARIANT)]
+    left_out = tuple(f"{name}." for name in NO_VARIANT)
+    keys = [key for key in logged if not f"{key}.".startswith(left_out)]
     parts = ["optimizer.name", "model.name", "task.name", "precision.name"]
     texts = pd.Series("{}", index=range(len(runs)))
     for _, rows in runs.reset_index(drop=True).groupby(parts, dropna=False):
         varying = [key for key in keys if rows[key].astype(str).nunique() > 1]
-        for i, values in zip(rows.index, rows[varying].itertuples(index=False), strict=True):
-            known = {key: plain(value) for key, value in zip(varying, values, strict=True)}
+        for i, row in zip(rows.index, rows[varying].to_dict("records"), strict=True):
+            known = {str(key): plain(value) for key, value in row.items()}
             set_ = {key: value for key, value in known.items() if value is not None}
             texts[i] = json.dumps(set_, sort_keys=True)
     return list(texts)

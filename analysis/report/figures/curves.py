@@ -1,6 +1,6 @@
 """The figures of a sweep's runs: loss, accuracy over steps, passes and time, BSZO's signals, learning rates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import UNTRAINED, model_label, task_label, variant_name
+from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
 from analysis.report.figures.drawing import Figure, Panel, Series, around
 from analysis.report.figures.histories import (
-    BINS,
     EVALUATED,
     LOSS,
+    SAME,
     SIGNALS,
     Histories,
     evaluations,
     mean_over,
+    piece,
     read,
-    same_but_seed,
     thin,
 )
 from analysis.report.style import RAMP, look
@@ -44,7 +44,7 @@ def sweep_figures(trials: Trials) -> list[Figure]:
     """Every figure that the runs of a sweep can fill."""
     histories = read(trials)
     loss, signals = (_chosen(trials, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
-    notes = [*_line_notes(trials, histories), *trials.notes]
+    notes = [*_line_notes(trials, histories.each), *trials.notes]
     words = f"{trials.sweep}: training loss at the chosen learning rates"
     facets = len({tuple(panel.facet.values()) for panel in signals})
     columns = facets if 1 < facets <= 4 else 3
@@ -61,28 +61,22 @@ def sweep_figures(trials: Trials) -> list[Figure]:
 def accuracy(trials: Trials, histories: Histories, name: str) -> Figure:
     """Validation accuracy of the chosen runs, a panel per facet where something was evaluated twice."""
     column, xlabel = ACCURACY[name]
-
-    def lines(rows: pd.DataFrame) -> Iterator[Series]:
-        for runs in same_but_seed(rows):
-            mean = _mean(runs, histories.evaluations, column, "accuracy")
-            first, y = runs.iloc[0], 100 * mean["accuracy"].to_numpy()
-            if first["method"] in UNTRAINED:
-                level = [float(np.mean(y))] if len(y) else [np.nan]
-                yield _series(runs, [0.0], level, shape="level")
-            elif len(mean) > 1:
-                matches = np.flatnonzero(mean["step"] == first["best_step"]).tolist()
-                best = matches[0] if matches and len(runs) == 1 else None
-                yield _series(runs, mean[column].to_numpy(), y, best=best, **band(mean, 100))
-
     drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
-    panels = [
-        Panel(title, xlabel, VALIDATION, series, facet)
-        for title, facet, series in _facets(trials, drawn, lines)
-        if any(s.shape == "line" for s in series)
-    ]
+    panels = []
+    for title, facet, rows in _facets(trials, drawn):
+        series: list[Series] = []
+        for runs, mean, line in _lines(rows, histories.evaluations, column, "accuracy", 100):
+            if line.method in UNTRAINED:
+                level = [float(np.mean(line.y))]
+                series.append(replace(line, x=[0.0], y=level, shape="level", low=None, high=None))
+            elif len(mean) > 1:
+                best = np.flatnonzero(mean["step"] == runs["best_step"].iloc[0]).tolist()
+                series.append(replace(line, best=best[0] if best and len(runs) == 1 else None))
+        if any(s.shape == "line" for s in series):
+            panels.append(Panel(title, xlabel, VALIDATION, series, facet))
     sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
     said = f"Chosen learning rates only; {sizes} validation examples."
-    notes = [said, *_seed_notes(drawn), *trials.notes]
+    notes = [said, *[SEEDS] * bool(drawn.duplicated(SAME).any()), *trials.notes]
     title = f"{trials.sweep}: validation accuracy over {'steps' if xlabel == STEP else xlabel}"
     return Figure(f"accuracy_{name}", title, panels, notes)
 
@@ -96,14 +90,14 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     facets = [facet for facet, rows in trials.facets() if (~rows["method"].isin(UNTRAINED)).any()]
     if not facets or len({tuple(f[k] for k in FACET if k != "precision") for f in facets}) > 1:
         return None
-    lines = [line for runs in same_but_seed(table) for line in _loss_lines(runs, histories)]
+    lines = list(_loss_lines(table, histories.thinned[LOSS]))
     if not lines:
         return None
     shown = [s.y for _, s in lines if s.shape == "line"]
     chosen = [s.y for rows, s in lines if s.shape == "line" and rows["chosen"].any()]
     view = around(np.concatenate([*(chosen or shown), *(y[:1] for y in shown)]), share=0.35)
     panels = []
-    for method in (*(m for m in trials.methods if m not in UNTRAINED), None):
+    for method in (*sorted(table["method"].unique(), key=method_order), None):
         for facet in facets:
             mine = [pair for pair in lines if pair[0]["precision"].iloc[0] == facet["precision"]]
             title = "each method at its chosen rate"
@@ -114,7 +108,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
             if series or len(facets) > 1:
                 panels.append(Panel(title, STEP, NATS, series, facet, ylim=view))
     notes = [
-        *_line_notes(trials, histories),
+        *_line_notes(trials, histories.each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
         "the lines' ends, ← the chosen one. A collapse lies at the last finite loss, or at the panel's edge.",
         *trials.notes,
@@ -131,8 +125,8 @@ def rates(trials: Trials) -> Figure | None:
     if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
         return None
     panels = []
-    for title, facet, series in _facets(trials, trials.table, _rate_series):
-        if series:
+    for title, facet, rows in _facets(trials, trials.table):
+        if series := list(_rate_series(rows)):
             ends = [v for s in series for v in (s.y, s.low, s.high) if v is not None]
             more: dict[str, Any] = {"ylim": around(np.concatenate(ends), share=0.25), "xlog": True}
             words = "learning rate", "test accuracy (%)"
@@ -170,16 +164,17 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
         yield Series(str(method), places, [-np.inf] * n, words, "cross", runs=runs)
 
 
-def _loss_lines(runs: pd.DataFrame, histories: Histories) -> Iterator[tuple[pd.DataFrame, Series]]:
+def _loss_lines(
+    table: pd.DataFrame, losses: dict[str, pd.DataFrame]
+) -> Iterator[tuple[pd.DataFrame, Series]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    losses = histories.thinned[LOSS]
-    mean = _mean(runs, losses, "step", "median")
-    if mean.empty:
-        return
-    yield runs, _series(runs, mean["step"].to_numpy(), mean["median"].to_numpy(), **band(mean))
-    for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
-        for last in losses[run_id].tail(1).to_dict("records"):
-            yield runs, _series(runs, [last["step"]], [last["median"]], shape="cross")
+    for runs, _, line in _lines(table, losses, "step", "median"):
+        yield runs, line
+        for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
+            last = losses[run_id].tail(1)
+            if len(last):
+                x, y = last["step"].to_list(), last["median"].to_list()
+                yield runs, replace(line, x=x, y=y, shape="cross", low=None, high=None)
 
 
 def _by_rate(lines: Sequence[tuple[pd.DataFrame, Series]], method: str) -> list[Series]:
@@ -200,15 +195,9 @@ def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[
     """A panel per key and facet of the chosen runs."""
     panels = []
     for key, label in keys.items():
-
-        def lines(rows: pd.DataFrame, key: str = key) -> Iterator[Series]:
-            for runs in same_but_seed(rows):
-                mean = _mean(runs, histories.thinned[key], "step", "median")
-                if len(mean):
-                    x, y = mean["step"].to_numpy(), mean["median"].to_numpy()
-                    yield _series(runs, x, y, **band(mean))
-
-        for title, facet, series in _facets(trials, trials.table[trials.table["chosen"]], lines):
+        for title, facet, rows in _facets(trials, trials.table[trials.table["chosen"]]):
+            lines = _lines(rows, histories.thinned[key], "step", "median")
+            series = [line for *_, line in lines]
             if not series:
                 continue
             middles = np.concatenate([s.y for s in series])
@@ -222,29 +211,30 @@ def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[
 
 
 def _facets(
-    trials: Trials, drawn: pd.DataFrame, lines: Callable[[pd.DataFrame], Iterator[Series]]
-) -> Iterator[tuple[str, dict[str, str], list[Series]]]:
-    """Title, names and series of every facet."""
-    facets = [facet for facet, _ in trials.facets()]
-    for facet in facets:
-        rows = drawn[np.logical_and.reduce([drawn[key] == facet[key] for key in FACET])]
-        yield facet_title(facet, facets), facet, list(lines(rows)) if len(rows) else []
+    trials: Trials, drawn: pd.DataFrame
+) -> Iterator[tuple[str, dict[str, str], pd.DataFrame]]:
+    """Title, names and drawn rows of every facet."""
+    facets = list(trials.facets())
+    for facet, rows in facets:
+        title = facet_title(facet, [other for other, _ in facets])
+        yield title, facet, rows[rows.index.isin(drawn.index)]
 
 
-def _mean(runs: pd.DataFrame, pieces: dict[str, pd.DataFrame], x: str, y: str) -> pd.DataFrame:
-    """The mean over the runs that have a piece of history; empty without any."""
-    mine = [pieces[run_id] for run_id in runs["run_id"]]
-    return mean_over([piece for piece in mine if len(piece)] or mine[:1], x, y)
-
-
-def _series(runs: pd.DataFrame, x: Any, y: Any, **looks: Any) -> Series:
-    """A series that says which runs it is made of."""
-    first = runs.iloc[0]
-    seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"run {first['run_id']}"
-    status = ", collapsed" * bool((runs["status"] == "collapsed").any())
-    lr = "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
-    words = f"{look(first['method']).label}{lr}{status}, {seeds}"
-    return Series(first["method"], x, y, words, runs=" ".join(runs["run_id"]), **looks)
+def _lines(
+    rows: pd.DataFrame, pieces: dict[str, pd.DataFrame], x: str, y: str, factor: float = 1
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, Series]]:
+    """Runs that differ in nothing but the seed, the mean over those with a piece of history, and its line."""
+    for _, runs in rows.groupby(SAME, sort=False, dropna=False):
+        there = [pieces[run_id] for run_id in runs["run_id"] if len(pieces[run_id])]
+        if not there:
+            continue
+        mean, first, ids = mean_over(there, x, y), runs.iloc[0], " ".join(runs["run_id"])
+        words = look(first["method"]).label
+        words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
+        words += ", collapsed" * bool((runs["status"] == "collapsed").any())
+        words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"
+        points = mean[x].to_numpy(), factor * mean[y].to_numpy()
+        yield runs, mean, Series(first["method"], *points, words, runs=ids, **band(mean, factor))
 
 
 def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
@@ -254,15 +244,14 @@ def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
     return {end: factor * mean[end].to_numpy() for end in ("low", "high")}
 
 
-def _seed_notes(drawn: pd.DataFrame) -> list[str]:
-    return [SEEDS] if any(len(runs) > 1 for runs in same_but_seed(drawn)) else []
-
-
-def _line_notes(trials: Trials, histories: Histories) -> list[str]:
-    if _seed_notes(trials.table[trials.table["chosen"]]):
-        medians = f" Each run: median of {histories.each:,d} steps." if histories.each > 1 else ""
-        return [SEEDS + medians]
-    return [histories.note]
+def _line_notes(trials: Trials, each: int) -> list[str]:
+    """How the lines were averaged and thinned."""
+    if trials.table[trials.table["chosen"]].duplicated(SAME).any():
+        return [SEEDS + f" Each run: median of {each:,d} steps." * (each > 1)]
+    if each == 1:
+        return ["Every step is drawn."]
+    ends = "shaded: from the smallest to the largest value among them"
+    return [f"Lines: median of {each:,d} steps each; {ends}."]
 
 
 def single_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -273,27 +262,26 @@ def single_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def single_run_figure(frames: Frames) -> list[Figure]:
     """Training loss and validation accuracy of the newest single runs, each a line under its own name."""
     runs = single_runs(frames.runs)
-    found: dict[str, list[tuple[dict[str, str], tuple[Series, Series]]]] = {}
+    found: dict[tuple[str, str], tuple[dict[str, str], list[Series]]] = {}
     for row in runs.head(NEWEST).to_dict("records"):
         rows = frames.history.one(row["run_id"], [LOSS, *EVALUATED])
         facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
-        loss = thin(rows, LOSS, max(1, -(-int(rows["step"].max()) // BINS)) if len(rows) else 1)
-        checked, method = evaluations(rows), str(row.get("optimizer.name", ""))
-        words, own = f"{row['run_id']} ({row['status']})", {"runs": row["run_id"]}
-        steps, medians = loss["step"].to_numpy(), loss["median"].to_numpy()
-        heights = 100 * checked["accuracy"].to_numpy()
-        lines = (
-            Series(method, steps, medians, words, **own, **band(loss)),
-            Series(method, checked["step"].to_numpy(), heights, words, **own),
-        )
-        names = model_label(facet["model"]), task_label(facet["task"])
-        found.setdefault(" · ".join(filter(None, names)), []).append((facet, lines))
-    panels = []
-    for where, drawn in found.items():
-        for place, label in enumerate((NATS, VALIDATION)):
-            series = [lines[place] for _, lines in drawn if len(lines[place].x)]
-            if series:
-                panels.append(Panel(where, STEP, label, series, drawn[0][0]))
+        loss, checked = thin(rows, LOSS, piece(rows["step"].max())), evaluations(rows)
+        method, words = str(row.get("optimizer.name", "")), f"{row['run_id']} ({row['status']})"
+        names = filter(None, (model_label(facet["model"]), task_label(facet["task"])))
+        where = " · ".join(names)
+        for label, line, y, ends in (
+            (NATS, loss, loss["median"], band(loss)),
+            (VALIDATION, checked, 100 * checked["accuracy"], {}),
+        ):
+            if len(line):
+                x, runs_of = line["step"].to_numpy(), row["run_id"]
+                series = Series(method, x, y.to_numpy(), words, runs=runs_of, **ends)
+                found.setdefault((where, label), (facet, []))[1].append(series)
+    panels = [
+        Panel(where, STEP, label, series, facet)
+        for (where, label), (facet, series) in found.items()
+    ]
     more = f" Drawn: the newest {NEWEST} of {len(runs)}." * (len(runs) > NEWEST)
     notes = ["Each line is one run; nothing is averaged." + more]
     return [Figure("single_runs", "Single runs", panels, notes, 2)] if panels else []

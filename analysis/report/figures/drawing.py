@@ -1,10 +1,10 @@
-"""A figure before it is drawn: panels of series. `paint` draws it with matplotlib, `page.vega` with Vega-Lite.
+"""A figure before it is drawn: panels of series. `paint` draws it, on paper and for the page.
 
 A series is the points of one line, bar or mark, with the words that name it. Everything that a reader can see is in
 it, so that the csv beside a figure is made of the series alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ class Series:
     # lower ends of the band around a line, of the whiskers around points, or of bars; None without
     low: Any = None
     high: Any = None  # upper ends
-    weight: float = 1.0  # 1 for what the panel is about, less for what stands behind it
     hollow: bool = False  # whether marks are not filled: the paper's own numbers
     best: int | None = None  # index of the point that is drawn larger; None without
     end: str = ""  # text behind the last point
@@ -100,19 +99,13 @@ class Figure:
     @property
     def frame(self) -> pd.DataFrame:
         """Every point of every series: what the csv holds."""
-        return pd.concat(list(self._frames()), ignore_index=True)
-
-    def _frames(self) -> Iterator[pd.DataFrame]:
+        parts = []
         for panel in self.panels:
             for s in panel.series:
-                known = {
-                    "panel": panel.title,
-                    "quantity": panel.ylabel,
-                    "method": plain(s.method),
-                    "series": s.words,
-                }
+                known = {"panel": panel.title, "quantity": panel.ylabel, "method": plain(s.method)}
                 points = {"shape": s.shape, "x": s.x, "y": s.y, "low": s.low, "high": s.high}
-                yield pd.DataFrame({**known, **points, "runs": s.runs})
+                parts.append(pd.DataFrame({**known, "series": s.words, **points, "runs": s.runs}))
+        return pd.concat(parts, ignore_index=True)
 
 
 def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, float]:
@@ -139,7 +132,5 @@ def write(figure: Figure, directory: Path) -> list[Path]:
     drawn = png.is_file() and pdf.is_file() and table.is_file()
     if not drawn or table.read_text(encoding="utf-8") != text:
         save(figure, png, pdf)
-        table.write_text(
-            text, encoding="utf-8", newline="\n"
-        )  # last: an interrupted drawing is drawn again
+        table.write_text(text, encoding="utf-8", newline="\n")  # last, after an interrupted drawing
     return [table, png, pdf]

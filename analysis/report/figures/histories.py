@@ -1,6 +1,6 @@
 """Histories at a length that a figure can show: thinned, and averaged over runs that differ in nothing but the seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ SIGNALS = {
     "optim/posterior_trace": "posterior trace",
     "optim/mu_norm": "‖μ‖",
 }
-SAME = (*FACET, "method", "lr", "configuration")
+SAME = [*FACET, "method", "lr", "configuration"]
 """Runs that agree in these differ in nothing but the seed."""
 
 
@@ -30,27 +30,24 @@ class Histories:
     thinned: dict[str, dict[str, pd.DataFrame]]
     evaluations: dict[str, pd.DataFrame]
 
-    @property
-    def note(self) -> str:
-        """How the lines were thinned."""
-        if self.each == 1:
-            return "Every step is drawn."
-        return f"Lines: median of {self.each:,d} steps each; shaded: from the smallest to the largest value among them."
-
 
 def read(trials: Trials) -> Histories:
     """Read every run's history once; the signals of the chosen runs alone."""
-    steps = trials.table["made_steps"].max()
-    each = max(1, -(-int(steps) // BINS)) if steps == steps else 1
+    each = piece(trials.table["made_steps"].max())
     thinned: dict[str, dict[str, pd.DataFrame]] = {key: {} for key in (LOSS, *SIGNALS)}
     evaluated = {}
     for row in trials.table.to_dict("records"):
         keys = (LOSS, *SIGNALS) if row["chosen"] else (LOSS,)
-        history = trials.history(row["run_id"], [*keys, *EVALUATED])
+        history = trials.frames.history.one(row["run_id"], [*keys, *EVALUATED])
         for key in keys:
             thinned[key][row["run_id"]] = thin(history, key, each)
         evaluated[row["run_id"]] = evaluations(history)
     return Histories(each, thinned, evaluated)
+
+
+def piece(steps: float) -> int:
+    """The number of steps of which a figure shows the median."""
+    return max(1, -(-int(steps) // BINS)) if steps == steps else 1
 
 
 def thin(history: pd.DataFrame, key: str, each: int) -> pd.DataFrame:
@@ -64,20 +61,9 @@ def thin(history: pd.DataFrame, key: str, each: int) -> pd.DataFrame:
     rows = history.reindex(columns=["step", key]).astype(float)
     rows = rows[(rows["step"] > 0) & np.isfinite(rows[key])]
     groups = rows.groupby((rows["step"] - 1) // each)
-    parts = {
-        "step": groups["step"].mean(),
-        "median": groups[key].median(),
-        "low": groups[key].min(),
-    }
-    return pd.DataFrame({**parts, "high": groups[key].max(), "n": groups[key].count()}).reset_index(
-        drop=True
-    )
-
-
-def same_but_seed(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of a trials' table in groups that differ in nothing but the seed."""
-    for _, group in rows.groupby(list(SAME), sort=False, dropna=False):
-        yield group
+    parts = {"step": groups["step"].mean(), "median": groups[key].median()}
+    parts |= {"low": groups[key].min(), "high": groups[key].max(), "n": groups[key].count()}
+    return pd.DataFrame(parts).reset_index(drop=True)
 
 
 def mean_over(pieces: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:

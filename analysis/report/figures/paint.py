@@ -11,7 +11,6 @@ from matplotlib.figure import Figure as Page
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import (
-    FixedLocator,
     MaxNLocator,
     NullFormatter,
     NullLocator,
@@ -24,7 +23,11 @@ from analysis.report.style import MUTED, RC, WIDTH, look
 LEGEND_ROW, NOTE_ROW = 0.17, 0.125  # inches
 NOTE_CHARACTERS = 128  # that fit into the width
 MARKS = 8  # markers along a line
+SMALL, TINY = 5.5 / 8, 4.5 / 8  # of the font's size
 BAND, WHISKER = 0.15, 0.6  # opacities
+COUNTED = ("step", "forward passes (training)")  # words of axes of whole numbers from 0
+SERIES = "series-"
+"""Before the number of a series in the id of what is painted of it."""
 
 
 def save(figure: Figure, png: Path, pdf: Path) -> None:
@@ -67,88 +70,66 @@ def page(figure: Figure) -> Page:
 
 def paint(axes: Axes, panel: Panel) -> None:
     """Draw a panel on axes."""
-    axes.set_title(panel.title)
-    axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+    axes.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
     if panel.xlog:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
     if panel.ylog:
         axes.set_yscale("log")
-    bottom, top = panel.limits
-    for series in panel.series:
-        _paint_series(axes, series, panel, bottom, top)
-    axes.set_ylim(
-        *((top, bottom) if panel.yticks else (bottom, top))
-    )  # named rows read from the top
+    limits = panel.limits
+    for i, series in enumerate(panel.series):
+        there = set(axes.get_children())
+        _paint_series(axes, series, panel)
+        for artist in set(axes.get_children()) - there:
+            artist.set_gid(f"{SERIES}{i}")
+    axes.set_ylim(limits[::-1] if panel.yticks else limits)  # named rows read from the top
     for axis, ticks in ((axes.xaxis, panel.xticks), (axes.yaxis, panel.yticks)):
         if ticks is not None:
-            axis.set_major_locator(FixedLocator(list(ticks)))
+            axis.set_ticks(list(ticks), list(ticks.values()))
             axis.set_minor_locator(NullLocator())
-            axis.set_ticklabels(list(ticks.values()))
             axis.grid(visible=False)
-    if (
-        panel.xticks is None
-        and not panel.xlog
-        and panel.xlabel in ("step", "forward passes (training)")
-    ):
+    if panel.xticks is None and not panel.xlog and panel.xlabel in COUNTED:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     _write_ends(axes, panel)
 
 
-def _paint_series(axes: Axes, s: Series, panel: Panel, bottom: float, top: float) -> None:
+def _paint_series(axes: Axes, s: Series, panel: Panel) -> None:
     style, x, y = look(s.method), np.asarray(s.x, float), np.asarray(s.y, float)
-    face = "white" if s.hollow else style.colour
+    colour: Any = {"color": style.colour}
     if s.shape == "level":
-        axes.axhline(y[0], color=style.colour, linestyle=style.line, linewidth=1.2)
+        axes.axhline(y[0], linestyle=style.line, linewidth=1.2, **colour)
     elif s.shape == "bar":
-        fill = "none" if s.hollow else style.colour
-        bottom_of = 0.0 if s.low is None else np.asarray(s.low, float)
-        axes.bar(
-            x,
-            y - bottom_of,
-            bottom=bottom_of,
-            width=0.88 * panel.width,
-            facecolor=fill,
-            edgecolor=style.colour,
-            linewidth=1.0,
-        )
+        base: Any = 0.0 if s.low is None else np.asarray(s.low, float)
+        looks: Any = {"facecolor": "none" if s.hollow else style.colour, "edgecolor": style.colour}
+        axes.bar(x, y - base, 0.88 * panel.width, base, linewidth=1.0, **looks)
         if s.low is None:
             _write_values(axes, x, y, sum(len(other.x) for other in panel.series))
     elif s.shape == "cross":
-        looks = {
-            "marker": "x",
-            "markersize": 6,
-            "markeredgewidth": 1.6,
-            "clip_on": False,
-            "zorder": 5,
-        }
-        axes.plot(x, np.clip(y, bottom, top), linestyle="", color=style.colour, **looks)  # type: ignore[arg-type]
+        heights = np.clip(y, *panel.limits)
+        looks = {"markersize": 6, "markeredgewidth": 1.6, "clip_on": False, "zorder": 5}
+        axes.plot(x, heights, marker="x", linestyle="", **looks, **colour)
     else:
         points = s.shape == "points"
         if s.low is not None and points:
-            axes.vlines(x, s.low, s.high, color=style.colour, linewidth=0.9, alpha=WHISKER)
+            axes.vlines(x, s.low, s.high, linewidth=0.9, alpha=WHISKER, **colour)
         elif s.low is not None:
-            axes.fill_between(x, s.low, s.high, color=style.colour, alpha=BAND, linewidth=0)
-        axes.plot(
-            x,
-            y,
-            color=style.colour,
-            linestyle="" if points else (0, (3, 2)) if s.hollow else style.line,
-            marker=style.marker if s.weight >= 1 or points else "",
-            markevery=max(1, len(x) // MARKS),
-            markerfacecolor=face,
-            linewidth=1.4 if s.weight >= 1 else 0.8,
-            alpha=min(1.0, s.weight),
-        )
+            axes.fill_between(x, s.low, s.high, alpha=BAND, linewidth=0, **colour)
+        line: Any = "" if points else (0, (3, 2)) if s.hollow else style.line
+        face = "white" if s.hollow else style.colour
+        looks = {"linestyle": line, "marker": style.marker, "markerfacecolor": face}
+        axes.plot(x, y, markevery=max(1, len(x) // MARKS), **looks, **colour)
         if s.best is not None:
-            axes.plot(x[s.best], y[s.best], marker=style.marker, markersize=7, color=style.colour,
-                      markeredgecolor="white", markeredgewidth=0.8, zorder=4)  # fmt: skip
+            looks = {"markersize": 7, "markeredgecolor": "white", "markeredgewidth": 0.8}
+            axes.plot(x[s.best], y[s.best], marker=style.marker, zorder=4, **looks, **colour)
 
 
 def _write_values(axes: Axes, x: np.ndarray, y: np.ndarray, among: int) -> None:
-    size, rotation = (5.5 if among <= 16 else 4.5), (0 if among <= 8 else 90)
+    size, rotation = (
+        (SMALL if among <= 16 else TINY) * mpl.rcParams["font.size"],
+        (0 if among <= 8 else 90),
+    )
     for at, value in zip(x, y, strict=True):
         text = f"{value:.1f}" if value < 100 else f"{value:,.0f}"
         axes.annotate(text, (at, value), (0, 1.5), textcoords="offset points", ha="center",
@@ -163,8 +144,9 @@ def _write_ends(axes: Axes, panel: Panel) -> None:
     ends = [(float(np.clip(s.y[-1], bottom, top)), s) for s in panel.series if s.end and len(s.y)]
     for end, s in sorted(ends, key=lambda pair: pair[0]):
         height = max(end, height + least)
-        axes.annotate(s.end, (1.01, height), xycoords=("axes fraction", "data"), fontsize=5.5,
-                      va="center", color=MUTED, annotation_clip=False)  # fmt: skip
+        place, size = (1.01, height), SMALL * mpl.rcParams["font.size"]
+        axes.annotate(s.end, place, xycoords=("axes fraction", "data"), va="center", color=MUTED,
+                      fontsize=size, annotation_clip=False)  # fmt: skip
 
 
 def _method_entry(figure: Figure, method: str) -> Line2D | Patch:

@@ -1,1 +1,1 @@
-"""One page of everything, results/local/report.html, self-contained: Jinja2 template, Vega-Lite for the figures."""
+"""One page of everything, results/local/report.html, self-contained: a Jinja2 template, figures as SVG."""

@@ -1,9 +1,10 @@
-"""The page: what was run first, the newest sweep on top; the paper's numbers after it, folded while they are empty."""
+"""The page: what was run first, the newest sweep on top; the paper's numbers after it, folded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 import pandas as pd
@@ -18,11 +19,11 @@ from analysis.report.figures.curves import single_run_figure, single_runs, sweep
 from analysis.report.figures.drawing import Figure
 from analysis.report.figures.study import curves_figure
 from analysis.report.manifest import coverage_table
-from analysis.report.page import rows, vega
-from analysis.report.page.beside_table import beside_table
+from analysis.report.page import rows, svg
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.study.write import study_page_tables, study_sentences
-from analysis.report.table import Cell, Table
+from analysis.report.sweep import method_frame, method_table
+from analysis.report.table import Table
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_runs import Study, of_filled
@@ -32,7 +33,8 @@ from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
 FILTERS = rows.LABELS
-Block = dict[str, Any]
+Block: TypeAlias = Any
+"""A `Table`, or a mapping with what page.html needs of another kind of block."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +51,25 @@ def figures(some: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
     return [{"kind": "figures", "figures": some, "said": said}] if some else []
 
 
-def table(content: Table) -> Block:
-    """A table as a block."""
-    return {"kind": "table", "table": content}
-
-
-def folded(title: str, small: str, blocks: Sequence[Block], opened: bool = False) -> Block:
+def folded(title: str, small: str, blocks: Sequence[Block]) -> Block:
     """Blocks below a line that unfolds them."""
-    known = {"title": title, "small": small, "open": opened}
-    return {"kind": "folded", **known, "blocks": list(blocks)}
+    return {"kind": "folded", "title": title, "small": small, "blocks": list(blocks)}
 
 
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
-    sections = [*_own(material), *_studies(material), *_runs(material), *_paper(material)]
+    sections = [*_own(material), *_studies(material), *_paper(material)]
     head = rows.headline(material.frames.runs, _newest(material), material.filled)
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters["code"] = code_spans
-    environment.globals |= {"facet": facet_attributes, "sort_key": sort_key}
-    environment.globals |= {"panel_data": vega.panel_data, "legend": vega.legend}
+    numbers = count()
+    environment.filters["svg"] = lambda panel: svg.panel_svg(panel, next(numbers))
+    environment.filters["legend"] = svg.legend
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
         js=(HERE / "page.js").read_text(encoding="utf-8"),
-        library=vega.library(),
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
     )
@@ -105,8 +100,11 @@ def _own(material: Material) -> Iterator[Block]:
     yield section("sweeps", "Earlier sweeps", others)
     single = single_runs(runs)
     title = "Single runs, the newest first"
-    listed = [table(rows.runs_table(single, title, "single-runs"))] if len(single) else []
+    listed = [rows.runs_table(single, title, "single-runs")] if len(single) else []
     yield section("single", "Single runs", [*listed, *figures(single_run_figure(frames))])
+    every = rows.runs_table(runs, "Every run that was read", "runs-table")
+    listed = [folded("Every run", rows.counted(runs), [every])] if len(runs) else []
+    yield section("runs", "Every run", listed)
 
 
 def _sweep(material: Material, sweep: str) -> list[Block]:
@@ -115,11 +113,11 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     mine = runs[runs["group"] == sweep]
     there = of_name(sweep, material.filled, material.frames)
     if there is None:
-        return [table(rows.runs_table(mine, f"The runs of {sweep}", ""))]
-    blocks = [table(rows.summary_table(there, f"sweep-{sweep}"))]
+        return [rows.runs_table(mine, f"The runs of {sweep}")]
+    blocks = [method_table(there, method_frame(there), f"sweep-{sweep}")]
     going = mine[mine["status"] == "unfinished"]
     if len(going):
-        blocks.append(table(rows.open_table(going, f"{sweep}: running, killed or failed")))
+        blocks.append(rows.runs_table(going, f"{sweep}: running, killed or failed"))
     drawn = [*sweep_figures(there), *paper_figures(sweep, material.paper, there)]
     return [*blocks, *figures(drawn, there.notes)]
 
@@ -133,18 +131,9 @@ def _studies(material: Material) -> Iterator[Block]:
             claims, drawn = claims_frame(study), curves_figure(study)
             first, *more = study_page_tables(study, claims)
             quotes = {"kind": "quotes", "quotes": study_sentences(claims)}
-            every = folded("Every table", "ablations, claims", [table(one) for one in more])
-            blocks += [table(first), quotes, every, *figures([drawn] if drawn else [])]
+            every = folded("Every table", "ablations, claims", more)
+            blocks += [first, quotes, every, *figures([drawn] if drawn else [])]
     yield section("studies", "Studies", blocks)
-
-
-def _runs(material: Material) -> Iterator[Block]:
-    runs, blocks = material.frames.runs, []
-    if len(runs):
-        every = table(rows.runs_table(runs, "Every run that was read", "runs-table"))
-        known = folded("Every run", rows.counted(runs), [every])
-        blocks = [table(rows.devices_table(runs)), known]
-    yield section("runs", "Runs and machines", blocks)
 
 
 def _paper(material: Material) -> Iterator[Block]:
@@ -152,16 +141,12 @@ def _paper(material: Material) -> Iterator[Block]:
     behind = {sweep for names in SWEEPS.values() for sweep in names}
     asked = material.filled[material.filled["sweep"].isin(behind)]
     beside_printed = beside(material.paper, asked)
-    cells = beside_table(beside_printed, asked)
-    known = sum(cell.kind == "measured" for cell in cells.frame["measured"])
-    small = f"{known} of {len(cells.rows)} printed numbers have been measured here"
-    blocks = [folded("Printed and measured", small, [table(cells)], opened=known > 0)]
+    blocks = []
     for result in paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked):
-        pages = [table(content) for content in result.pages]
-        blocks.append(folded(f"Table {result.number}", result.summary, pages))
+        blocks.append(folded(f"Table {result.number}", result.summary, result.pages))
     alone = [name for name in sweep_names() if name not in _newest(material)]
     drawn = figures([f for name in alone for f in paper_figures(name, material.paper, None)])
-    missing = [table(coverage_table(material.filled))]
+    missing = [coverage_table(material.filled)]
     blocks += [
         folded("Figures of the paper's numbers", "ablations, memory and time", drawn),
         folded("What is missing", "every sweep, and the command that runs the rest", missing),
@@ -174,13 +159,15 @@ def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:
 
     def facets(blocks: Sequence[Block]) -> Iterator[Mapping[str, str]]:
         for block in blocks:
-            yield from facets(block.get("blocks", ()))
-            yield from block["table"].facets if block.get("kind") == "table" else ()
+            if isinstance(block, Table):
+                yield from block.facets
+            else:
+                yield from facets(block.get("blocks", ()))
 
     found = list(facets(sections))
     filters = {}
     for key, words in FILTERS.items():
-        values = {facet.get(key) or "-" for facet in found} - {"-"}
+        values = {facet[key] for facet in found if facet.get(key, "-") not in ("", "-")}
         ordered = sorted(values, key=method_order if key == "method" else lambda v: (0, v))
         filters[key] = [(value, words(value)) for value in ordered]
     return filters
@@ -193,16 +180,3 @@ def code_spans(line: str) -> Markup:
         parts = text.split(sign)
         text = "".join(f"<{tag}>{part}</{tag}>" if i % 2 else part for i, part in enumerate(parts))
     return Markup(text)
-
-
-def facet_attributes(facet: dict[str, str]) -> Markup:
-    """What the filters find an element by, as attributes."""
-    known = {key: facet[key] for key in FILTERS if facet.get(key)}
-    return Markup("".join(f' data-{key}="{escape(value)}"' for key, value in known.items()))
-
-
-def sort_key(cell: Cell) -> Markup:
-    """The attribute by which a cell sorts, where its text does not say it."""
-    if cell.value is None or (cell.text == f"{cell.value:g}" and not cell.tail and not cell.notes):
-        return Markup("")
-    return Markup(f' data-v="{cell.value:.6g}"')

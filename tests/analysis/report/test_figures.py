@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
-from analysis.logs.history import History
 from analysis.logs.sources import CACHE
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, Panel, Series, write
@@ -14,7 +13,7 @@ from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
-from tests.analysis.make_frames import Status, finished, made_frames
+from tests.analysis.make_frames import Status, expected, finished, made_frames
 
 
 def made(sweep: str, status: Status = finished, steps: int = 40) -> Trials:
@@ -61,25 +60,14 @@ def test_a_mean_ends_with_the_shortest_run() -> None:
 
 def test_runs_of_different_models_are_never_averaged() -> None:
     """Three models under one name, as user runs of `model.path` were: same method, rate and seed count."""
-    cells = sweep_cells.cells(["quickstart"], CACHE)
-    one = cells[cells["optimizer"] == "bszo"].head(1)
-    parts = []
-    for i, path in enumerate(("gpt2", "llama-3.2-1b", "qwen3-0.6b")):
-        frames = made_frames(one.assign(run_id=f"run-{path}", seed=i))
-        parts.append((frames.runs.assign(group="mine", **{"model.path": path}), frames.history))
-    runs = pd.concat([part for part, _ in parts], ignore_index=True)
-    rows = {run_id: h.rows(run_id) for _, h in parts for run_id in h.run_ids}
-    there = of_name("mine", cells.iloc[:0], Frames(runs, History(rows), ()))
-    assert there is not None
-    for figure in curves.sweep_figures(there):
-        for panel in figure.panels:
-            for series in panel.series:
-                assert len(series.runs.split()) <= 1, (figure.name, series.words)
-    seeds = runs.assign(**{"model.path": "gpt2"})
-    there = of_name("mine", cells.iloc[:0], Frames(seeds, History(rows), ()))
-    assert there is not None
-    figure = next(f for f in curves.sweep_figures(there) if f.name == "train_loss")
-    assert [len(series.runs.split()) for series in lines(figure.panels[0])] == [3]
+    seeds = expected("mine", optimizer=["bszo"], seed=[0, 1, 2], run_id="run-{seed}")
+    frames = made_frames(seeds)
+    for paths, averaged in ((["gpt2", "llama-3.2-1b", "qwen3-0.6b"], 1), (["gpt2"] * 3, 3)):
+        runs = frames.runs.assign(**{"model.path": paths})
+        there = of_name("mine", seeds.iloc[:0], Frames(runs, frames.history, ()))
+        assert there is not None
+        drawn = [s for f in curves.sweep_figures(there) for p in f.panels for s in lines(p)]
+        assert max(len(series.runs.split()) for series in drawn) == averaged
 
 
 def test_figure_1_marks_collapses_and_every_rate() -> None:
@@ -97,19 +85,18 @@ def test_figure_1_marks_collapses_and_every_rate() -> None:
 
 
 def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> None:
-    def figure(height: float) -> Figure:
-        return Figure(
-            "f", "T", [Panel("P", "step", "loss", [Series("mezo", [1, 2], [1.0, height])])]
-        )
+    def draw(height: float) -> list[Path]:
+        panel = Panel("P", "step", "loss", [Series("mezo", [1, 2], [1.0, height])])
+        return write(Figure("f", "T", [panel]), tmp_path)
 
-    table, png, pdf = write(figure(2.0), tmp_path)
+    table, png, pdf = draw(2.0)
     first = png.read_bytes()
     png.write_bytes(b"kept")
-    write(figure(2.0), tmp_path)
+    draw(2.0)
     assert png.read_bytes() == b"kept"
-    write(figure(3.0), tmp_path)
+    draw(3.0)
     assert png.read_bytes() not in (b"kept", first)
     assert "3" in table.read_text().splitlines()[-1]
     pdf.unlink()
-    write(figure(3.0), tmp_path)
+    draw(3.0)
     assert b"CreationDate" not in pdf.read_bytes()

@@ -63,7 +63,7 @@ def test_page_fits_its_window(page: "sync_api.Page", width: int, scheme: str) ->
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-    page.wait_for_selector("#newest .plot.drawn svg")
+    page.wait_for_selector("#newest .plot svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.eval_on_selector_all(
         "body p, body td", "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
@@ -79,34 +79,35 @@ def test_page_fits_its_window(page: "sync_api.Page", width: int, scheme: str) ->
 
 
 def test_tables_sort_and_come_back(page: "sync_api.Page") -> None:
-    page.evaluate("document.querySelectorAll('#paper details').forEach(part => part.open = true)")
-    before = column(page, "paper-measured", 6)
-    header = page.locator("#paper-measured thead th").nth(6)
+    page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
+    before = column(page, "runs-table", 9)
+    header = page.locator("#runs-table thead th").nth(9)  # validation accuracy
     header.locator("button").click()
     assert header.get_attribute("aria-sort") == "ascending"
-    numbers = [float(v.split(" ")[0]) for v in column(page, "paper-measured", 6) if v != "*"]
+    numbers = [float(value) for value in column(page, "runs-table", 9)]
     assert numbers == sorted(numbers)
     header.locator("button").press("Enter")
-    numbers = [float(v.split(" ")[0]) for v in column(page, "paper-measured", 6) if v != "*"]
-    assert numbers == sorted(numbers, reverse=True)
+    assert [float(v) for v in column(page, "runs-table", 9)] == sorted(numbers, reverse=True)
     header.locator("button").click()
-    assert column(page, "paper-measured", 6) == before
+    assert column(page, "runs-table", 9) == before
 
 
 def test_filters_work_together_and_live_in_the_address(page: "sync_api.Page", address: str) -> None:
-    everything = len(column(page, "paper-measured", 0))
+    everything = len(column(page, "runs-table", 0))
     page.select_option("#filter-model", "opt-13b")
     page.select_option("#filter-method", "hizoo")
     assert page.evaluate("location.hash") == "#model=opt-13b&method=hizoo"
     assert "rows" in page.locator("#count").inner_text()
+    dimmed = page.locator("#newest .plot [data-method=bszo].off")
+    assert dimmed.count() > 0
     page.goto("about:blank")
     page.goto(f"{address}#task=trec&precision=fp16")
     assert page.input_value("#filter-task") == "trec"
-    assert 0 < len(column(page, "paper-measured", 0)) < everything
+    assert 0 < len(column(page, "runs-table", 0)) < everything
     page.evaluate("location.hash = '#method=nobody'")  # a stale address filters nothing
     page.wait_for_function("document.getElementById('filter-task').value === ''")
-    assert len(column(page, "paper-measured", 0)) == everything
+    assert len(column(page, "runs-table", 0)) == everything
     page.select_option("#filter-task", "sst2")
     page.click("#reset")
     page.wait_for_function("location.hash === ''")
-    assert len(column(page, "paper-measured", 0)) == everything
+    assert len(column(page, "runs-table", 0)) == everything
