@@ -57,65 +57,49 @@ def made_frames(cells: pd.DataFrame, status: Status = finished, steps: int = 40)
 
 
 def _history(cell: dict, steps: int, seed: int) -> pd.DataFrame:
-    noise = np.random.default_rng(seed)
-    step = np.arange(steps + 1)
-    trained = step > 0
+    noise, step = np.random.default_rng(seed), np.arange(steps + 1)
     loss = 0.7 - 0.3 * step / max(steps, 1) + 0.05 * noise.standard_normal(steps + 1)
-    frame = pd.DataFrame(
-        {
-            "step": step,
-            "train/loss": np.where(trained, loss, np.nan),
-            "train/forwards": np.where(trained, 3.0 * step, np.nan),
-            "time/step_s": np.where(trained, 0.5, np.nan),
-            "eval/val_accuracy": np.where(
-                step % EVERY == 0, 0.5 + 0.3 * step / max(steps, 1), np.nan
-            ),
-        }
-    )
+    trained = {"train/loss": loss, "train/forwards": 3.0 * step, "time/step_s": 0.5}
     if cell["optimizer"].startswith("bszo"):
         for key in ("noise_std", "shrinkage", "residual_rms", "posterior_trace", "mu_norm"):
-            frame[f"optim/{key}"] = np.where(trained, 1 + noise.random(steps + 1), np.nan)
-    return frame
+            trained[f"optim/{key}"] = 1 + noise.random(steps + 1)
+    frame = pd.DataFrame({"step": step, **trained})
+    frame.loc[0, list(trained)] = np.nan
+    accuracy = 0.5 + 0.3 * step / max(steps, 1)
+    return frame.assign(**{"eval/val_accuracy": np.where(step % EVERY == 0, accuracy, np.nan)})
 
 
 def _run(cell: dict, status: str, history: pd.DataFrame) -> dict:
     last = int(history["step"].iloc[-1])
     accuracy = 0.8 - 0.02 * abs(np.log10(max(cell["lr"], 1e-12)) + 6)
-    row = {
+    names = ("model", "task", "optimizer", "precision")
+    return {
         "run_id": cell["run_id"],
         "group": cell["sweep"],
         "status": status,
+        "source": "made",
         "exit_code": 0,
         "fragments": 1,
         "torn": False,
         "duplicates": 0,
-        "started": "2026-01-31T12:00:00",
-        "git_revisions": "1489d1e0000000000000000000000000000000ab",
-        "source": "made",
         "rows": len(history),
-        "last_step": last,
-        "model.name": cell["model"],
-        "task.name": cell["task"],
-        "optimizer.name": cell["optimizer"],
-        "precision.name": cell["precision"],
+        **{f"{name}.name": cell[name] for name in names},
         "seed": cell["seed"],
         "lr": cell["lr"],
         **json.loads(cell["variant"]),
+        "started": "2026-01-31T12:00:00",
+        "git_revisions": "1489d1e0000000000000000000000000000000ab",
+        "last_step": last,
         "provenance.device": "cuda: made",
         "provenance.versions.torch": "2.13.0",
-        "provenance.git_revision": "1489d1e0000000000000000000000000000000ab",
-        "run/steps": last,
         "run/forwards_per_step": 3.0,
+        "run/collapse_step": float(last + 1) if status == "collapsed" else np.nan,
         "best/step": float(last),
         "best/val_accuracy": accuracy,
         "best/val_n": 500.0,
         "best/test_accuracy": accuracy - 0.01 + 0.004 * cell["seed"],
         "best/test_n": 872.0,
         "time/step_ms_median": 100.0 + 10 * len(cell["optimizer"]),
-        "time/total_s": 60.0,
         "mem/peak_gib": 9.0 + len(cell["optimizer"]),
         "mem/state_mib": 0.0,
     }
-    if status == "collapsed":
-        row["run/collapse_step"] = float(last + 1)
-    return row

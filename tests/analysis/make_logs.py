@@ -117,24 +117,18 @@ def cut_copy(path: Path, out: Path, size: int) -> Path:
 
 def write_quickstart(out: Path) -> None:
     """A sweep in miniature: zero-shot, mezo at three lr (one collapses), bszo at two that tie."""
-    write_run(
-        out,
-        "zero",
-        config("zero_shot", 0.0),
-        history(0, [0.5]),
-        summary(0, [0.5], 10, **{"run/forwards_per_step": 0}),
-    )
-    mezo_good, mezo_other = [0.5, 0.6, 0.75, 0.7, 0.75], [0.5, 0.55, 0.55, 0.6, 0.65]
-    write_run(
-        out, "mezo-4", config("mezo", 1e-4), history(2, mezo_good, 1), summary(2, mezo_good, 17)
-    )
-    write_run(
-        out, "mezo-5", config("mezo", 1e-5), history(2, mezo_other, 2), summary(2, mezo_other, 19)
-    )
+    tie = [0.5, 0.6, 0.65, 0.8, 0.7]
+    runs: list[tuple[str, str, float, int, list[float], int]] = [
+        ("zero", "zero_shot", 0.0, 0, [0.5], 10),
+        ("mezo-4", "mezo", 1e-4, 2, [0.5, 0.6, 0.75, 0.7, 0.75], 17),
+        ("mezo-5", "mezo", 1e-5, 2, [0.5, 0.55, 0.55, 0.6, 0.65], 19),
+        ("bszo-3", "bszo", 1e-3, 4, tie, 20),
+        ("bszo-4", "bszo", 1e-4, 4, tie, 16),
+    ]
+    for seed, (run_id, method, lr, forwards, accuracies, correct) in enumerate(runs):
+        rows, final = history(forwards, accuracies, seed), summary(forwards, accuracies, correct)
+        write_run(out, run_id, config(method, lr), rows, final)
     rows = history(2, [0.5, 0.4], 3)[:8]
     rows[-1]["train/loss"] = float("nan")
     collapsed = {"run/status": "collapsed", "run/stop_reason": "non_finite", "run/collapse_step": 7}
     write_run(out, "mezo-1", config("mezo", 0.1), rows, summary(2, [0.5], 10, **collapsed))
-    tie = [0.5, 0.6, 0.65, 0.8, 0.7]
-    write_run(out, "bszo-3", config("bszo", 1e-3), history(4, tie, 4), summary(4, tie, 20))
-    write_run(out, "bszo-4", config("bszo", 1e-4), history(4, tie, 5), summary(4, tie, 16))

@@ -34,36 +34,29 @@ def collapsed(lr: float, seed: int) -> dict[str, Any]:
 
 
 def filled(*runs: dict[str, Any], cells: pd.DataFrame | None = None) -> pd.DataFrame:
-    frame = pd.DataFrame(runs) if runs else pd.DataFrame(columns=["run_id", "status"])
-    return fill(expected(**GRID) if cells is None else cells, frame)
+    return fill(expected(**GRID) if cells is None else cells, pd.DataFrame(runs))
 
 
-def chosen_rates(*runs: dict[str, Any]) -> set[float]:
-    rows = filled(*runs)
-    return set(rows.loc[rows["chosen"], "lr"])
+def setting(*runs: dict[str, Any]) -> dict[Any, Any]:
+    """The one row that these runs make."""
+    (row,) = over_seeds(filled(*runs)).to_dict("records")
+    return row
 
 
 def test_a_run_fills_its_cell_whatever_its_group() -> None:
-    rows = filled(run(1e-5, 1, 0.7, 0.65)).set_index("run_id")
+    killed = {"run_id": "mezo-1e-06-1", "status": "unfinished"}
+    twice = run(1e-6, 2, 0.7, duplicates=2)
+    rows = filled(run(1e-5, 1, 0.7, 0.65), killed, twice, collapsed(1e-5, 0)).set_index("run_id")
     cell = rows.loc["mezo-1e-05-1"]
     assert cell["status"] == "finished"  # under another group
     assert (cell["val_accuracy"], cell["test_accuracy"], cell["best_step"]) == (0.7, 0.65, 50)
     assert (cell["val_n"], cell["test_n"], cell["step_ms"]) == (500, 277, 11.0)
-    assert (rows["status"] == "missing").sum() == 8
+    assert rows.loc["mezo-1e-06-1", "status"] == "unfinished"
+    assert rows.loc["mezo-1e-06-2", "status"] == "duplicated"
+    assert rows.loc["mezo-1e-05-0", "status"] == "collapsed"
+    assert (rows["status"] == "missing").sum() == 5
     assert rows.loc["mezo-1e-06-0", "device"] is None
     assert np.isnan(rows.loc["mezo-1e-06-0", "test_accuracy"])
-
-
-def test_every_status() -> None:
-    killed = {"run_id": "mezo-1e-06-1", "status": "unfinished"}
-    twice = run(1e-6, 2, 0.7, duplicates=2)
-    rows = filled(run(1e-6, 0, 0.7), killed, twice, collapsed(1e-5, 0)).set_index("run_id")
-    found = dict(rows["status"])
-    assert found["mezo-1e-06-0"] == "finished"
-    assert found["mezo-1e-06-1"] == "unfinished"
-    assert found["mezo-1e-06-2"] == "duplicated"
-    assert found["mezo-1e-05-0"] == "collapsed"
-    assert found["mezo-0.0001-0"] == "missing"
 
 
 def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
@@ -71,9 +64,7 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
     runs = [run(1e-6, s, 0.60, 0.99) for s in SEEDS]
     runs += [run(1e-5, s, v, t) for s, v, t in ((0, 0.7, 0.6), (1, 0.8, 0.7), (2, 0.75, 0.5))]
     runs += [run(1e-4, s, v, 0.9) for s, v in ((0, 0.9), (1, 0.6), (2, 0.6))]
-    rows = filled(*runs)
-    assert set(rows.loc[rows["chosen"], "lr"]) == {1e-5}
-    (line,) = over_seeds(rows).to_dict("records")
+    line = setting(*runs)
     assert (line["lr"], line["at_edge"], line["n_expected"]) == (1e-5, False, 9)
     assert line["test_mean"] == pytest.approx(0.6)
     assert line["test_std"] == pytest.approx(0.1)  # n - 1, by hand: sqrt((0 + 0.01 + 0.01) / 2)
@@ -86,41 +77,34 @@ def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
     """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
     killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
     runs = [*(run(1e-5, s, 0.72) for s in SEEDS), run(1e-4, 0, 0.74), killed]
-    assert chosen_rates(*runs) == {1e-5}
+    assert setting(*runs)["lr"] == 1e-5
     runs = [run(1e-6, 0, 0.9), run(1e-6, 1, 0.5), run(1e-5, 1, 0.6), run(1e-5, 2, 0.6)]
-    assert chosen_rates(*runs) == {1e-5}
+    assert setting(*runs)["lr"] == 1e-5
 
 
 def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     """One collapse of three costs a rate its mean, and does not shut it out; all collapsed are never chosen."""
-    runs = [run(1e-5, s, 0.6) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
-    assert chosen_rates(*runs, collapsed(1e-4, 2)) == {1e-5}  # 0.6 against 0.53
-    runs = [run(1e-5, s, 0.5) for s in SEEDS] + [run(1e-4, s, 0.8) for s in (0, 1)]
-    assert chosen_rates(*runs, collapsed(1e-4, 2)) == {1e-4}
-    runs = [run(1e-4, s, 0.9) for s in (0, 1)]
-    rows = filled(*runs, collapsed(1e-4, 2), *(collapsed(1e-5, s) for s in SEEDS))
-    assert set(rows.loc[rows["chosen"], "lr"]) == {1e-4}
-    (line,) = over_seeds(rows).to_dict("records")
+    better = [run(1e-4, s, 0.8) for s in (0, 1)] + [collapsed(1e-4, 2)]
+    assert setting(*better, *(run(1e-5, s, 0.6) for s in SEEDS))["lr"] == 1e-5  # 0.6 against 0.53
+    assert setting(*better, *(run(1e-5, s, 0.5) for s in SEEDS))["lr"] == 1e-4
+    line = setting(*better, *(collapsed(1e-5, s) for s in SEEDS))
+    assert line["lr"] == 1e-4
     assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
 
 
 def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
     """Tables of runs alone have no row for a cell that nobody ran."""
-    cells = filled(*(run(1e-5, s, 0.7) for s in SEEDS), *(run(1e-4, s, 0.6) for s in SEEDS))
-    lost = (cells["lr"] == 1e-5) & (cells["seed"] == 2) | (cells["lr"] == 1e-4) & (
-        cells["seed"] == 1
-    )
-    rows = choose(cells[~lost])
-    (line,) = over_seeds(rows).to_dict("records")
+    cells = filled(*(run(lr, s, 0.7 - lr) for lr in (1e-5, 1e-4) for s in SEEDS))
+    at = cells.set_index(["lr", "seed"]).index
+    (line,) = over_seeds(choose(cells[~at.isin([(1e-5, 2), (1e-4, 1)])])).to_dict("records")
     assert (line["lr"], line["n"], line["seeds"]) == (1e-5, 2, 3)
 
 
 def test_a_rate_at_the_grids_edge_is_marked() -> None:
-    inside = [run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS]
-    (line,) = over_seeds(filled(*inside)).to_dict("records")
-    assert (line["lr"], line["at_edge"]) == (1e-5, False)
-    (line,) = over_seeds(filled(*(run(1e-4, s, 0.9) for s in SEEDS))).to_dict("records")
-    assert (line["lr"], line["at_edge"]) == (1e-4, True)
+    inside = setting(*(run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS))
+    assert (inside["lr"], inside["at_edge"]) == (1e-5, False)
+    edge = setting(*(run(1e-4, s, 0.9) for s in SEEDS))
+    assert (edge["lr"], edge["at_edge"]) == (1e-4, True)
 
 
 def test_variants_choose_for_themselves() -> None:
@@ -129,5 +113,4 @@ def test_variants_choose_for_themselves() -> None:
     runs = [run(1e-5, 0, 0.7) | {"run_id": 'mezo-1e-05-0-{"optimizer.k": 2}'}]
     runs += [run(1e-4, 0, 0.7) | {"run_id": 'mezo-0.0001-0-{"optimizer.k": 4}'}]
     rows = over_seeds(filled(*runs, cells=cells))
-    assert list(rows["k"]) == [2, 4]
-    assert list(rows["lr"]) == [1e-5, 1e-4]
+    assert (list(rows["k"]), list(rows["lr"])) == ([2, 4], [1e-5, 1e-4])

@@ -5,23 +5,10 @@ import pytest
 from analysis.select import sweep_cells
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What the suite is asked for, which it really answers."""
-    questions: list[list[str]] = []
-    original = sweep_cells._ask
-
-    def ask(sweeps):
-        questions.append(list(sweeps))
-        return original(sweeps)
-
-    monkeypatch.setattr(sweep_cells, "_ask", ask)
-    return questions
-
-
-def test_cells_of_the_suite_asked_once(
-    tmp_path: Path, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_of_the_suite_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    answer = sweep_cells._ask
+    monkeypatch.setattr(sweep_cells, "_ask", lambda names: asked.append(names) or answer(names))
     frame = sweep_cells.cells(["quickstart", "figure1"], tmp_path)
     assert list(frame.columns) == list(sweep_cells.COLUMNS)
     assert list(frame["sweep"].unique()) == ["quickstart", "figure1"]
