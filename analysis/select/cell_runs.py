@@ -126,16 +126,11 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
     """
     marked = filled.assign(chosen=False, at_edge=False)
     for _, setting in filled.groupby(SETTING, sort=False, dropna=False):
-        lr = chosen_lr(setting)
+        lr = best_rate(validation_table(setting))
         at_edge = lr in _ends(setting) and setting["lr"].nunique() > 1
         marked.loc[setting.index, "chosen"] = setting["lr"] == lr
         marked.loc[setting.index, "at_edge"] = at_edge
     return marked
-
-
-def chosen_lr(setting: pd.DataFrame) -> float | None:
-    """The learning rate of one setting by the module's rule; None without a finished run."""
-    return best_rate(validation_table(setting))
 
 
 def _ends(setting: pd.DataFrame) -> set[float]:
@@ -160,7 +155,7 @@ def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rate(table: pd.DataFrame) -> float | None:
-    """The rate that a `validation_table`, or some of its columns, chooses."""
+    """The rate that a `validation_table`, or some of its columns, chooses by the module's rule; None if it is empty."""
     if table.empty:
         return None
     ended = table.notna().sum(axis=1)
