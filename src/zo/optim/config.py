@@ -3,17 +3,51 @@
 A field's default is the method's default. `problems` names every value out of range.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
-
-STATE_DTYPES = ("param", "float32")
-SMOOTH_SCHEDULES = ("constant", "cosine")
-DIRECTIONS = ("gaussian", "rademacher")
-STEP_NORMS = ("none", "rms")
 
 Problems = list[tuple[str, str]]
 """(key, what would be right), one pair for each value out of range."""
+
+
+Range = tuple[Callable[[Any], bool], str]
+"""Whether a value is right, and what would be right."""
+
+
+def one_of(*options: str) -> Range:
+    """Returns the range of a setting that is one of some names."""
+    return lambda x: x in options, f"must be one of {', '.join(options)}"
+
+
+POSITIVE: Range = lambda x: x > 0, "must be greater than 0"
+AT_LEAST_0: Range = lambda x: x >= 0, "must be at least 0"
+AT_LEAST_1: Range = lambda x: x >= 1, "must be at least 1"
+BELOW_1: Range = lambda x: 0 <= x < 1, "must be in [0, 1)"
+UP_TO_1: Range = lambda x: 0 < x <= 1, "must be in (0, 1]"
+
+RANGES: dict[str, Range] = {
+    **dict.fromkeys(("eps", "adam_eps", "scale", "c"), POSITIVE),
+    **dict.fromkeys(("weight_decay", "hold", "vector_lr", "std_floor"), AT_LEAST_0),
+    **dict.fromkeys(("n", "k", "rank", "interval", "ramp", "smooth_steps"), AT_LEAST_1),
+    **dict.fromkeys(("beta1", "beta2", "beta", "beta_start", "norm_beta", "momentum"), BELOW_1),
+    "hessian_smooth": BELOW_1,
+    **dict.fromkeys(("share", "noise_ema"), UP_TO_1),
+    **dict.fromkeys(
+        ("prior_std", "noise_std"), (lambda x: x is None or x > 0, "must be > 0, or null")
+    ),
+    "noise_floor": (lambda x: 0 <= x <= 1, "must be in [0, 1]"),
+    "angle": (lambda x: 0 <= x <= 1.5708, "must be in [0, π/2]"),
+    "window": (lambda x: 1 <= x <= 1024, "must be in 1 to 1024"),
+    "directions": one_of("gaussian", "rademacher"),
+    "state_dtype": one_of("param", "float32"),
+    "step_norm": one_of("none", "rms"),
+    "smooth_schedule": one_of("constant", "cosine"),
+    "noise_update": one_of("every", "extra"),
+    "variant": one_of("sgd", "momentum", "adam"),
+    "msign": one_of("newton_schulz", "svd"),
+}
+"""Of settings that mean the same in every method that has them."""
 
 
 @dataclass
@@ -60,7 +94,8 @@ class MethodConfig:
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return []
+        known = [of.name for of in fields(self) if of.name in RANGES]
+        return failed((key, RANGES[key][0](getattr(self, key)), RANGES[key][1]) for key in known)
 
     def notes(self) -> list[str]:
         """Returns what a person should know of these values."""
@@ -70,11 +105,6 @@ class MethodConfig:
 def failed(checks: Iterable[tuple[str, bool, str]]) -> Problems:
     """Returns key and right value of every check, (key, whether it is right, what would be right), that failed."""
     return [(key, right) for key, ok, right in checks if not ok]
-
-
-def one_of(key: str, value: str, options: tuple[str, ...]) -> tuple[str, bool, str]:
-    """Returns the check that a value is one of the options."""
-    return key, value in options, f"must be one of {', '.join(options)}"
 
 
 @dataclass
@@ -88,15 +118,6 @@ class ZerothOrderConfig(MethodConfig):
 
     step_norm: str = "none"
     norm_beta: float = 0.99
-
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return failed(
-            [
-                one_of("step_norm", self.step_norm, STEP_NORMS),
-                ("norm_beta", 0 <= self.norm_beta < 1, "must be in [0, 1)"),
-            ]
-        )
 
 
 @dataclass
@@ -123,17 +144,6 @@ class MeZOConfig(ZerothOrderConfig):
         """Two per direction, or one and one at θ."""
         return 2 * self.n if self.two_sided else 1 + self.n
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [
-                ("eps", self.eps > 0, "must be greater than 0"),
-                ("n", self.n >= 1, "must be at least 1"),
-                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-                one_of("directions", self.directions, DIRECTIONS),
-            ]
-        )
-
 
 @dataclass
 class MeZOAdamConfig(MeZOConfig):
@@ -151,17 +161,6 @@ class MeZOAdamConfig(MeZOConfig):
     beta2: float = 0.999
     adam_eps: float = 1e-8
     state_dtype: str = "param"
-
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [
-                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
-                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
-                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
-                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
-            ]
-        )
 
 
 @dataclass
@@ -195,17 +194,7 @@ class HiZOOConfig(ZerothOrderConfig):
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         why = "must be gaussian: H moves by z², which is 1 for every sign, so H would be one number"
-        return super().problems() + failed(
-            [
-                ("directions", self.directions == "gaussian", why),
-                ("eps", self.eps > 0, "must be greater than 0"),
-                ("hessian_smooth", 0 <= self.hessian_smooth < 1, "must be in [0, 1)"),
-                one_of("smooth_schedule", self.smooth_schedule, SMOOTH_SCHEDULES),
-                ("smooth_steps", self.smooth_steps >= 1, "must be at least 1"),
-                one_of("state_dtype", self.state_dtype, STATE_DTYPES),
-                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-            ]
-        )
+        return super().problems() + failed([("directions", self.directions != "rademacher", why)])
 
     def notes(self) -> list[str]:
         """Returns what a person should know of these values."""
@@ -241,13 +230,7 @@ class LOZOConfig(MeZOConfig):
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         why = "must be gaussian: U and V are; they are small, and signs would save no time"
-        return super().problems() + failed(
-            [
-                ("rank", self.rank >= 1, "must be at least 1"),
-                ("interval", self.interval >= 1, "must be at least 1"),
-                ("directions", self.directions != "rademacher", why),
-            ]
-        )
+        return super().problems() + failed([("directions", self.directions != "rademacher", why)])
 
 
 @dataclass
@@ -302,20 +285,8 @@ class BSZOConfig(ZerothOrderConfig):
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [
-                ("eps", self.eps > 0, "must be greater than 0"),
-                ("k", self.k >= 1, "must be at least 1"),
-                ("m", self.m is None or self.m >= self.k, f"must be at least k={self.k}, or null"),
-                ("prior_std", self.prior_std is None or self.prior_std > 0, "must be > 0, or null"),
-                ("noise_std", self.noise_std is None or self.noise_std > 0, "must be > 0, or null"),
-                ("noise_ema", 0 < self.noise_ema <= 1, "must be in (0, 1]"),
-                ("noise_update", self.noise_update in ("every", "extra"), "must be every or extra"),
-                ("noise_floor", 0 <= self.noise_floor <= 1, "must be in [0, 1]"),
-                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-                one_of("directions", self.directions, DIRECTIONS),
-            ]
-        )
+        right = f"must be at least k={self.k}, or null"
+        return super().problems() + failed([("m", self.m is None or self.m >= self.k, right)])
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from zo.optim.config import MethodConfig, Problems, failed
+from zo.optim.config import MethodConfig
 
 
 @dataclass
@@ -35,17 +35,6 @@ class AdamConfig(BackpropConfig):
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return failed(
-            [
-                ("beta1", 0 <= self.beta1 < 1, "must be in [0, 1)"),
-                ("beta2", 0 <= self.beta2 < 1, "must be in [0, 1)"),
-                ("adam_eps", self.adam_eps > 0, "must be greater than 0"),
-                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-            ]
-        )
-
 
 @dataclass
 class SGDConfig(BackpropConfig):
@@ -59,15 +48,6 @@ class SGDConfig(BackpropConfig):
     name: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
-
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return failed(
-            [
-                ("momentum", 0 <= self.momentum < 1, "must be in [0, 1)"),
-                ("weight_decay", self.weight_decay >= 0, "must be at least 0"),
-            ]
-        )
 
 
 @dataclass
@@ -95,10 +75,6 @@ class ICLConfig(MethodConfig):
     trains: ClassVar[bool] = False
     reads_train: ClassVar[bool] = True
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return failed([("k", self.k >= 1, "must be at least 1")])
-
 
 @dataclass
 class LinearProbeConfig(MethodConfig):
@@ -113,7 +89,3 @@ class LinearProbeConfig(MethodConfig):
 
     trains: ClassVar[bool] = False
     reads_train: ClassVar[bool] = True
-
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return failed([("c", self.c > 0, "must be greater than 0")])
