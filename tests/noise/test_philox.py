@@ -11,9 +11,17 @@ from torch import Tensor
 
 import zo.noise.registry
 from tests.support.pairwise import pairwise, rotated
-from zo.noise import PERTURBATION, ROUNDING, NoiseKey, PhiloxEngine, engine, philox
+from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, PhiloxEngine, engine, philox
 from zo.noise.reference import NumpyEngine
-from zo.weights.directions import Gaussian, LowRank, Masked, Preconditioned, Rademacher, fused
+from zo.weights.directions import (
+    Gaussian,
+    LowRank,
+    Masked,
+    Preconditioned,
+    Rademacher,
+    Stored,
+    fused,
+)
 from zo.weights.updates import add_
 
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
@@ -68,10 +76,6 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
 def test_words_are_the_published_ones(counter, key, expected):
     assert philox.philox(np.array([counter]), tuple(key)).tolist() == [expected]
-    cpu = pytest.importorskip("zo.noise.cpu.draws", exc_type=ImportError)
-    out = np.zeros(4, np.uint32)
-    cpu.draw_words(out, counter[0], 1, np.array([*key, *counter[1:]], np.uint32))
-    assert out.tolist() == expected
 
 
 def test_position_and_key_stand_where_they_are_documented():
@@ -112,24 +116,23 @@ def test_compiled_normals_of_extreme_words_have_the_same_bits():
 
 
 @pytest.mark.parametrize(("drawer", "device"), ENGINES)
-@pytest.mark.parametrize("draw", ["normal_", "rademacher_"])
-def test_any_part_is_that_part_of_the_whole_whoever_draws_it(drawer, device, draw):
+@pytest.mark.parametrize("signs", [False, True])
+def test_any_part_is_that_part_of_the_whole_whoever_draws_it(drawer, device, signs):
     """What a shard of a tensor draws, or the rows of an embedding; and what is added to zeros."""
-    make, signs, reference = getattr(drawer, draw), draw == "rademacher_", getattr(NUMPY, draw)
     for start in (2**33 + 5, 2**34 - 2100):
-        far = make(torch.empty(2100, device=device), KEY, 5, start)
-        assert same_bits(far, reference(torch.empty(2100), KEY, 5, start))
-    whole = reference(torch.empty(5000), KEY, 2).to(device)
+        far = drawer.draw_(torch.empty(2100, device=device), KEY, 5, signs, start)
+        assert same_bits(far, NUMPY.draw_(torch.empty(2100), KEY, 5, signs, start))
+    whole = NUMPY.draw_(torch.empty(5000), KEY, 2, signs).to(device)
     starts = [*range(5), 31, 127, 128, 1023, 1025, *range(2046, 2050), 4096, 4999]
     for start in starts[:6] if interpreted(drawer) else starts:  # which takes its time
         for count in (1, 3, 2047, 2051):
             part = torch.empty(min(count, 5000 - start), device=device)
             inside = whole[start : start + len(part)]
-            assert torch.equal(make(part, KEY, 2, start), inside)
-        zeros, given = torch.zeros_like(part), {"start": start, "signs": signs}
-        assert torch.equal(drawer.add_(part, zeros, 2, [(1.0, KEY)], **given), inside)
+            assert torch.equal(drawer.draw_(part, KEY, 2, signs, start), inside)
+        move = Move(2, [(1.0, KEY)], start=start, signs=signs)
+        assert torch.equal(drawer.add_(part, torch.zeros_like(part), move), inside)
     rows = torch.tensor([3, 49, 0, 3], device=device)
-    drawn = make(torch.empty(4, 37, device=device), KEY, 2, rows=rows)
+    drawn = drawer.draw_(torch.empty(4, 37, device=device), KEY, 2, signs, rows=rows)
     assert torch.equal(drawn, whole[: 50 * 37].view(50, 37)[rows])
 
 
@@ -164,8 +167,8 @@ def test_engines_add_the_same_bits(other, device, sums, limit, back, signs, at_r
         out = theta_on if where == "in place" else torch.empty_like(theta_on)
         out = out[: len(rows)].clone() if rows is not None else out
         start = 77 if where == "start" else 0
-        given = 5, terms, 0.25, start, scale_on, rounding, rows, pending, signs
-        return drawer.add_(out, theta_on, *given, limit=limit_on)
+        given = 5, terms, 0.75, start, scale_on, rounding, rows, pending, signs, limit_on
+        return drawer.add_(out, theta_on, Move(*given))
 
     assert same_bits(added(other, device), added(NUMPY, "cpu"))
 
@@ -201,13 +204,13 @@ def test_all_tensors_are_moved_as_one_by_one(
     if type(other).__name__ == "TritonEngine":
         monkeypatch.setattr("zo.noise.cuda.ALONE", 5000)
     large = (41, 100) if interpreted(other) else (400, 500)
-    moved, terms, back = [], [(0.5, KEYS[1]), (-0.25, KEYS[2])], [(0.1, KEYS[3])]
+    moved, terms = [], [(0.5, KEYS[1]), (-0.25, KEYS[2])]
+    move = Move(0, terms, rounding=rounding, pending=[(0.1, KEYS[3])], signs=signs)
     for drawer, on in ((other, device), (NUMPY, "cpu")):
         given = zip([(3,), large, (7001,)], dtypes, strict=True)
         tensors = [some(*of, i).to(on) for i, of in enumerate(given)]
-        out = [torch.empty_like(t) for t in tensors] if apart else None
-        drawer.add_to_all_(tensors, terms, [0.0, 0.25, 0.5], rounding, back, signs, out)
-        moved.append(out or tensors)
+        moved.append([torch.empty_like(t) for t in tensors] if apart else tensors)
+        drawer.add_to_all_(moved[-1], tensors, move, [1.0, 0.75, 0.5])
     assert all(map(same_bits, *moved))
 
 
@@ -217,10 +220,10 @@ def test_threads_change_nothing():
     found = []
     for drawer in (engine("philox"), NUMPY):
         found += [
-            drawer.normal_(torch.empty(420_700), KEY, 0, start=1),
-            drawer.rademacher_(torch.empty(420_700), KEY, 0),
-            drawer.add_(torch.empty_like(theta), theta, 0, terms),
-            drawer.add_(torch.empty_like(theta[rows]), theta, 0, terms, rows=rows),
+            drawer.draw_(torch.empty(420_700), KEY, 0, start=1),
+            drawer.draw_(torch.empty(420_700), KEY, 0, signs=True),
+            drawer.add_(torch.empty_like(theta), theta, Move(0, terms)),
+            drawer.add_(torch.empty_like(theta[rows]), theta, Move(0, terms, rows=rows)),
         ]
     assert all(map(same_bits, found[:4], found[4:]))
 
@@ -233,24 +236,14 @@ import os, torch
 from zo.noise import NoiseKey, engine
 torch.set_num_threads(2)
 key = NoiseKey(1, 0, 0, 0)
-expected = engine("philox").normal_(torch.empty(300_000), key, 0)
+expected = engine("philox").draw_(torch.empty(300_000), key, 0)
 child = os.fork()
 if child == 0:
-    os._exit(0 if engine("philox").normal_(torch.empty(300_000), key, 0).equal(expected) else 1)
+    os._exit(0 if engine("philox").draw_(torch.empty(300_000), key, 0).equal(expected) else 1)
 print(os.waitpid(child, 0)[1])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "0\n", done.stderr
-
-
-class Bare:
-    """A direction that says nothing of its keys: its pass is not fused."""
-
-    def __init__(self, z):
-        self.z = z
-
-    def sample(self, i: int, p: Tensor) -> Tensor:
-        return self.z.sample(i, p)
 
 
 def moved(theta: Tensor, terms) -> Tensor:
@@ -291,7 +284,8 @@ def test_fused_and_unfused_passes_agree(directions, dtype):
     for c, exact in ((2.0**-10, directions in (TOGETHER[0], TOGETHER[2])), (0.3, False)):
         terms = [(c * 0.7**i, z) for i, z in enumerate(directions)]
         assert (fused(terms, theta) is not None) == (directions in TOGETHER)
-        a, b = moved(theta, terms), moved(theta, [(c, Bare(z)) for c, z in terms])
+        drawn = [(c, Stored({5: z.sample(5, theta)})) for c, z in terms]  # not fused
+        a, b = moved(theta, terms), moved(theta, drawn)
         assert same_bits(a, b) or not exact
         unit = len(terms) * torch.finfo(dtype).eps
         torch.testing.assert_close(a, b, rtol=unit, atol=unit)
@@ -299,37 +293,32 @@ def test_fused_and_unfused_passes_agree(directions, dtype):
 
 
 def test_what_does_not_fit_is_refused():
-    drawer, z, w = engine("philox"), torch.empty(8), torch.zeros(4, 2)
-    for key, tensor, start, name in [
-        (KEY, 2**24, 0, "tensor"),
-        (KEY, -1, 0, "tensor"),
-        (KEY._replace(stream=256), 0, 0, "stream"),
-        (KEY._replace(step=2**32), 0, 0, "step"),
-        (KEY._replace(direction=-1), 0, 0, "direction"),
-        (KEY, 0, -1, "positions"),
-        (KEY, 0, 2**34 - 7, "positions"),
+    z, w, nothing = torch.empty(8), torch.zeros(4, 2), Move(0, [])
+    draw, add = PHILOX.draw_, PHILOX.add_
+    for name, call in [
+        ("tensor", lambda: draw(z, KEY, 2**24)),
+        ("tensor", lambda: draw(z, KEY, -1)),
+        ("stream", lambda: draw(z, KEY._replace(stream=256), 0)),
+        ("step", lambda: draw(z, KEY._replace(step=2**32), 0)),
+        ("direction", lambda: draw(z, KEY._replace(direction=-1), 0)),
+        ("positions", lambda: draw(z, KEY, 0, start=-1)),
+        ("positions", lambda: draw(z, KEY, 0, start=2**34 - 7)),
+        ("float32", lambda: draw(z.bfloat16(), KEY, 0)),
+        ("out: must be", lambda: add(z.bfloat16(), z, nothing)),
+        ("rounding: only", lambda: add(z, z, Move(0, [], rounding=BITS))),
+        ("shape", lambda: add(z, z[:7], nothing)),
+        ("scale", lambda: add(z, z, Move(0, [], scale=z[:7]))),
+        ("rows", lambda: add(w[:1], w, Move(0, [], rows=torch.tensor([4])))),
+        ("rows", lambda: add(w[:1], w, Move(0, [], rows=torch.tensor([-1])))),
+        ("noise", lambda: engine("dice")),
+        ("mps", lambda: engine("philox", "mps")),
     ]:
         with pytest.raises(ValueError, match=name):
-            drawer.normal_(z, key, tensor, start)
-    with pytest.raises(ValueError, match="float32"):
-        drawer.normal_(z.bfloat16(), KEY, 0)
-    with pytest.raises(ValueError, match="out: must be"):
-        drawer.add_(z.bfloat16(), z, 0, [])
-    with pytest.raises(ValueError, match="shape"):
-        drawer.add_(z, z[:7], 0, [])
-    with pytest.raises(ValueError, match="scale"):
-        drawer.add_(z, z, 0, [], scale=z[:7])
-    for rows in ([4], [-1]):
-        with pytest.raises(ValueError, match="rows"):
-            drawer.add_(torch.empty(1, 2), w, 0, [], rows=torch.tensor(rows))
-    with pytest.raises(ValueError, match="noise"):
-        engine("dice")
-    with pytest.raises(ValueError, match="mps"):
-        engine("philox", "mps")
+            call()
 
 
 def test_without_numba_numpy_draws_the_same_and_says_so(monkeypatch):
-    expected = engine("philox").normal_(torch.empty(100), KEY, 0)
+    expected = engine("philox").draw_(torch.empty(100), KEY, 0)
     engine.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(zo.noise.registry.importlib.util, "find_spec", lambda name: None)
@@ -338,4 +327,4 @@ def test_without_numba_numpy_draws_the_same_and_says_so(monkeypatch):
     engine.cache_clear()
     assert isinstance(drawer, NumpyEngine)
     assert drawer.backend == "philox-cpu"
-    assert torch.equal(drawer.normal_(torch.empty(100), KEY, 0), expected)
+    assert torch.equal(drawer.draw_(torch.empty(100), KEY, 0), expected)

@@ -1,12 +1,16 @@
-"""What the methods beyond the paper's six promise beyond the contract and their renderings."""
+"""What single methods promise beyond the contract and their renderings, and when a step is a tie."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.support.quadratic import ZEROTH_ORDER, Quadratic, make, steps
-from zo.noise import torch_generator
+from tests.support.quadratic import ZEROTH_ORDER, Quadratic, make, start, steps
+from zo.distributed.processes import Processes
+from zo.noise.torch_generator import TorchEngine
 from zo.optim import OPTIMIZERS
+from zo.run.loop import TIE, _step
 from zo.weights.space import ParameterSpace
 
 NORMALISED = ("mezo_adam", "zo_sign", "zo_muon", "fzoo")
@@ -65,13 +69,13 @@ LOW_RANK = ("lozo", "lozo_m", "subzero", "tezo", "zo_muon")
 @pytest.mark.parametrize("name", [*LOW_RANK, "mezo"])
 def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatch):
     """Numbers drawn per pass over a matrix of 64 × 48 at rank 4: those of thin factors; MeZO's are its weights."""
-    drawn, draw = [], torch_generator.normal_
+    drawn, draw = [], TorchEngine.draw_
 
-    def counted(out, *key):
+    def counted(engine, out, *key):
         drawn.append(out.numel())
-        return draw(out, *key)
+        return draw(engine, out, *key)
 
-    monkeypatch.setattr(torch_generator, "normal_", counted)
+    monkeypatch.setattr(TorchEngine, "draw_", counted)
     weight = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
     params = ParameterSpace([("m", weight)], "snapshot")
     settings = {} if name == "mezo" else {"rank": 4}
@@ -84,3 +88,58 @@ def test_methods_of_low_rank_draw_no_tensor_of_the_weights_size(name, monkeypatc
     else:
         assert 0 < sum(drawn) <= moves * 4 * (64 + 48) + 4 * (64 + 48)
         assert max(drawn) <= 4 * 64
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_h_moves_in_half_precision_only_if_it_is_float32(dtype):
+    """Fifty steps that each let H grow by a few 1e-6: far below half a unit of bf16 or fp16."""
+    grown = {}
+    for state_dtype in ("param", "float32"):
+        loss = Quadratic(dtype, "snapshot", curved=True)
+        settings = {"eps": 0.05, "hessian_smooth": 1e-6, "state_dtype": state_dtype}
+        opt = make("hizoo", loss, 1e-3, **settings)
+        for _ in range(50):
+            opt.step(loss)
+        grown[state_dtype] = torch.cat([h.flatten() for h in opt.state["h"]])
+    assert grown["param"].dtype == dtype
+    assert grown["param"].eq(1).all()
+    assert grown["float32"].dtype == torch.float32
+    assert grown["float32"].ne(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_moments_in_half_precision_are_those_that_torchs_adam_keeps(dtype):
+    """Fed with c z rounded to that dtype: v to the last bit, m within the rounding of another order."""
+    loss = Quadratic(dtype, "snapshot")
+    opt = make("mezo_adam", loss, 0.0, state_dtype="param")
+    twins = loss.weights()
+    adam = torch.optim.Adam(twins, lr=0.0)
+    for step in range(20):
+        c = (-1) ** step * 30.0 / (1 + step)
+        for j, twin in enumerate(twins):
+            twin.grad = (c * opt.direction().sample(j, twin)).to(dtype)
+        adam.step()
+        opt.advance((c,))
+    for twin, m, v in zip(twins, opt.state["m"], opt.state["v"], strict=True):
+        assert torch.equal(v, adam.state[twin]["exp_avg_sq"])
+        unit = torch.finfo(dtype).eps * 3.0  # of a moment of size three, the largest on the way
+        torch.testing.assert_close(m, adam.state[twin]["exp_avg"], rtol=0, atol=4 * unit)
+
+
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+def test_equal_losses_are_counted_as_a_tie_and_move_nothing(name):
+    rows = []
+    for flat in (False, True):
+        loss = Quadratic(restore="snapshot")
+        loss.answers, loss.seconds = dict.fromkeys(range(99), 1.5) if flat else {}, 0.0
+        home, assembly = loss.weights(), SimpleNamespace(params=loss.params)
+        assembly.optimizer = start(name, loss)
+        session = SimpleNamespace(
+            assembly=assembly,
+            processes=Processes(),
+            scorer=SimpleNamespace(differentiable=False),
+            loss_of=lambda _, loss=loss: loss,
+        )
+        tie = _step(session, [])[TIE]
+        rows.append((tie, all(map(torch.equal, loss.weights(), home))))
+    assert rows == [(0, False), (1, True)]

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zo.noise import PERTURBATION, SUBSPACE, NoiseKey, normal_
-from zo.noise.torch_generator import rademacher_
+from zo.noise import PERTURBATION, SUBSPACE, NoiseKey, engine
 
+NOISE = engine("torch")
 Steps = Iterator[tuple[float, ...]]
 Part = tuple[float, list[Tensor]]
 """A coefficient and a direction."""
@@ -45,15 +45,15 @@ class Twin:
         self.two_sided = self.s.get("two_sided", True)
 
     def normal(self, stream: int, step: int, i: int, j: int, shape: Any) -> Tensor:
-        return normal_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
+        return NOISE.draw_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
 
     def loss(self) -> float:
         return self.problem.at(self.theta)
 
     def z(self, i: int) -> list[Tensor]:
-        draw = rademacher_ if self.s["directions"] == "rademacher" else normal_
+        signs = self.s["directions"] == "rademacher"
         key = NoiseKey(self.opt.seed, PERTURBATION, self.opt.step_index, i)
-        return [draw(torch.empty(p.shape), key, j) for j, p in enumerate(self.theta)]
+        return [NOISE.draw_(torch.empty(p.shape), key, j, signs) for j, p in enumerate(self.theta)]
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros(p.shape) for p in self.theta]

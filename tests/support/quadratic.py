@@ -108,10 +108,6 @@ class Quadratic:
     def flat(self) -> np.ndarray:
         return torch.cat([t.double().flatten() for t in self.params.tensors]).numpy()
 
-    def put(self, tensors: list[Tensor]) -> None:
-        for p, q in zip(self.params.tensors, tensors, strict=True):
-            p.copy_(q)
-
 
 def start(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):
     """An optimizer with what SMALL_PROBLEM has for it."""

@@ -15,6 +15,7 @@ from zo.noise import NOISES, NoiseKey, engine
 from zo.weights.directions import Gaussian
 from zo.weights.restore import streamed
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import LinearUpdate
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
 ONE_TOKEN = ("opt", "gpt2", "mistral, tied", "llama")
@@ -105,7 +106,7 @@ def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(noise, monk
     space = ParameterSpace.of(table, "streamed")
     terms = [(c, Gaussian(z.key, engine(noise))) for c, z in ((0.3, Z[0]), (-0.7, Z[1]))]
     whole = ParameterSpace([("w", table.weight.detach().clone())])
-    whole.add_(terms)
+    whole.carry_out(LinearUpdate(terms))
     monkeypatch.setattr(streamed, "add_", None)  # which displaces all of them
     with space.excursion() as probe:
         probe.to(terms)
@@ -188,17 +189,6 @@ def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were(make):
     assert as_it_was(model) == before
 
 
-class Reaching(nn.Module):
-    """Reads the weights of a module that it does not call, as torch's own attention does."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.reached = nn.Linear(5, 5), nn.Linear(5, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(self.first(x), self.reached.weight, self.reached.bias)
-
-
 class Tied(nn.Module):
     """Reads an embedding's weight through the embedding and past it."""
 
@@ -210,17 +200,21 @@ class Tied(nn.Module):
         return self.embed(ids) @ self.embed.weight.to(self.embed.weight.dtype)
 
 
-def normed() -> nn.Module:
-    return nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5)))  # a hook reads the weight
-
-
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("make", "given", "name"),
     [
-        (Reaching, torch.ones(5), r"reached\.weight, reached\.bias"),
+        (  # which reads out_proj's weights itself
+            lambda: nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0),
+            torch.ones(3, 4),
+            r"self_attn\.out_proj\.weight, self_attn\.out_proj\.bias",
+        ),
         (Tied, torch.tensor([0, 3]), r"embed\.weight"),
-        (normed, torch.ones(5), r"0\.weight_v, 0\.weight_g"),
+        (  # a hook reads the weight
+            lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5))),
+            torch.ones(5),
+            r"0\.weight_v, 0\.weight_g",
+        ),
     ],
 )
 def test_a_weight_that_is_read_past_its_module_is_refused_by_name(make, given, name):

@@ -13,7 +13,6 @@ be drawn, and a pass over the weights draws while it adds. `registry.py` picks w
 from zo.noise.engines import DTYPES, Engine, KeyedTerms, Move, PhiloxEngine
 from zo.noise.keys import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey
 from zo.noise.registry import NOISES, engine
-from zo.noise.torch_generator import normal_
 
 __all__ = [
     "DTYPES",
@@ -27,5 +26,4 @@ __all__ = [
     "NoiseKey",
     "PhiloxEngine",
     "engine",
-    "normal_",
 ]

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import DTYPES, KeyedTerms, Move, PhiloxEngine
+from zo.noise.engines import DTYPES, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 BLOCK = 512
@@ -277,40 +277,27 @@ class TritonEngine(PhiloxEngine):
     backend = "philox-cuda"
     kernels = "cuda"
 
-    def _draw(self, out: Tensor, move: Move) -> None:
-        _launch(out, None, move)
-
-    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         _launch(out, theta, move)
 
     def add_to_all_(
         self,
-        tensors: Sequence[Tensor],
-        terms: KeyedTerms,
-        decays: Sequence[float],
-        rounding: NoiseKey | None = None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-        out: Sequence[Tensor] | None = None,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        move: Move,
+        keeps: Sequence[float] | None = None,
     ) -> None:
         """As `PhiloxEngine.add_to_all_`, the smaller tensors of a device and a dtype in one launch."""
         together: dict[Any, list[_Place]] = {}
-        every = zip(tensors if out is None else out, tensors, decays, strict=True)
-        for i, (to, theta, decay) in enumerate(every):
-            if _shares(to, theta, rounding):
+        for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
+            keep = move.keep if keeps is None else keeps[i]
+            if _shares(to, theta, move.rounding):
                 of = together.setdefault((to.device, to.dtype), [])
-                of.append(_Place(to, theta, i, 1.0 - decay))
+                of.append(_Place(to, theta, i, keep))
             else:
-                self.add_(
-                    *(to, theta, i, terms, decay),
-                    rounding=rounding,
-                    pending=pending,
-                    signs=signs,
-                )
+                self.add_(to, theta, move._replace(tensor=i, keep=keep))
         for places in together.values():
-            _launch_many(
-                places, Move(places[-1].i, terms, 1.0, 0, None, rounding, None, pending, signs)
-            )
+            _launch_many(places, move._replace(tensor=places[-1].i))
 
 
 class _Place(NamedTuple):

@@ -1,6 +1,7 @@
 """Philox noise by numpy, tensor by tensor as `zo.noise.philox` says: where numba is missing, and to compare with."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,15 +21,14 @@ class NumpyEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "reference"
 
-    def _draw(self, out: Tensor, move: Move) -> None:
-        ((_, key),) = move.terms
-        for part, at, _ in _parts(out, move.start, move.rows):
-            drawn = philox.values(key, move.tensor, at, len(part), move.signs)
-            part.copy_(torch.from_numpy(drawn))
-
-    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         tensor, terms, keep, start, scale, rounding, rows, pending, signs, limit = move
         for part, at, of in _parts(out, start, rows):
+            if theta is None:
+                part.copy_(
+                    torch.from_numpy(philox.values(terms[0][1], tensor, at, len(part), signs))
+                )
+                continue
             total = before = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())
             for sum_of, factor in ((pending, 1.0), (terms, keep)):
@@ -61,11 +61,17 @@ def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tenso
         yield part, start + i, slice(i, i + len(part))
 
 
+def flat_array(tensor: Tensor) -> Any:
+    """Returns a contiguous tensor as a flat array in its memory: bfloat16 as uint16, float16 as int16."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.float32:
+        return tensor.numpy().reshape(-1)
+    bits = tensor.view(torch.int16).numpy().reshape(-1)
+    return bits.view(np.uint16) if tensor.dtype == torch.bfloat16 else bits
+
+
 def _round(out: Tensor, total: np.ndarray, tensor: int, key: NoiseKey, start: int) -> None:
     """Rounds a part at random."""
-    words = philox.words(key, tensor, start, len(total))
-    if out.dtype == torch.bfloat16:
-        bits = philox.rounded_bfloat16(total, words)
-    else:
-        bits = philox.rounded_float16(total, words)
-    out.view(torch.int16).copy_(torch.from_numpy(bits.view(np.int16)))
+    rounded = philox.rounded_bfloat16 if out.dtype == torch.bfloat16 else philox.rounded_float16
+    bits = rounded(total, philox.words(key, tensor, start, len(total)))
+    flat_array(out)[:] = bits.view(flat_array(out).dtype)

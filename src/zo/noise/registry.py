@@ -4,7 +4,8 @@ import importlib.util
 import warnings
 from functools import lru_cache
 
-from zo.noise.engines import Engine, TorchEngine
+from zo.noise.engines import Engine
+from zo.noise.torch_generator import TorchEngine
 
 NOISES = ("torch", "philox")
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Generator, Tensor
 
+from zo.noise.engines import Engine
 from zo.noise.keys import NoiseKey
 
 
@@ -26,31 +27,29 @@ class _Generators(threading.local):
 _generators = _Generators()
 
 
-def normal_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
-    """Fills `out` in place with the standard normals of tensor `tensor_index` under `key`.
+class TorchEngine(Engine):
+    """Noise of torch's generator; only whole tensors.
+
+    On CUDA the order of the values depends on the GPU's number of multiprocessors and on torch's sampler. `backend`
+    therefore holds the GPU's model and torch's version there.
 
     Args:
-        out: A contiguous float32 tensor; its shape decides how many values are drawn.
-        key: See `NoiseKey`.
-        tensor_index: Position of the tensor in its `ParameterSpace`, from 0.
-
-    Returns:
-        `out`.
+        devices: Those of the tensors, as `cpu` or `cuda:1`; none stand for `cpu`.
     """
-    return out.normal_(generator=_seeded(out.device, key, tensor_index))
 
+    def __init__(self, *devices: str):
+        self.backend = " + ".join(sorted({_sampler(device) for device in devices or ("cpu",)}))
 
-def rademacher_(out: Tensor, key: NoiseKey, tensor_index: int) -> Tensor:
-    """Fills `out` in place with the signs, +1 or −1, of tensor `tensor_index` under `key`; else as `normal_`.
-
-    Each 32-bit number of the generator gives 32 signs, lowest bit first, where a set bit is −1.
-    """
-    generator = _seeded(out.device, key, tensor_index)
-    words = torch.empty(-(-out.numel() // 32), dtype=torch.int32, device=out.device)
-    octets = words.random_(-(2**31), 2**31, generator=generator).view(torch.uint8)
-    signs = _signs_of_octets(out.device).index_select(0, octets.int())
-    out.view(-1).copy_(signs.view(-1)[: out.numel()])
-    return out
+    def draw_(self, out: Tensor, key: NoiseKey, tensor: int, signs: bool = False) -> Tensor:
+        """As `Engine.draw_`. Each 32-bit number gives 32 signs, lowest bit first, where a set bit is −1."""
+        generator = _seeded(out.device, key, tensor)
+        if not signs:
+            return out.normal_(generator=generator)
+        words = torch.empty(-(-out.numel() // 32), dtype=torch.int32, device=out.device)
+        octets = words.random_(-(2**31), 2**31, generator=generator).view(torch.uint8)
+        drawn = _signs_of_octets(out.device).index_select(0, octets.int())
+        out.view(-1).copy_(drawn.view(-1)[: out.numel()])
+        return out
 
 
 @lru_cache
@@ -60,10 +59,18 @@ def _signs_of_octets(device: torch.device) -> Tensor:
     return (1.0 - 2.0 * bits).to(device)
 
 
-def _seeded(device: torch.device, key: NoiseKey, tensor_index: int) -> Generator:
+def _seeded(device: torch.device, key: NoiseKey, tensor: int) -> Generator:
     """Returns this thread's generator of a device, seeded by a key and a tensor's position."""
-    digest = hashlib.blake2b(struct.pack("<5q", *key, tensor_index), digest_size=8).digest()
+    digest = hashlib.blake2b(struct.pack("<5q", *key, tensor), digest_size=8).digest()
     name = str(device)
     if name not in _generators.of:
         _generators.of[name] = Generator(device=device)
     return _generators.of[name].manual_seed(int.from_bytes(digest, "little", signed=True))
+
+
+def _sampler(device: str) -> str:
+    """Returns the name of torch's sampler on a device."""
+    kind = device.partition(":")[0]
+    if kind != "cuda":
+        return f"torch-{kind}"
+    return f"torch-cuda ({torch.cuda.get_device_name(device)}, torch {torch.__version__})"

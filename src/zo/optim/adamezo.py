@@ -14,46 +14,14 @@ Moments"; weights, s = 100, δ = 1e-5 and MeZO's first steps are those of its re
 Deviations: those of MeZO. As in the released code the moments have no factors (1 − β) and no correction of their start.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from zo.optim.base import Record
 from zo.optim.config_variants import AdaMeZOConfig
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Direction, Stored, Terms
+from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate
-
-
-@dataclass(frozen=True, eq=False)
-class WindowUpdate(ParameterUpdate):
-    """θ moves by a multiple of m / (√v + δ), both made of a window of steps.
-
-    Attributes:
-        window: (c, z) of each step, the newest first.
-        beta1: β₁.
-        beta2: β₂.
-        eps: δ.
-        coefficient: Of the quotient.
-    """
-
-    window: Sequence[tuple[float, Direction]]
-    beta1: float
-    beta2: float
-    eps: float
-    coefficient: float
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Returns the term of tensor `i`; each direction of the window is drawn once."""
-        m, v = torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32)
-        for j, (c, z) in enumerate(self.window):
-            drawn = z.sample(i, p)
-            m.add_(drawn, alpha=self.beta1**j * c)
-            v.addcmul_(drawn, drawn, value=self.beta2**j * c * c)
-        return [(self.coefficient, Stored({i: m.div_(v.sqrt_().add_(self.eps))}))]
 
 
 class AdaMeZO(MeZO):
@@ -77,5 +45,14 @@ class AdaMeZO(MeZO):
         window = [
             (c, self.direction_at(self.step_index - j)) for j, c in enumerate(reversed(slopes))
         ]
-        moments = self.config.beta1, self.config.beta2, self.config.adam_eps
-        self.carry_out(lambda lr: WindowUpdate(window, *moments, -lr * self.config.scale))
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            m, v = (torch.zeros_like(p, dtype=torch.float32) for _ in range(2))
+            for j, (c, z) in enumerate(window):
+                drawn = z.sample(i, p)
+                m.add_(drawn, alpha=self.config.beta1**j * c)
+                v.addcmul_(drawn, drawn, value=self.config.beta2**j * c * c)
+            quotient = m.div_(v.sqrt_().add_(self.config.adam_eps))
+            return [(-lr * self.config.scale, Stored({i: quotient}))]
+
+        self.move_each(terms)

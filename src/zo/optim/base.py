@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate
+from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate
 
 NORM_EPS = 1e-8
 """ζ of `step_norm=rms`; ours, the paper's could not be verified. It matters to slopes of its own size alone."""
@@ -214,16 +215,20 @@ class ZOOptimizer(ABC):
         return 1 / (math.sqrt(corrected) + NORM_EPS), {"slope_square": square}
 
     def move(self, terms: Callable[[float], Terms]) -> None:
-        """Moves θ by Σ c_j z_j and, in the same pass, by −η · weight_decay · θ where decay applies.
+        """Moves θ as `carry_out`, by Σ c_j z_j.
 
         Args:
             terms: Returns the update of a learning rate.
         """
-        if len(self.rates) == 1:
-            (rates,) = self.rates
-            self.params.add_(terms(rates.lr * self.step_scale), rates.decay, self._update_key())
-        else:
-            self.carry_out(lambda lr: LinearUpdate(terms(lr)))
+        self.carry_out(lambda lr: LinearUpdate(terms(lr)))
+
+    def move_each(self, terms: Callable[[float, int, Tensor], Terms]) -> None:
+        """Moves θ as `carry_out`, each tensor by terms of its own.
+
+        Args:
+            terms: Moves the state that belongs to tensor i of θ, p, and returns the update of a learning rate.
+        """
+        self.carry_out(lambda lr: TensorwiseUpdate(partial(terms, lr)))
 
     def carry_out(self, change: Callable[[float], ParameterUpdate]) -> None:
         """Makes an update and, in the same pass, moves θ by −η · weight_decay · θ where decay applies.

@@ -17,8 +17,6 @@ follows schedules, which the released code ignores.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,32 +27,7 @@ from zo.optim.config_variants import ConMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Gaussian, Stored, Terms, at_least_float32
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, combined
-
-
-@dataclass(frozen=True, eq=False)
-class ConeUpdate(ParameterUpdate):
-    """θ moves by a multiple of z, and m by (1 − β) c z, where z is made of the m before.
-
-    Attributes:
-        z: Terms of z.
-        m: One tensor per trainable one.
-        beta: β.
-        slope: c.
-        coefficient: Of z.
-    """
-
-    z: Terms
-    m: Sequence[Tensor]
-    beta: float
-    slope: float
-    coefficient: float
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves m of tensor `i`, and returns the term of θ."""
-        z, m = combined(self.z, i, p), self.m[i]
-        m.copy_(at_least_float32(m).mul(self.beta).add_(z, alpha=(1 - self.beta) * self.slope))
-        return [(self.coefficient, Stored({i: z}))]
+from zo.weights.updates import combined
 
 
 class ConMeZO(MeZO):
@@ -90,8 +63,14 @@ class ConMeZO(MeZO):
 
     def apply(self, record: Record) -> None:
         """Moves θ by −η c z and m by (1 − β) c z."""
-        (c,), z, beta = record, self.along(0), self.beta
-        self.carry_out(lambda lr: ConeUpdate(z, self.state["m"], beta, c, -lr * c))
+        (c,), along, beta = record, self.along(0), self.beta
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            z, m = combined(along, i, p), self.state["m"][i]
+            m.copy_(at_least_float32(m).mul(beta).add_(z, alpha=(1 - beta) * c))
+            return [(-lr * c, Stored({i: z}))]
+
+        self.move_each(terms)
         self.numbers["norm"] = self._norm()
 
     def _norm(self) -> float:

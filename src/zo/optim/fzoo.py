@@ -31,10 +31,10 @@ class FZOO(MeZO):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures f₀ and the N losses, and scales their differences by their standard deviation."""
-        points: list[Terms] = [[(self.eps, self.direction(i))] for i in range(self.n)]
+        points: list[Terms] = [[(self.config.eps, self.direction(i))] for i in range(self.config.n)]
         here, *losses = self.params.measure(loss_fn, [[[]], *([point] for point in points)])
-        mean = sum(losses) / self.n
-        std = math.sqrt(sum((loss - mean) * (loss - mean) for loss in losses) / (self.n - 1))
+        mean = sum(losses) / self.config.n
+        std = math.sqrt(sum((loss - mean) * (loss - mean) for loss in losses) / (self.config.n - 1))
         known = not std <= self.config.std_floor * abs(here)
         record = tuple((loss - here) / std if known else 0.0 for loss in losses)
-        return Estimate(here, record, {"std": std, "slope": (mean - here) / self.eps})
+        return Estimate(here, record, {"std": std, "slope": (mean - here) / self.config.eps})

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer, state_dtype
 from zo.optim.config import HiZOOConfig
-from zo.optim.kernels import HiZOOScalars, kernels
+from zo.optim.kernels import HiZOOScalars, run_pass
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget
@@ -44,44 +44,34 @@ class HiZOOChange(ParameterUpdate):
     Attributes:
         z: Direction of probe and step.
         h: H, one tensor per trainable one.
-        step: Coefficient of z/√H.
-        bend: |ℓ₊ + ℓ₋ − 2 ℓ₀|.
-        smooth: s.
-        divisor: 2ε².
-        in_float32: Whether the arithmetic on H is float32, not its own dtype's.
+        scalars: Of the step; nothing is pending in them.
     """
 
     z: Direction
     h: Sequence[Tensor]
-    step: float
-    bend: float
-    smooth: float
-    divisor: float
-    in_float32: bool
+    scalars: HiZOOScalars
 
     def terms(self, i: int, p: Tensor) -> Terms:
         """Moves H for tensor `i` and returns what θ moves by."""
-        h, z, s = self.h[i], self.z.sample(i, p), self.smooth
-        if self.in_float32:
-            gain = self.bend * s / self.divisor
+        _, step, difference, s, divisor, in_float32 = self.scalars
+        h, z = self.h[i], self.z.sample(i, p)
+        if in_float32:
+            gain = difference * s / divisor
             h.addcmul_(h, z.square_().mul_(gain).sub_(s))  # H + H (gain z² − s)
         else:
             z = z.to(h.dtype)
-            new = (h * z).mul_(z).mul_(self.bend).mul_(s).div_(self.divisor)
+            new = (h * z).mul_(z).mul_(difference).mul_(s).div_(divisor)
             h.mul_(1 - s).add_(new)
-        return [(self.step, Preconditioned(self.z, self.h))]
+        return [(step, Preconditioned(self.z, self.h))]
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if what is pending is along z/√H."""
-        move = fused([*pending, (self.step, Preconditioned(self.z, self.h))], at.p)
+        move = fused([*pending, (self.scalars.step, Preconditioned(self.z, self.h))], at.p)
         if move is None or move.signs or len({key for _, key in move.terms}) > 1:
             return None
-        scalars = HiZOOScalars(
-            sum(c for c, _ in pending) if pending else None,
-            *(self.step, self.bend, self.smooth, self.divisor, self.in_float32),
-        )
+        scalars = self.scalars._replace(pending=sum(c for c, _ in pending) if pending else None)
         key = move.terms[-1][1]
-        return partial(kernels(move.engine).hizoo, at, self.h[at.i], key, scalars)
+        return partial(run_pass, "hizoo", move.engine, at, [self.h[at.i]], key, scalars)
 
 
 class HiZOO(ZOOptimizer):
@@ -91,7 +81,6 @@ class HiZOO(ZOOptimizer):
 
     def __init__(self, params: ParameterSpace, config: HiZOOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.eps = config.eps
         self.h = params.full(1.0, state_dtype(config.state_dtype))
         self.state["h"] = self.h
 
@@ -106,19 +95,19 @@ class HiZOO(ZOOptimizer):
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slope and curvature along z/√H."""
         z = Preconditioned(self.direction(), self.h)
-        pair = [[(self.eps, z)], [(-self.eps, z)]]
+        pair = [[(self.config.eps, z)], [(-self.config.eps, z)]]
         here, plus, minus = self.params.measure(loss_fn, [[[]], pair])
-        slope = (plus - minus) / (2 * self.eps)
+        slope = (plus - minus) / (2 * self.config.eps)
         bend = abs(plus + minus - 2 * here)
-        scalars = {"slope": slope, "curvature": bend / self.eps**2, "smooth": self.smooth}
+        scalars = {"slope": slope, "curvature": bend / self.config.eps**2, "smooth": self.smooth}
         return Estimate(here, (slope, bend), scalars)
 
     def apply(self, record: Record) -> None:
         """Moves H by |ℓ₊ + ℓ₋ − 2 ℓ₀|, then θ by −η c z/√H with the new H."""
         slope, bend = record
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
-        scalars = (bend, self.smooth, 2 * self.eps**2, in_float32)
-        self.carry_out(lambda lr: HiZOOChange(z, self.h, -lr * slope, *scalars))
+        scalars = bend, self.smooth, 2 * self.config.eps**2, in_float32
+        self.carry_out(lambda lr: HiZOOChange(z, self.h, HiZOOScalars(None, -lr * slope, *scalars)))
 
     def slope(self, record: Record) -> float:
         """Returns c."""

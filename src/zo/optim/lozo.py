@@ -34,31 +34,31 @@ from zo.weights.space import ParameterSpace
 class LOZO(MeZO):
     """θ ← θ − η c U Vᵀ."""
 
+    config: LOZOConfig
+
     def __init__(self, params: ParameterSpace, config: LOZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.rank = config.rank
-        self.interval = config.interval
-        self.update_scale = 1.0 / config.rank if config.divide_by_rank else 1.0
         self.renew_subspace()
         self._use_subspace()
 
-    def direction(self, i: int = 0) -> LowRank:
-        """Returns direction `i` of the current step."""
-        return self.direction_at(self.step_index, i)
+    @property
+    def update_scale(self) -> float:
+        """Factor of U Vᵀ in an update."""
+        return 1.0 / self.config.rank if self.config.divide_by_rank else 1.0
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step: U new, V as old as the interval says."""
         return LowRank(
             u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, step // self.interval, i),
-            rank=self.rank,
+            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, i),
+            rank=self.config.rank,
             engine=self.params.engine,
         )
 
     def advance(self, record: Record) -> None:
         """Applies the update and goes on to the next step; where V is redrawn, what has added up is folded into θ."""
         super().advance(record)
-        if self.step_index % self.interval == 0:
+        if self.step_index % self.config.interval == 0:
             self.params.fold()
             self.renew_subspace()
             self._use_subspace()
@@ -73,13 +73,18 @@ class LOZO(MeZO):
 
     def _use_subspace(self) -> None:
         """Draws the current step's V under `restore=factors`."""
-        self.state |= self.params.use_subspace([self.direction(i) for i in range(self.n)])
+        self.state |= self.params.use_subspace(
+            [self.direction_at(self.step_index, i) for i in range(self.config.n)]
+        )
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""
         self.move(
             lambda lr: [
-                (-lr * c / self.n, replace(self.direction(i), scale=self.update_scale))
+                (
+                    -lr * c / self.config.n,
+                    replace(self.direction_at(self.step_index, i), scale=self.update_scale),
+                )
                 for i, c in enumerate(record)
             ]
         )

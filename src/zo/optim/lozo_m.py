@@ -16,12 +16,10 @@ step before, as here. With β = 0 it is LOZO.
 """
 
 import torch
-from torch import Tensor
 
 from zo.optim.base import Record
 from zo.optim.config_low_rank import LOZOMConfig
 from zo.optim.lozo import LOZO
-from zo.weights.directions import LowRank
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import kept_left
 
@@ -29,32 +27,26 @@ from zo.weights.subspaces import kept_left
 class LOZOM(LOZO):
     """θ ← θ − η N Vᵀ."""
 
+    config: LOZOMConfig
+
     def __init__(self, params: ParameterSpace, config: LOZOMConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.beta = config.momentum
-        z, tensors = self.direction(), params.tensors
-        self.state["n"] = [_like_left(z, p) for p in tensors]
+        self.state["n"] = [
+            p.new_zeros((config.rank, p.shape[0]) if p.dim() > 1 else p.shape, dtype=torch.float32)
+            for p in params.tensors
+        ]
 
     def apply(self, record: Record) -> None:
         """Moves N by c U, and θ by −η N Vᵀ."""
-        (slope,), z, first = record, self.direction(), self.step_index == 0
-        last = (
-            self.direction_at(self.step_index - 1) if self.step_index % self.interval == 0 else None
-        )
-        beta = 0.0 if first else self.beta
+        (slope,), z, first = record, self.direction_at(self.step_index), self.step_index == 0
+        beta = 0.0 if first else self.config.momentum
+        renewed = not first and self.step_index % self.config.interval == 0
+        last = self.direction_at(self.step_index - 1) if renewed else None
         for i, (n, p) in enumerate(zip(self.state["n"], self.params.tensors, strict=True)):
-            if last is not None and not first and p.dim() > 1:
+            if last is not None and p.dim() > 1:
                 right, old = z.right(i, p), last.right(i, p)  # (r, columns)
                 n.copy_((right @ old.mT / right.shape[1]) @ n)
-            n.mul_(beta).add_(
-                z.left(i, p) if p.dim() > 1 else z.sample(i, p), alpha=(1 - beta) * slope
-            )
-        moved = kept_left(z, self.state["n"])
-        scale = self.update_scale
+            new = z.left(i, p) if p.dim() > 1 else z.sample(i, p)
+            n.mul_(beta).add_(new, alpha=(1 - beta) * slope)
+        moved, scale = kept_left(z, self.state["n"]), self.update_scale
         self.move(lambda lr: [(-lr * scale, moved)])
-
-
-def _like_left(z: LowRank, p: Tensor) -> Tensor:
-    """Returns zeros of the shape of a tensor's left factor, or of the tensor."""
-    shape = (z.rank, p.shape[0]) if p.dim() > 1 else tuple(p.shape)
-    return p.new_zeros(shape, dtype=torch.float32)

@@ -22,41 +22,38 @@ import math
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
 from zo.optim.config import MeZOConfig
 from zo.weights.directions import Terms
-from zo.weights.space import ParameterSpace
 
 
 class MeZO(ZOOptimizer):
     """θ ← θ − η/n Σ c_i z_i, with c_i the measured slope along z_i."""
 
-    def __init__(self, params: ParameterSpace, config: MeZOConfig, *, lr: float, seed: int):
-        super().__init__(params, config, lr=lr, seed=seed)
-        self.eps = config.eps
-        self.two_sided = config.two_sided
-        self.n = config.n
+    config: MeZOConfig
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes along this step's directions."""
-        along = [self.along(i) for i in range(self.n)]
-        signs = (1.0, -1.0) if self.two_sided else (1.0,)
+        along = [self.along(i) for i in range(self.config.n)]
+        signs = (1.0, -1.0) if self.config.two_sided else (1.0,)
         places: list[Terms] = [
-            [(sign * self.eps * c, z) for c, z in terms] for terms in along for sign in signs
+            [(sign * self.config.eps * c, z) for c, z in terms] for terms in along for sign in signs
         ]
-        losses = self.params.measure(loss_fn, [places if self.two_sided else [[], *places]])
-        if self.two_sided:
+        losses = self.params.measure(loss_fn, [places if self.config.two_sided else [[], *places]])
+        if self.config.two_sided:
             pairs = list(zip(losses[::2], losses[1::2], strict=True))
-            slopes = [(plus - minus) / (2 * self.eps) for plus, minus in pairs]
-            loss = sum((plus + minus) / 2 for plus, minus in pairs) / self.n
+            slopes = [(plus - minus) / (2 * self.config.eps) for plus, minus in pairs]
+            loss = sum((plus + minus) / 2 for plus, minus in pairs) / self.config.n
         else:
             loss, *rest = losses
-            slopes = [(plus - loss) / self.eps for plus in rest]
-        scalars = {"slope": sum(slopes) / self.n}
-        if self.n > 1:
-            scalars["slope_rms"] = math.hypot(*slopes) / math.sqrt(self.n)
+            slopes = [(plus - loss) / self.config.eps for plus in rest]
+        scalars = {"slope": sum(slopes) / self.config.n}
+        if self.config.n > 1:
+            scalars["slope_rms"] = math.hypot(*slopes) / math.sqrt(self.config.n)
         return Estimate(loss, tuple(slopes), scalars)
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i z_i + λ θ)."""
-        self.move(lambda lr: [(-lr * c / self.n, self.direction(i)) for i, c in enumerate(record)])
+        self.move(
+            lambda lr: [(-lr * c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
+        )
 
     def along(self, i: int) -> Terms:
         """Returns direction `i` of the current step as the sum that probes are displaced along."""

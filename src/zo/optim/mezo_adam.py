@@ -27,36 +27,11 @@ from torch import Tensor
 
 from zo.optim.base import Record, state_dtype
 from zo.optim.config import MeZOAdamConfig
-from zo.optim.kernels import AdamScalars, kernels
+from zo.optim.kernels import AdamScalars, run_pass
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Terms, fused
+from zo.weights.directions import Stored, Terms, fused
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget, combined
-
-
-@dataclass(frozen=True, eq=False)
-class AdamStep:
-    """m̂ / (√v̂ + δ), in the moments' dtype.
-
-    Attributes:
-        m: First moments, one tensor per trainable one.
-        v: Second moments.
-        correction1: 1 − β₁ᵗ.
-        correction2: 1 − β₂ᵗ.
-        eps: δ.
-    """
-
-    m: Sequence[Tensor]
-    v: Sequence[Tensor]
-    correction1: float
-    correction2: float
-    eps: float
-
-    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Returns the step's part for tensor `i`, float32; not finite where the moments' dtype is too narrow."""
-        denominator = self.v[i].sqrt().div_(math.sqrt(self.correction2)).add_(self.eps)
-        step = (self.m[i] / self.correction1).div_(denominator).float()
-        return step if rows is None else step[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,25 +40,24 @@ class AdamChange(ParameterUpdate):
 
     Attributes:
         gradient: Σ c_j z_j, at least one term.
-        step: The moments and their step.
-        coefficient: Of the step.
-        beta1: β₁.
-        beta2: β₂.
+        m: First moments, one tensor per trainable one.
+        v: Second moments.
+        scalars: Of the step; nothing is pending in them.
     """
 
     gradient: Terms
-    step: AdamStep
-    coefficient: float
-    beta1: float
-    beta2: float
+    m: Sequence[Tensor]
+    v: Sequence[Tensor]
+    scalars: AdamScalars
 
     def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves the moments for tensor `i` and returns what θ moves by."""
-        m, v = self.step.m[i], self.step.v[i]
+        """Moves the moments for tensor `i` and returns what θ moves by: not finite where their dtype is too narrow."""
+        m, v, of = self.m[i], self.v[i], self.scalars
         g = combined(self.gradient, i, p).to(m.dtype)
-        m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-        v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        return [(self.coefficient, self.step)]
+        m.mul_(of.beta1).add_(g, alpha=1 - of.beta1)
+        v.mul_(of.beta2).addcmul_(g, g, value=1 - of.beta2)
+        denominator = v.sqrt().div_(of.root2).add_(of.eps)
+        return [(of.step, Stored({i: (m / of.root1).div_(denominator).float()}))]
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if what is pending is along the gradient's last direction."""
@@ -93,31 +67,27 @@ class AdamChange(ParameterUpdate):
             return None
         if any(z != last for _, z in pending):
             return None
-        scalars = AdamScalars(
-            pending[0][0] if pending else None,
-            *(self.beta1, self.beta2),
-            *(self.step.correction1, math.sqrt(self.step.correction2)),
-            *(self.step.eps, self.coefficient),
-        )
+        scalars = self.scalars._replace(pending=pending[0][0] if pending else None)
+        state, rest = (self.m[at.i], self.v[at.i]), (scalars, move.signs)
         gradient = move.terms[: len(self.gradient)]
-        state = self.step.m[at.i], self.step.v[at.i]
-        return partial(kernels(move.engine).adam, at, *state, gradient, scalars, move.signs)
+        return partial(run_pass, "adam", move.engine, at, state, gradient, *rest)
 
 
 class MeZOAdam(MeZO):
     """θ ← θ − η m̂ / (√v̂ + δ), with the moments of c z."""
 
+    config: MeZOAdamConfig
+
     def __init__(self, params: ParameterSpace, config: MeZOAdamConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.betas = config.beta1, config.beta2
-        self.adam_eps = config.adam_eps
         dtype = state_dtype(config.state_dtype)
         self.state |= {"m": params.full(0.0, dtype), "v": params.full(0.0, dtype)}
 
     def apply(self, record: Record) -> None:
         """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
-        gradient = [(c / self.n, self.direction(i)) for i, c in enumerate(record)]
+        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
         m, v, t = self.state["m"], self.state["v"], self.step_index + 1
-        beta1, beta2 = self.betas
-        step = AdamStep(m, v, 1 - beta1**t, 1 - beta2**t, self.adam_eps)
-        self.carry_out(lambda lr: AdamChange(gradient, step, -lr, beta1, beta2))
+        beta1, beta2 = self.config.beta1, self.config.beta2
+        roots = 1 - beta1**t, math.sqrt(1 - beta2**t)
+        scalars = None, beta1, beta2, *roots, self.config.adam_eps
+        self.carry_out(lambda lr: AdamChange(gradient, m, v, AdamScalars(*scalars, -lr)))

@@ -67,7 +67,7 @@ class SparseMeZO(MeZO):
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
-        terms = [(c / self.n, self.direction(i)) for i, c in enumerate(record)]
+        terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
         theta = self.params.tensors
         self.carry_out(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 

@@ -26,17 +26,19 @@ class SubZero(LOZO):
 
     def renew_subspace(self) -> None:
         """Draws P and Q of the current interval."""
-        interval, tensors = self.step_index // self.interval, self.params.tensors
+        interval, tensors = self.step_index // self.config.interval, self.params.tensors
         for side, name in enumerate(("p", "q")):
             key = NoiseKey(self.seed, SUBSPACE, interval, side)
-            self.state[name] = bases(self.params.engine, key, self.rank, tensors, name == "q")
+            self.state[name] = bases(
+                self.params.engine, key, self.config.rank, tensors, name == "q"
+            )
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step of the current interval."""
         return Projected(
             u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, step // self.interval, 1),
-            rank=self.rank,
+            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 1),
+            rank=self.config.rank,
             engine=self.params.engine,
             p=self.state["p"],
             q=self.state["q"],

@@ -21,9 +21,6 @@ corrected, and the form of TeZO-Adam's denominator, which here leaves out the pr
 1/√r makes the entries' variance 1, so that ε and η mean what they mean in MeZO. `n` > 1 (sgd) is ours.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -34,35 +31,6 @@ from zo.optim.lozo import LOZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import Temporal, kept_left
-from zo.weights.updates import ParameterUpdate
-
-
-@dataclass(frozen=True, eq=False)
-class TemporalAdamUpdate(ParameterUpdate):
-    """θ moves by the quotient of both moments, made from their coefficients.
-
-    Attributes:
-        z: The direction, for U and V.
-        a: â of each tensor, (r,), or its own shape.
-        b: b̂.
-        eps: δ.
-        coefficient: Of the quotient.
-    """
-
-    z: Temporal
-    a: Sequence[Tensor]
-    b: Sequence[Tensor]
-    eps: float
-    coefficient: float
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Returns the term of tensor `i`."""
-        a, b = self.a[i], self.b[i]
-        if p.dim() > 1:
-            u, v = self.z.factor(i, p), self.z.right(i, p)  # (r, m), (r, n)
-            a = self.z.product(u * a[:, None], v).mul_(self.z.scale).view(p.shape)
-            b = self.z.product(u**2 * b[:, None], v**2).mul_(self.z.scale**2).view(p.shape)
-        return [(self.coefficient, Stored({i: a / (b.sqrt() + self.eps)}))]
 
 
 class TeZO(LOZO):
@@ -72,21 +40,25 @@ class TeZO(LOZO):
 
     def __init__(self, params: ParameterSpace, config: TeZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.update_scale = config.rank**-0.5
         for name in {"sgd": (), "momentum": ("a",), "adam": ("a", "b")}[config.variant]:
             self.state[f"tau_{name}"] = [
-                p.new_zeros(self.rank if p.dim() > 1 else p.shape, dtype=torch.float32)
+                p.new_zeros(self.config.rank if p.dim() > 1 else p.shape, dtype=torch.float32)
                 for p in params.tensors
             ]
 
+    @property
+    def update_scale(self) -> float:
+        """1/√r."""
+        return float(self.config.rank**-0.5)
+
     def direction_at(self, step: int, i: int = 0) -> Temporal:
         """Returns direction `i` of a step: τ new, U and V the same as ever."""
-        interval = step // self.interval
+        interval = step // self.config.interval
         return Temporal(
             u=NoiseKey(self.seed, PERTURBATION, step, i),
             v=NoiseKey(self.seed, SUBSPACE, interval, 1),
-            rank=self.rank,
-            scale=self.rank**-0.5,
+            rank=self.config.rank,
+            scale=self.update_scale,
             engine=self.params.engine,
             kept=NoiseKey(self.seed, SUBSPACE, interval, 0),
         )
@@ -113,4 +85,13 @@ class TeZO(LOZO):
         for b_p, tau_p in zip(b, tau, strict=True):
             b_p.mul_(beta2).add_(tau_p * tau_p, alpha=(1 - beta2) * c * c)
         a_hat, b_hat = [x / (1 - beta1**t) for x in a], [x / (1 - beta2**t) for x in b]
-        self.carry_out(lambda lr: TemporalAdamUpdate(z, a_hat, b_hat, self.config.adam_eps, -lr))
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            m, square = a_hat[i], b_hat[i]
+            if p.dim() > 1:
+                u, v = z.factor(i, p), z.right(i, p)  # (r, m), (r, n)
+                m = z.product(u * m[:, None], v).mul_(z.scale).view(p.shape)
+                square = z.product(u**2 * square[:, None], v**2).mul_(z.scale**2).view(p.shape)
+            return [(-lr, Stored({i: m / (square.sqrt() + self.config.adam_eps)}))]
+
+        self.move_each(terms)

@@ -54,7 +54,7 @@ class ZOConservative(MeZO):
             return []
         scale, _ = self.next_step_scale(slopes)
         rates = [group.lr * scale for group in self.rates]
-        slopes = tuple(sign * c / self.n for c in slopes)
+        slopes = tuple(sign * c / self.config.n for c in slopes)
         if len(rates) == 1:
             return [(rates[0] * c, self.direction(i)) for i, c in enumerate(slopes)]
         of = tuple(rates[group] for group in self.group_of)

@@ -14,9 +14,6 @@ Deviations: those of MeZO. Weight decay is decoupled. A step is 1/(1 − β) tim
 goes with that, as in torch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from zo.optim.base import Record, state_dtype
@@ -24,33 +21,13 @@ from zo.optim.config_variants import ZOMomentumConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, add_
-
-
-@dataclass(frozen=True, eq=False)
-class MomentumUpdate(ParameterUpdate):
-    """The momentum m moves by a gradient, then θ by a multiple of m.
-
-    Attributes:
-        gradient: What is added to β m.
-        m: One tensor per trainable one.
-        beta: β.
-        coefficient: Of m.
-    """
-
-    gradient: Terms
-    m: Sequence[Tensor]
-    beta: float
-    coefficient: float
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves m of tensor `i` in one pass, and returns the term of θ."""
-        add_(self.m[i], self.m[i], i, self.gradient, decay=1 - self.beta)
-        return [(self.coefficient, Stored(self.m))]
+from zo.weights.updates import add_
 
 
 class ZOMomentum(MeZO):
     """θ ← θ − η m."""
+
+    config: ZOMomentumConfig
 
     def __init__(self, params: ParameterSpace, config: ZOMomentumConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
@@ -58,6 +35,11 @@ class ZOMomentum(MeZO):
 
     def apply(self, record: Record) -> None:
         """Moves m by the estimate, and θ by −η m."""
-        gradient = [(c / self.n, self.direction(i)) for i, c in enumerate(record)]
+        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
         m, beta = self.state["m"], self.config.momentum
-        self.carry_out(lambda lr: MomentumUpdate(gradient, m, beta, -lr))
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            add_(m[i], m[i], i, gradient, decay=1 - beta)  # in one pass
+            return [(-lr, Stored(m))]
+
+        self.move_each(terms)

@@ -17,9 +17,6 @@ refreshes it (docs/reference/deviations.md). Newton-Schulz runs in float32, not 
 by √(m/r): a probe is √(r/m) of the length of MeZO's. ρ is relative to η, where the released code has a constant 1e-7.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -30,7 +27,6 @@ from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import RowSubspace, bases
-from zo.weights.updates import ParameterUpdate
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of a X + b (X Xᵀ) X + c (X Xᵀ)² X."""
@@ -54,35 +50,6 @@ def msign(x: Tensor, method: str) -> Tensor:
     return torch.where(usable, y if wide else y.mT, x)  # waits for no device
 
 
-@dataclass(frozen=True, eq=False)
-class MuonUpdate(ParameterUpdate):
-    """Matrices move by a multiple of P msign(G), vectors along their slopes.
-
-    Attributes:
-        slopes: (c_i / N, direction i).
-        lr: η.
-        vector_lr: ρ.
-        method: Of `msign`.
-    """
-
-    slopes: Sequence[tuple[float, RowSubspace]]
-    lr: float
-    vector_lr: float
-    method: str
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Returns the terms of tensor `i`."""
-        if p.dim() < 2:
-            return [(-self.lr * self.vector_lr * c, z) for c, z in self.slopes]
-        (c, z), *others = self.slopes
-        r = min(z.rank, p.shape[0])  # P has no more columns
-        g = z.right(i, p)[:r] * c
-        for c, z in others:
-            g.add_(z.right(i, p)[:r], alpha=c)
-        step = z.product(z.left(i, p)[:r], msign(g, self.method)).view(p.shape)
-        return [(-self.lr, Stored({i: step}))]
-
-
 class ZOMuon(MeZO):
     """W ← W − η P msign(1/N Σ c_i Ψ_i)."""
 
@@ -104,9 +71,22 @@ class ZOMuon(MeZO):
 
     def apply(self, record: Record) -> None:
         """W ← W − η (P msign(G) + λ W)."""
-        slopes = [(c / self.n, self.direction_at(self.step_index, i)) for i, c in enumerate(record)]
-        settings = self.config.vector_lr, self.config.msign
-        self.carry_out(lambda lr: MuonUpdate(slopes, lr, *settings))
+        slopes = [
+            (c / self.config.n, self.direction_at(self.step_index, i)) for i, c in enumerate(record)
+        ]
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            if p.dim() < 2:
+                return [(-lr * self.config.vector_lr * c, z) for c, z in slopes]
+            (c, z), *others = slopes
+            r = min(z.rank, p.shape[0])  # P has no more columns
+            g = z.right(i, p)[:r] * c
+            for c, z in others:
+                g.add_(z.right(i, p)[:r], alpha=c)
+            step = z.product(z.left(i, p)[:r], msign(g, self.config.msign)).view(p.shape)
+            return [(-lr, Stored({i: step}))]
+
+        self.move_each(terms)
 
     def advance(self, record: Record) -> None:
         """Applies the update and goes on to the next step, where an interval ends with a new P."""

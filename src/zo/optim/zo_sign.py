@@ -14,26 +14,10 @@ formula, and this file, take the sign of every entry. Liu et al. measure one-sid
 sphere.
 """
 
-from dataclasses import dataclass
-
-from torch import Tensor
-
 from zo.optim.base import Record
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Stored, Terms
-from zo.weights.updates import ParameterUpdate, combined
-
-
-@dataclass(frozen=True, eq=False)
-class SignUpdate(ParameterUpdate):
-    """θ moves by a multiple of the signs of Σ c_j z_j."""
-
-    of: Terms
-    coefficient: float
-
-    def terms(self, i: int, p: Tensor) -> Terms:
-        """Returns the term of tensor `i`."""
-        return [(self.coefficient, Stored({i: combined(self.of, i, p).sign_()}))]
+from zo.weights.directions import Stored
+from zo.weights.updates import combined
 
 
 class ZOSign(MeZO):
@@ -42,4 +26,4 @@ class ZOSign(MeZO):
     def apply(self, record: Record) -> None:
         """Moves θ by η in every entry."""
         slopes = [(c, self.direction(i)) for i, c in enumerate(record)]
-        self.carry_out(lambda lr: SignUpdate(slopes, -lr))
+        self.move_each(lambda lr, i, p: [(-lr, Stored({i: combined(slopes, i, p).sign_()}))])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from zo.noise import DTYPES, Engine, KeyedTerms, NoiseKey, PhiloxEngine, engine
+from zo.noise import DTYPES, Engine, KeyedTerms, Move, NoiseKey, PhiloxEngine, engine
 
 TORCH = engine("torch")
 """What draws where nothing else is said."""
@@ -53,24 +53,21 @@ class FullSize:
     key: NoiseKey
     engine: Engine = TORCH
 
-    draw: ClassVar[str]
-    """The engine's method that fills a tensor."""
+    signs: ClassVar[bool] = False
+    """Whether the values are +1 or −1, and not standard normals."""
 
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the part for tensor `i`, float32."""
-        draw = getattr(self.engine, self.draw)
         if rows is not None and isinstance(self.engine, PhiloxEngine):
-            drawn: Tensor = draw(_rows_of(p, rows), self.key, i, rows=rows)
-            return drawn
+            some = p.new_empty(len(rows), p.shape[1], dtype=torch.float32)
+            return self.engine.draw_(some, self.key, i, self.signs, rows=rows)
         out = torch.empty(p.shape, dtype=torch.float32, device=p.device)
-        draw(out, self.key, i)
+        self.engine.draw_(out, self.key, i, self.signs)
         return out if rows is None else out[rows]
 
 
 class Gaussian(FullSize):
     """z ~ N(0, I): every entry an independent standard normal."""
-
-    draw = "normal_"
 
 
 class Rademacher(FullSize):
@@ -80,7 +77,7 @@ class Rademacher(FullSize):
     and writing the tensor.
     """
 
-    draw = "rademacher_"
+    signs = True
 
 
 FULL_SIZE: dict[str, type[FullSize]] = {"gaussian": Gaussian, "rademacher": Rademacher}
@@ -189,18 +186,15 @@ class LowRank:
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns Uᵀ for tensor `i`, (rank, rows), float32."""
-        shape = (self.rank, p.shape[0])
-        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.u, i)
+        return self.drawn(self.u, i, p, p.shape[0])
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Vᵀ for tensor `i`, (rank, columns), float32."""
-        shape = (self.rank, p.numel() // p.shape[0])
-        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.v, i)
+        return self.drawn(self.v, i, p, p.numel() // p.shape[0])
 
-
-def _rows_of(p: Tensor, rows: Tensor) -> Tensor:
-    """Returns an empty float32 matrix for so many rows of `p`."""
-    return p.new_empty(len(rows), p.shape[1], dtype=torch.float32)
+    def drawn(self, key: NoiseKey, i: int, p: Tensor, *length: int) -> Tensor:
+        """Returns the normals of tensor `i` under a key, (rank, length) or (rank,), on p's device."""
+        return self.engine.draw_(p.new_empty((self.rank, *length), dtype=torch.float32), key, i)
 
 
 class Fused(NamedTuple):
@@ -225,10 +219,10 @@ class Fused(NamedTuple):
         """Whether the z_j are neither scaled nor masked."""
         return self.h is None and self.limits is None
 
-    def of_tensor(self, i: int) -> dict[str, Any]:
-        """Returns the arguments of `PhiloxEngine.add_` that say what the z_j of tensor `i` are."""
-        h, limits = (None if of is None else of[i] for of in (self.h, self.limits))
-        return {"signs": self.signs, "scale": h, "limit": limits}
+    def move(self, i: int, **more: Any) -> Move:
+        """Returns what a pass over tensor `i` does, beside what `more` says of it."""
+        h, limit = (None if of is None else of[i] for of in (self.h, self.limits))
+        return Move(i, self.terms, scale=h, limit=limit, signs=self.signs, **more)
 
 
 def fused(terms: Terms, p: Tensor) -> Fused | None:

@@ -6,7 +6,7 @@ those of the model in one piece, bit for bit.
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,86 +118,46 @@ def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
 
 
 class _OfParts:
-    """Draws this process's parts of sharded tensors.
-
-    Args:
-        engine: What draws.
-        parts: Of the sharded tensors, by position.
-
-    Attributes:
-        engine: As given.
-        parts: As given.
-    """
+    """Draws this process's parts of sharded tensors; arguments and attributes as of `parts_engine`."""
 
     def __init__(self, engine: Any, parts: Mapping[int, Part]):
-        self.backend = engine.backend
-        self.engine = engine
-        self.parts = parts
+        self.backend, self.engine, self.parts = engine.backend, engine, parts
 
 
 class PartsEngine(_OfParts, Engine):
     """Draws whole tensors and keeps this process's parts."""
 
-    def normal_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
-        """As `Engine.normal_`.
+    def draw_(self, out: Tensor, key: NoiseKey, tensor: int, signs: bool = False) -> Tensor:
+        """As `Engine.draw_`.
 
         Raises:
             ValueError: If a sharded tensor's direction is not one number per value.
         """
-        return self._kept(self.engine.normal_, out, key, tensor)
-
-    def rademacher_(self, out: Tensor, key: NoiseKey, tensor: int) -> Tensor:
-        """As `Engine.rademacher_`.
-
-        Raises:
-            ValueError: If a sharded tensor's direction is not one number per value.
-        """
-        return self._kept(self.engine.rademacher_, out, key, tensor)
-
-    def _kept(
-        self,
-        draw: Callable[[Tensor, NoiseKey, int], Tensor],
-        out: Tensor,
-        key: NoiseKey,
-        tensor: int,
-    ) -> Tensor:
-        """Draws the whole tensor and keeps this process's part."""
         part = self.parts.get(tensor)
         if part is None:
-            return draw(out, key, tensor)
+            drawn: Tensor = self.engine.draw_(out, key, tensor, signs)
+            return drawn
         _check_shape(out, part)
-        return out.copy_(draw(out.new_empty(part.whole), key, tensor)[part.place])
+        whole = out.new_empty(part.whole)
+        return out.copy_(self.engine.draw_(whole, key, tensor, signs)[part.place])
 
 
 class PhiloxPartsEngine(_OfParts, PhiloxEngine):
     """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor."""
 
-    def _draw(self, out: Tensor, move: Move) -> None:
-        draw, part = self.engine._draw, self.parts.get(move.tensor)
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
+        part = self.parts.get(move.tensor)
         if part is None:
-            draw(out, move)
+            self.engine._run(out, theta, move)
             return
         _check_shape(out, part)
         if part.begin is not None:
-            draw(out, move._replace(start=part.begin, rows=None))
-        else:
-            whole = out.new_empty(part.whole)
-            draw(whole, move._replace(start=0, rows=None))
-            out.copy_(whole[part.place])
-
-    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        add, part = self.engine._add, self.parts.get(move.tensor)
-        if part is None:
-            add(out, theta, move)
+            self.engine._run(out, theta, move._replace(start=part.begin, rows=None))
             return
-        _check_shape(out, part)
-        if part.begin is not None:
-            add(out, theta, move._replace(start=part.begin, rows=None))
-            return
-        wholes = part.in_whole(out), part.in_whole(theta)
-        scale = None if move.scale is None else part.in_whole(move.scale)
-        add(*wholes, move._replace(start=0, scale=scale, rows=None))
-        out.copy_(wholes[0][part.place])
+        to = out.new_empty(part.whole)
+        of, h = (None if t is None else part.in_whole(t) for t in (theta, move.scale))
+        self.engine._run(to, of, move._replace(start=0, scale=h, rows=None))
+        out.copy_(to[part.place])
 
 
 def _check_shape(out: Tensor, part: Part) -> None:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
-from zo.weights.directions import LowRank, Terms
+from zo.weights.directions import LowRank
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
-from zo.weights.updates import ParameterUpdate, Rounding
+from zo.weights.updates import LinearUpdate, ParameterUpdate, Rounding
 
 
 class ParameterSpace:
@@ -127,14 +127,16 @@ class ParameterSpace:
         """Time spent in forward passes, and in backward ones if there are any, without that of `seconds`."""
         return self._stopwatch.seconds("loss")
 
-    def add_(self, terms: Terms, decay: float = 0.0, update: NoiseKey | None = None) -> None:
-        """Moves θ by Σ c_j z_j in one pass: float32 arithmetic, rounded to the tensors' dtype once.
+    def carry_out(
+        self, change: ParameterUpdate, decay: float = 0.0, update: NoiseKey | None = None
+    ) -> None:
+        """Updates θ and a method's own state in one pass: float32 arithmetic, rounded to the tensors' dtype once.
 
-        Under Philox noise Gaussian terms are drawn in the same pass that adds them. A displacement that
-        `restore=merged` has not yet undone is subtracted before that, and rounded for itself, to nearest.
+        A displacement that `restore=merged` has not yet undone is subtracted before that, and rounded for itself, to
+        nearest.
 
         Args:
-            terms: (c_j, z_j) pairs; an empty sequence adds nothing.
+            change: See `ParameterUpdate`.
             decay: Share of θ, ≥ 0, that is taken away in the same pass where weight decay applies.
             update: Of an update, the key of the bits that round it if the space rounds at random. A probe has none, and
                 is always rounded to nearest and not compensated.
@@ -142,19 +144,8 @@ class ParameterSpace:
         Raises:
             ValueError: If θ is to decay under `restore=factors`.
         """
-        self.policy.add(terms, decay, update)
-
-    def carry_out(
-        self, change: ParameterUpdate, decay: float = 0.0, update: NoiseKey | None = None
-    ) -> None:
-        """Updates θ and a method's own state in one pass, tensor by tensor, each once it is back at θ.
-
-        Args:
-            change: See `ParameterUpdate`.
-            decay: As in `add_`.
-            update: As in `add_`.
-        """
-        self.policy.update(change, decay, update)
+        if decay or not isinstance(change, LinearUpdate) or change.of:
+            self.policy.update(change, decay, update)
 
     def settle(self) -> None:
         """Undoes a displacement that `restore=merged` has left to the next pass: the tensors are θ then.

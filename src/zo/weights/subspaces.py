@@ -36,10 +36,10 @@ class Projected(MatrixProduct):
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns (P Z)ᵀ √(mn) / r of tensor `i`, (rank, rows)."""
-        z = p.new_empty((self.rank, self.rank), dtype=torch.float32)
+        z = self.drawn(self.u, i, p, self.rank)
         m, n = p.shape[0], p.numel() // p.shape[0]
         scale = (m * n / (min(self.rank, m) * min(self.rank, n))) ** 0.5
-        left: Tensor = self.engine.normal_(z, self.u, i).mT @ self.p[i] * scale
+        left: Tensor = z.mT @ self.p[i] * scale
         return left
 
     def right(self, i: int, p: Tensor) -> Tensor:
@@ -63,8 +63,7 @@ class RowSubspace(MatrixProduct):
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Ψ of tensor `i`, (rank, columns)."""
-        shape = (self.rank, p.numel() // p.shape[0])
-        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.u, i)
+        return self.drawn(self.u, i, p, p.numel() // p.shape[0])
 
 
 @dataclass(frozen=True)
@@ -83,14 +82,13 @@ class Temporal(MatrixProduct):
 
     def factor(self, i: int, p: Tensor) -> Tensor:
         """Returns Uᵀ of tensor `i`, (rank, rows)."""
-        shape = (self.rank, p.shape[0])
-        return self.engine.normal_(p.new_empty(shape, dtype=torch.float32), self.kept, i)
+        return self.drawn(self.kept, i, p, p.shape[0])
 
     def coefficients(self, i: int, p: Tensor) -> Tensor:
         """Returns τ of tensor `i`, (rank,), or z where it has fewer than two dimensions."""
         if p.dim() < 2:
             return self.sample(i, p)
-        return self.engine.normal_(p.new_empty(self.rank, dtype=torch.float32), self.u, i)
+        return self.drawn(self.u, i, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +145,7 @@ def orthonormal(
         rank: Number of rows.
         like: A tensor on the device of the result.
     """
-    drawn = engine.normal_(like.new_empty((rank, length), dtype=torch.float32), key, i)
+    drawn = engine.draw_(like.new_empty((rank, length), dtype=torch.float32), key, i)
     q, r = torch.linalg.qr(drawn[: min(rank, length)].mT.cpu().double())
     basis = (q * r.diagonal().sign()).mT.float()  # (min(rank, length), length)
     out = torch.zeros_like(drawn)

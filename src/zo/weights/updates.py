@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from zo.noise import DTYPES, KeyedTerms, NoiseKey, PhiloxEngine
-from zo.weights.directions import Fused, Terms, at_least_float32, fused
+from zo.noise import DTYPES, Move, NoiseKey, PhiloxEngine
+from zo.weights.directions import Terms, at_least_float32, fused
 
 
 class Rounding(NamedTuple):
@@ -113,39 +114,48 @@ class LinearUpdate(ParameterUpdate):
         self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
         """Updates all tensors, by one call of the engine where it draws all terms in the pass."""
-        first = targets[0]
-        pair = None if residuals is not None else self._fused(first.p, pending)
-        if pair is None or not all(at.p.dtype in DTYPES for at in targets):
+        first, tensors = targets[0], [at.p for at in targets]
+        one = None if residuals is not None else self._fused(first, pending)
+        if one is None or not all(p.dtype in DTYPES for p in tensors):
             super().apply_to_all(targets, pending, residuals)
             return
-        before, then = pair
-        decays = [at.decay for at in targets]
-        then.engine.add_to_all_(
-            [at.p for at in targets], then.terms, decays, first.bits, before, then.signs
-        )
+        engine, move = one
+        engine.add_to_all_(tensors, tensors, move, [1.0 - at.decay for at in targets])
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass where all terms are Gaussian, or all Rademacher, of one Philox engine."""
-        if (pair := self._fused(at.p, pending)) is None:
+        if (one := self._fused(at, pending)) is None:
             return None
-        before, then = pair
-        add, p, signs = then.engine.add_, at.p, then.signs
-        return lambda: add(
-            p, p, at.i, then.terms, at.decay, rounding=at.bits, pending=before, signs=signs
-        )
+        engine, move = one
+        return partial(engine.add_, at.p, at.p, move)
 
-    def _fused(self, p: Tensor, pending: Terms) -> tuple[KeyedTerms, Fused] | None:
-        """Returns what is pending, and the terms, as one pass over a tensor; None if there is none."""
-        then = fused(self.of, p)
+    def _fused(self, at: UpdateTarget, pending: Terms) -> tuple[PhiloxEngine, Move] | None:
+        """Returns the pass over a tensor that adds what is pending and then the terms, and who makes it; or None."""
+        then = fused(self.of, at.p)
         if then is None or not then.plain:
             return None
-        if not pending:
-            return (), then
-        before = fused(pending, p)
-        if before is None or not before.plain:
-            return None
-        same = before.engine is then.engine and before.signs == then.signs
-        return (before.terms, then) if same else None
+        more: dict[str, Any] = {"keep": 1.0 - at.decay, "rounding": at.bits}
+        if pending:
+            before = fused(pending, at.p)
+            if before is None or before._replace(terms=then.terms) != then:
+                return None
+            more["pending"] = before.terms
+        return then.engine, then.move(at.i, **more)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorwiseUpdate(ParameterUpdate):
+    """Each tensor moves by terms of its own.
+
+    Attributes:
+        of: `terms`.
+    """
+
+    of: Callable[[int, Tensor], Terms]
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """As `ParameterUpdate.terms`."""
+        return self.of(i, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +190,7 @@ def add_(
     """Writes (1 − decay) theta + Σ c_j z_j, for tensor i, into `out`, which may be `theta`."""
     if (one := fused(terms, theta)) is not None:
         key = None if rounding is None else rounding.key
-        one.engine.add_(out, theta, i, one.terms, decay, rounding=key, **one.of_tensor(i))
+        one.engine.add_(out, theta, one.move(i, keep=1.0 - decay, rounding=key))
         return
     if out.dtype in (torch.float32, torch.float64):
         total = out if out is theta else out.copy_(theta)
@@ -191,7 +201,7 @@ def add_(
     for c, z in terms:
         total.add_(z.sample(i, theta), alpha=c)
     if rounding is not None:
-        rounding.engine.round_(out, total, i, rounding.key)
+        rounding.engine.add_(out, total, Move(i, [], rounding=rounding.key))
     elif total is not out:
         out.copy_(total)
 
@@ -200,7 +210,7 @@ def add_to_all_(out: Sequence[Tensor], theta: Sequence[Tensor], terms: Terms) ->
     """Writes theta + Σ c_j z_j of all tensors into `out`, by one call of the engine where it draws all terms."""
     one = fused(terms, theta[0])
     if one is not None and one.plain and all(t.dtype in DTYPES for t in theta):
-        one.engine.add_to_all_(theta, one.terms, [0.0] * len(theta), signs=one.signs, out=out)
+        one.engine.add_to_all_(out, theta, one.move(0))
         return
     for i, (to, t) in enumerate(zip(out, theta, strict=True)):
         add_(to, t, i, terms)
@@ -210,7 +220,7 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
     """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
     if (one := fused(terms, theta)) is not None:
         some = theta.new_empty(len(rows), theta.shape[1])
-        one.engine.add_(some, theta, i, one.terms, rows=rows, **one.of_tensor(i))
+        one.engine.add_(some, theta, one.move(i, rows=rows))
     else:
         total = at_least_float32(theta[rows])
         for c, z in terms:

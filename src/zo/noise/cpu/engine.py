@@ -14,8 +14,9 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
-from zo.noise.engines import KeyedTerms, Move, PhiloxEngine
+from zo.noise.engines import Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
+from zo.noise.reference import flat_array
 
 ALONE = 2**16
 """Values that are not worth a second thread."""
@@ -27,77 +28,65 @@ class NumbaEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "cpu"
 
-    def _draw(self, out: Tensor, move: Move) -> None:
-        ((_, key),), flat = move.terms, flat_array(out)
-        more = key_words(key, move.tensor), move.signs or None
-        if move.rows is None:
-            in_parts(len(flat), lambda a, b: fill(flat[a:b], move.start + a, *more))
-            return
-        index, w = move.rows.numpy(), out.shape[1]
-        in_parts(
-            len(index),
-            lambda a, b: fill_rows(flat[a * w : b * w], index[a:b], w, *more),
-            each=w,
-        )
-
     def add_to_all_(
         self,
-        tensors: Sequence[Tensor],
-        terms: KeyedTerms,
-        decays: Sequence[float],
-        rounding: NoiseKey | None = None,
-        pending: KeyedTerms = (),
-        signs: bool = False,
-        out: Sequence[Tensor] | None = None,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        move: Move,
+        keeps: Sequence[float] | None = None,
     ) -> None:
         """As `PhiloxEngine.add_to_all_`; in place one call for all: each call costs as much as 10⁵ values."""
-        of_one_dtype = len({t.dtype for t in tensors}) == 1
-        if out is not None or not of_one_dtype or not all(t.is_contiguous() for t in tensors):
-            super().add_to_all_(tensors, terms, decays, rounding, pending, signs, out)
+        of_one_dtype = len({t.dtype for t in thetas}) == 1
+        if out is not thetas or not of_one_dtype or not all(t.is_contiguous() for t in thetas):
+            super().add_to_all_(out, thetas, move, keeps)
             return
-        addresses = np.array([t.data_ptr() for t in tensors], np.int64)
-        ends = np.cumsum([t.numel() for t in tensors])
-        keeps = np.array([1.0 - decay for decay in decays], F)
-        fixed = len(pending), *_terms([*pending, *terms], 0), key_words(rounding, 0), signs or None
-        like = flat_array(tensors[0])[:0]
-        in_parts(int(ends[-1]), lambda a, b: add_to_all(addresses, ends, keeps, a, b, like, *fixed))
+        addresses = np.array([t.data_ptr() for t in thetas], np.int64)
+        ends = np.cumsum([t.numel() for t in thetas])
+        shares = np.array(keeps or [move.keep] * len(thetas), F)
+        of = _terms(move._replace(tensor=0))
+        fixed = *of, key_words(move.rounding, 0), move.signs or None
+        like = flat_array(thetas[0])[:0]
+        in_parts(
+            int(ends[-1]), lambda a, b: add_to_all(addresses, ends, shares, a, b, like, *fixed)
+        )
 
-    def _add(self, out: Tensor, theta: Tensor, move: Move) -> None:
-        of = flat_array(theta)
-        to = of if out is theta else flat_array(out)
-        h = None if move.scale is None else flat_array(move.scale)
-        coefficients, keys = _terms([*move.pending, *move.terms], move.tensor)
-        bits = key_words(move.rounding, move.tensor)
-        limit = None if move.limit is None else F(move.limit.item())
-        more = len(move.pending), coefficients, keys, F(move.keep), bits, move.signs or None, limit
-        if move.rows is None:
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
+        to = flat_array(out)
+        if theta is None:
+            key, signs = key_words(move.terms[0][1], move.tensor), move.signs or None
+
+            def span(a: int, b: int) -> None:
+                fill(to[a:b], move.start + a, key, signs)
+
+            def some_rows(a: int, b: int) -> None:
+                fill_rows(to[a * w : b * w], index[a:b], w, key, signs)
+
+        else:
+            of = to if out is theta else flat_array(theta)
+            h = None if move.scale is None else flat_array(move.scale)
+            limit = None if move.limit is None else F(move.limit.item())
+            bits = key_words(move.rounding, move.tensor)
+            more = *_terms(move), F(move.keep), bits, move.signs or None, limit
 
             def span(a: int, b: int) -> None:
                 add(to[a:b], of[a:b], None if h is None else h[a:b], move.start + a, *more)
 
+            def some_rows(a: int, b: int) -> None:
+                add_rows(to[a * w : b * w], of, h, index[a:b], w, *more)
+
+        if move.rows is None:
             in_parts(len(to), span)
             return
         index, w = move.rows.numpy(), out.shape[1]
-        in_parts(
-            len(index),
-            lambda a, b: add_rows(to[a * w : b * w], of, h, index[a:b], w, *more),
-            each=w,
-        )
+        in_parts(len(index), some_rows, each=w)
 
 
-def _terms(terms: KeyedTerms, tensor: int) -> tuple[Any, Any]:
-    """Returns the coefficients and the keys, (terms, 5), that the kernels take."""
-    keys = [philox.counter(key, tensor) for _, key in terms]
-    return np.array([c for c, _ in terms], F), np.array(keys, U).reshape(-1, 5)
-
-
-def flat_array(tensor: Tensor) -> Any:
-    """Returns a contiguous tensor as the flat array that the kernels take: bfloat16 as uint16, float16 as int16."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.float32:
-        return tensor.numpy().reshape(-1)
-    bits = tensor.view(torch.int16).numpy().reshape(-1)
-    return bits.view(np.uint16) if tensor.dtype == torch.bfloat16 else bits
+def _terms(move: Move) -> tuple[int, Any, Any]:
+    """Returns how many terms are pending, and the coefficients and the keys, (terms, 5), of all."""
+    terms = [*move.pending, *move.terms]
+    keys = [philox.counter(key, move.tensor) for _, key in terms]
+    coefficients = np.array([c for c, _ in terms], F)
+    return len(move.pending), coefficients, np.array(keys, U).reshape(-1, 5)
 
 
 def key_words(key: NoiseKey | None, tensor: int) -> Any:

@@ -1,17 +1,21 @@
 """Updates that move θ and a method's own state in one pass, their noise drawn on the way: HiZOO's and Adam's.
 
 `rules.py` says what is done to one element of state. Three modules make the passes: `reference.py` for numpy's engine,
-`cpu.py` for numba's, `cuda.py` for Triton's. Each engine names its module in `PhiloxEngine.kernels`.
+`cpu.py` for numba's, `cuda.py` for Triton's. Each engine names its module in `PhiloxEngine.kernels`. Each module has
+
+- `hizoo(at, h, key, scalars)`: adds the pending displacement, moves H, then θ by step · z/√H
+- `adam(at, m, v, gradient, scalars, signs)`: adds the pending displacement, moves the moments by the gradient
+  Σ c_j z_j, then θ by step · m̂ / (√v̂ + δ); with `signs` all z_j are signs, else standard normals
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from zo.noise import KeyedTerms, NoiseKey, PhiloxEngine
-from zo.weights.sharded import Part, PhiloxPartsEngine
+from zo.noise import PhiloxEngine
+from zo.weights.sharded import PhiloxPartsEngine
 from zo.weights.updates import UpdateTarget
 
 
@@ -57,60 +61,26 @@ class AdamScalars(NamedTuple):
     step: float
 
 
-class FusedKernels(Protocol):
-    """The passes of one engine; θ and state are contiguous, float32, bfloat16 or float16."""
-
-    def hizoo(self, at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-        """Adds the pending displacement, moves H, then θ by step · z/√H."""
-
-    def adam(
-        self,
-        at: UpdateTarget,
-        m: Tensor,
-        v: Tensor,
-        gradient: KeyedTerms,
-        scalars: AdamScalars,
-        signs: bool = False,
-    ) -> None:
-        """Adds the pending displacement, moves the moments by the gradient Σ c_j z_j, then θ by step · m̂ / (√v̂ + δ).
-
-        With `signs` all z_j are signs, else standard normals.
-        """
-
-
-class PartsKernels:
-    """The passes over this process's parts of sharded tensors: over whole ones with the parts in their places.
+def run_pass(
+    name: str, engine: PhiloxEngine, at: UpdateTarget, state: Sequence[Tensor], *rest: Any
+) -> None:
+    """Makes a pass with an engine's noise; of a sharded tensor over a whole one with this process's part in its place.
 
     Args:
-        kernels: What makes the passes over whole tensors.
-        parts: Of the sharded tensors, by position.
+        name: `hizoo` or `adam`.
+        engine: What draws.
+        at: A contiguous tensor of θ, float32, bfloat16 or float16.
+        state: What moves with it: H, or both moments, as contiguous.
+        rest: The other arguments of the pass.
     """
-
-    def __init__(self, kernels: FusedKernels, parts: Mapping[int, Part]):
-        self._kernels = kernels
-        self._parts = parts
-
-    def hizoo(self, at: UpdateTarget, h: Tensor, *rest: Any) -> None:
-        """As `FusedKernels.hizoo`."""
-        self._run(self._kernels.hizoo, at, [h], *rest)
-
-    def adam(self, at: UpdateTarget, m: Tensor, v: Tensor, *rest: Any) -> None:
-        """As `FusedKernels.adam`."""
-        self._run(self._kernels.adam, at, [m, v], *rest)
-
-    def _run(self, run: Any, at: UpdateTarget, state: list[Tensor], *rest: Any) -> None:
-        part = self._parts.get(at.i)
-        if part is None:
-            run(at, *state, *rest)
-            return
-        p, *wholes = (part.in_whole(t) for t in (at.p, *state))
-        run(at._replace(p=p), *wholes, *rest)
-        for t, moved in zip((at.p, *state), (p, *wholes), strict=True):
-            t.copy_(moved[part.place])
-
-
-def kernels(engine: PhiloxEngine) -> FusedKernels:
-    """Returns the passes that draw as the engine does."""
+    part = None
     if isinstance(engine, PhiloxPartsEngine):
-        return PartsKernels(kernels(engine.engine), engine.parts)
-    return cast(FusedKernels, import_module(f"{__name__}.{engine.kernels}"))
+        part, engine = engine.parts.get(at.i), engine.engine
+    run = getattr(import_module(f"{__name__}.{engine.kernels}"), name)
+    if part is None:
+        run(at, *state, *rest)
+        return
+    p, *wholes = (part.in_whole(t) for t in (at.p, *state))
+    run(at._replace(p=p), *wholes, *rest)
+    for t, moved in zip((at.p, *state), (p, *wholes), strict=True):
+        t.copy_(moved[part.place])

@@ -11,9 +11,10 @@ from torch import Tensor
 from zo.noise import KeyedTerms, NoiseKey, philox
 from zo.noise.cpu.compiled import F, U, compiler
 from zo.noise.cpu.draws import CHUNK, draw, draw_normals, scratch, scratch_words
-from zo.noise.cpu.engine import flat_array, in_parts, key_words
+from zo.noise.cpu.engine import in_parts, key_words
 from zo.noise.cpu.formats import load, nearest
 from zo.noise.cpu.passes import write
+from zo.noise.reference import flat_array
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
@@ -95,7 +96,7 @@ def _adam(
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels.FusedKernels` says."""
+    """As `zo.optim.kernels` says."""
     p, h_, words = flat_array(at.p), flat_array(h), key_words(key, at.i)
     difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
     gain = difference * s / divisor if scalars.in_float32 else None
@@ -112,7 +113,7 @@ def adam(
     scalars: AdamScalars,
     signs: bool = False,
 ) -> None:
-    """As `zo.optim.kernels.FusedKernels` says."""
+    """As `zo.optim.kernels` says."""
     p, m_, v_ = (flat_array(t) for t in (at.p, m, v))
     keys = np.array([philox.counter(key, at.i) for _, key in gradient], U)
     coefficients = np.array([c for c, _ in gradient], F)

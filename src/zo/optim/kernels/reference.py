@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zo.noise import KeyedTerms, NoiseKey, philox
-from zo.noise.reference import NumpyEngine
+from zo.noise import KeyedTerms, Move, NoiseKey, philox
+from zo.noise.reference import NumpyEngine, flat_array
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.weights.updates import UpdateTarget
 
@@ -16,16 +16,16 @@ ENGINE = NumpyEngine()
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels.FusedKernels` says."""
+    """As `zo.optim.kernels` says."""
     with np.errstate(all="ignore"):
         z, x, a = philox.normals(key, at.i, 0, at.p.numel()), _values(at.p), _values(h)
         if scalars.pending is not None:
-            x = rules.rounded(x + F(scalars.pending) * (z / np.sqrt(a)), _stored(at.p))
+            x = rules.rounded(x + F(scalars.pending) * (z / np.sqrt(a)), flat_array(at.p))
         difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
         if scalars.in_float32:
             a = rules.next_hessian_float32(a, z, F(difference * s / divisor), F(s))
         else:
-            a = rules.next_hessian(a, z, _stored(h), F(difference), F(s), F(1 - s), F(divisor))
+            a = rules.next_hessian(a, z, flat_array(h), F(difference), F(s), F(1 - s), F(divisor))
         h.view(-1).copy_(torch.from_numpy(a))
         _put(at, F(1.0 - at.decay) * x + F(scalars.step) * (z / np.sqrt(a)))
 
@@ -38,15 +38,15 @@ def adam(
     scalars: AdamScalars,
     signs: bool = False,
 ) -> None:
-    """As `zo.optim.kernels.FusedKernels` says."""
+    """As `zo.optim.kernels` says."""
     with np.errstate(all="ignore"):
-        x, like = _values(at.p), _stored(m)
+        x, like = _values(at.p), flat_array(m)
         g: Any = np.zeros(at.p.numel(), F)
         for c, key in gradient:
             z = philox.values(key, at.i, 0, at.p.numel(), signs)
             g = g + F(c) * z
         if scalars.pending is not None:
-            x = rules.rounded(x + F(scalars.pending) * z, _stored(at.p))
+            x = rules.rounded(x + F(scalars.pending) * z, flat_array(at.p))
         beta1, beta2, root1, root2, eps, step = map(F, scalars[1:])
         complement1, complement2 = complements(scalars, m)
         new_m = rules.first_moment(_values(m), g, like, beta1, complement1)
@@ -65,15 +65,6 @@ def complements(scalars: AdamScalars, m: Tensor) -> tuple[Any, Any]:
     return F(complement1), F(1 - scalars.beta2)
 
 
-def _stored(tensor: Tensor) -> Any:
-    """Returns a contiguous tensor as a flat array: bfloat16 as uint16, float16 as int16."""
-    flat = tensor.view(-1)
-    if flat.dtype == torch.float32:
-        return flat.numpy()
-    bits = flat.view(torch.int16).numpy()
-    return bits.view(np.uint16) if flat.dtype == torch.bfloat16 else bits
-
-
 def _values(tensor: Tensor) -> Any:
     """Returns a tensor's values, float32."""
     return tensor.reshape(-1).float().numpy()
@@ -85,4 +76,4 @@ def _put(at: UpdateTarget, total: Any) -> None:
     if at.bits is None:
         flat.copy_(new)
     else:
-        ENGINE.round_(flat, new, at.i, at.bits)
+        ENGINE.add_(flat, new, Move(at.i, [], rounding=at.bits))

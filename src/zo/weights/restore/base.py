@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.directions import LowRank, Terms
-from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
+from zo.weights.updates import ParameterUpdate, UpdateTarget
 
 if TYPE_CHECKING:
     from zo.weights.space import ParameterSpace
@@ -102,11 +102,6 @@ class RestorePolicy(Probe):
 
     def settle(self) -> None:
         """Makes a restoration that `restore` left to the next pass."""
-
-    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
-        """Moves θ as `ParameterSpace.add_`."""
-        if terms or decay:
-            self.update(LinearUpdate(terms), decay, key)
 
     def update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()

@@ -21,7 +21,7 @@ from zo.noise import NoiseKey
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.restore.base import BranchedLoss, LossFn, RestorePolicy
 from zo.weights.storage import storage_key
-from zo.weights.updates import add_
+from zo.weights.updates import LinearUpdate, ParameterUpdate, add_
 
 if TYPE_CHECKING:
     from zo.weights.space import ParameterSpace
@@ -113,17 +113,21 @@ class Factors(RestorePolicy):
         """Leaves one branch, at θ."""
         self._count, self._branches = 1, None
 
-    def add(self, terms: Terms, decay: float, key: NoiseKey | None) -> None:
-        """Moves A by Σ c_j U_j, and biases and norms in place.
+    def update(
+        self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
+    ) -> None:
+        """Moves A by Σ c_j U_j, and biases and norms in place; other updates write the weights.
 
         Raises:
             ValueError: If θ is to decay.
         """
         if decay:
             raise ValueError("restore=factors: weight decay would write every weight at every step")
-        if not terms:
+        if not isinstance(update, LinearUpdate):
+            super().update(update, decay, key, pending)
             return
         with self.space.timed():
+            terms = update.of
             drawn = self._draw(terms)
             self._add_left(self.a, terms, drawn)
             self._moved |= any(c != 0.0 for c, _ in terms)

@@ -6,6 +6,7 @@ rounding per probe.
 
 from zo.weights.directions import Direction, Terms
 from zo.weights.restore.base import RestorePolicy
+from zo.weights.updates import LinearUpdate
 
 
 class Subtract(RestorePolicy):
@@ -26,7 +27,8 @@ class Subtract(RestorePolicy):
             target[z] = target.get(z, 0.0) + c
         last, self.displacement = self.displacement, target
         moves = [(target.get(z, 0.0) - last.get(z, 0.0), z) for z in {**last, **target}]
-        self.add([(c, z) for c, z in moves if c != 0.0], 0.0, None)
+        if moves := [(c, z) for c, z in moves if c != 0.0]:
+            self.update(LinearUpdate(moves), 0.0, None)
 
     def restore(self) -> None:
         """Subtracts the displacement."""
