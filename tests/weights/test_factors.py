@@ -159,41 +159,26 @@ def test_a_state_goes_on_bit_for_bit_in_the_middle_of_an_interval():
     assert same(second.params.parts()[1], first.params.parts()[1])
 
 
-class Odd(nn.Module):
-    """Adds a parameter that belongs to no layer of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-        self.shift = nn.Parameter(torch.zeros(3))
+def of(*layers: nn.Module) -> ParameterSpace:
+    return ParameterSpace.of(nn.Sequential(*layers), "factors")
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        (Odd(), "shift"),
-        (nn.Sequential(nn.Conv1d(2, 3, 1)), "0.weight"),
-        (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)), "0.weight"),
-    ],
-)
-def test_a_tensor_that_no_known_layer_computes_with_is_refused_by_name(model, name):
-    with pytest.raises(ValueError, match=f"restore=factors: {name} belongs to no linear"):
-        ParameterSpace.of(model, "factors")
+LOW_RANK_ALONE = "factors needs a method whose directions are all of low"
+REFUSED = [
+    ("0.in_proj_weight belongs to no linear", lambda: of(nn.MultiheadAttention(4, 1))),
+    ("0.weight belongs to no linear", lambda: of(nn.Conv1d(2, 3, 1))),
+    ("0.weight belongs to no linear", lambda: of(nn.Embedding(4, 2, max_norm=1.0))),
+    (LOW_RANK_ALONE, lambda: Trial(opt(), method="zo_muon")),
+    (LOW_RANK_ALONE, lambda: Trial(opt(), method="tezo", variant="adam")),
+    (LOW_RANK_ALONE, lambda: Trial(opt(), method="fzoo")),
+    ("must be 0 with restore=factors", lambda: Trial(opt(), weight_decay=0.1)),
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"method": "zo_muon"}, "factors needs a method whose directions are all of low"),
-        ({"method": "tezo", "variant": "adam"}, "factors needs a method whose directions"),
-        ({"method": "fzoo"}, "factors needs a method whose directions are all of low"),
-        ({"weight_decay": 0.1}, "must be 0 with restore=factors"),
-    ],
-    ids=str,
-)
-def test_a_move_that_is_not_of_low_rank_is_refused(settings, why):
+@pytest.mark.parametrize(("why", "make"), REFUSED)
+def test_a_layer_that_is_not_known_and_a_move_that_is_not_of_low_rank_are_refused(why, make):
     with pytest.raises(ValueError, match=why):
-        Trial(opt(), **settings)
+        make()
 
 
 class Reader(nn.Module):
