@@ -1,7 +1,7 @@
 """What the paper's printed numbers can say about the methods: Table 11 per task, Tables 1 and 3 over cells.
 
 `python -m analysis audit` writes statistics.md, differences.csv, tests.csv and ranks.csv to results/paper and prints
-the conclusions. The page says how each number is made; analysis/stats/intervals.py has the formulas and their sources.
+the conclusions. The page says how each number is made; analysis/stats has the formulas and their sources.
 """
 
 from itertools import product

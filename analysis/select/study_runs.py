@@ -26,7 +26,6 @@ MORE = "_more"
 """Ending of a sweep with learning rates beyond the grid of another, whose name stands before it; read as part of it."""
 PRECISIONS = ("fp32", "bf16", "fp16")
 REFERENCE = "fp32"
-LOSS = "eval/val_loss"
 Run = dict[Any, Any]
 
 
@@ -129,13 +128,9 @@ class Study:
         return f"{words}: {said or 'none'} of {len(grid)} runs"
 
     def curve(self, run_id: str) -> pd.DataFrame:
-        """Evaluations of a run: `step`, `forwards`, `accuracy` (fraction), `loss` (nats), from step 0 on."""
+        """The evaluations of a run from step 0 on, see `evaluations`."""
         if run_id not in self._curves:
-            rows = self.frames.history.one(run_id, [*EVALUATED, LOSS])
-            frame = evaluations(rows)
-            losses = rows.set_index("step")[LOSS].astype(float)
-            frame["loss"] = losses.reindex(frame["step"].astype(int)).to_numpy()
-            self._curves[run_id] = frame
+            self._curves[run_id] = evaluations(self.frames.history.one(run_id, EVALUATED))
         return self._curves[run_id]
 
 

@@ -1,13 +1,13 @@
-"""Intervals and tests of one accuracy, of two classifiers, of a few paired values, and of methods over cells.
+"""Intervals and tests of one accuracy, of two classifiers, and of a few paired values.
 
-They are SciPy's and statsmodels' wherever these have them. Nemenyi's critical difference, the exact Wilcoxon test
-with ties and the enumerated bootstrap are written out, as neither library has them.
+They are SciPy's and statsmodels' wherever these have them. The exact Wilcoxon test with ties and the enumerated
+bootstrap are written out, as neither library has them.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from math import factorial, prod, sqrt
+from math import factorial, prod
 from typing import Any
 
 import numpy as np
@@ -137,23 +137,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if known.any():
         p[known] = multipletests(p[known], method="holm")[1]
     return [float(value) for value in p]
-
-
-def ranking(scores: Any) -> tuple[list[float], float, float | None]:
-    """Methods compared over the same cells, by scores (cells, methods); -inf for a collapse.
-
-    Source: Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-
-    Returns:
-        Each method's mean rank, 1 the best; the p-value of Friedman's test that all rank alike; and Nemenyi's critical
-        difference: average ranks that are further apart differ at 5 %. None where Friedman's test does not reject at
-        5 %, or for fewer than 10 cells, where its approximation is poor.
-    """
-    n, k = np.shape(scores)
-    ranks = stats.rankdata(-np.asarray(scores, float), axis=1)
-    alike = (ranks == ranks[:, :1]).all()
-    p_value = 1.0 if alike else float(stats.friedmanchisquare(*ranks.T).pvalue)
-    quantile = float(stats.studentized_range.ppf(1 - LEVEL, k, np.inf)) / sqrt(2)
-    valid = p_value < LEVEL and n >= 10
-    difference = quantile * sqrt(k * (k + 1) / (6 * n)) if valid else None
-    return ranks.mean(axis=0).tolist(), p_value, difference

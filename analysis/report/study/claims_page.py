@@ -70,7 +70,9 @@ def claims_tables(frame: pd.DataFrame) -> list[Table]:
         "contrast": lambda row: Cell(row["what"], notes=(row["remark"],) * bool(row["remark"])),
         "precision": "precision",
         "quantity": "quantity",
-        "estimate": lambda row: known(row["estimate"], _value(row)),
+        "estimate": lambda row: (
+            Cell(_value(row), row["estimate"]) if pd.notna(row["estimate"]) else Cell(ABSENT)
+        ),
         "95 %": lambda row: Cell(_interval(row) if pd.notna(row["low"]) else ABSENT),
         "seeds": ("n", ".0f"),
         "p": ("p_value", ".2g"),
@@ -81,11 +83,6 @@ def claims_tables(frame: pd.DataFrame) -> list[Table]:
         Table.of(f"({claim}) {CLAIMS[str(claim)]}", rows.to_dict("records"), columns, names=3)
         for claim, rows in frame.groupby("claim", sort=False)
     ]
-
-
-def known(value: float, text: str) -> Cell:
-    """A number in words; a dash without one."""
-    return Cell(ABSENT) if pd.isna(value) else Cell(text, float(value))
 
 
 def _shown(row: Any, key: str) -> str:

@@ -1,15 +1,11 @@
 from itertools import product
-from math import ceil, sqrt
+from math import ceil
 
 import numpy as np
 import pytest
-from scipy.stats import friedmanchisquare, rankdata, wilcoxon
+from scipy.stats import wilcoxon
 
-from analysis.stats.intervals import (
-    bootstrap_interval,
-    ranking,
-    wilcoxon_exact,
-)
+from analysis.stats.intervals import bootstrap_interval, wilcoxon_exact
 
 
 def test_bootstrap_enumerates_few_values() -> None:
@@ -44,15 +40,3 @@ def test_wilcoxon_equals_scipy_and_all_signs() -> None:
     assert wilcoxon_exact([1.0, 2.0, -inf]) == wilcoxon_exact([-1.0, -2.0, 3.0])
     with pytest.raises(ValueError, match="not a number"):
         wilcoxon_exact([1.0, float("nan")])
-
-
-def test_ranking_equals_scipy_and_demsar() -> None:
-    scores = np.random.default_rng(3).integers(0, 9, (12, 4)) + np.array([0, 0, 2, 6])
-    average, p_value, difference = ranking(scores)
-    assert p_value == pytest.approx(friedmanchisquare(*scores.T).pvalue)
-    assert average == pytest.approx((5 - rankdata(scores, axis=1)).mean(axis=0))
-    assert difference == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 12)), abs=1e-3)
-    assert ranking(scores[:9])[2] is None
-    alike = ranking([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]] * 6)
-    assert alike[1:] == (pytest.approx(1.0), None)
-    assert ranking([[1.0, 2.0, float("-inf")]] * 10)[0] == [2.0, 1.0, 3.0]

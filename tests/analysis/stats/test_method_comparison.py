@@ -1,10 +1,14 @@
 """Comparisons of methods, on numbers small enough for a hand."""
 
+from math import sqrt
+
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import friedmanchisquare, rankdata
 
 from analysis.paper.printed_numbers import load
-from analysis.stats.method_comparison import cell_tests, conclusion, paired_differences
+from analysis.stats.method_comparison import cell_tests, conclusion, paired_differences, ranks
 
 PRINTED = load().rows("table11").rename(columns={"value": "accuracy"})
 
@@ -53,3 +57,25 @@ def test_conclusion_turns_with_the_data() -> None:
     assert "BSZO is above MeZO (15 of 15 cells, +33.50 points" in won
     assert "BSZO is not reliably above MeZO (0 of 15 cells, -33.50 points" in lost
     assert won.count(". ") == 0  # one sentence
+
+
+def test_ranks_equal_scipy_and_demsar() -> None:
+    values = np.random.default_rng(3).integers(0, 9, (12, 4)) + np.array([0.0, 0, 2, 6])
+    methods = list("abcd")
+
+    def ranked(some: np.ndarray) -> pd.DataFrame:
+        columns = dict(zip(methods, some.T.tolist(), strict=False))
+        return ranks(scores(**columns), list(columns)).set_index("method").sort_index()
+
+    found = ranked(values)
+    assert found["friedman_p"].tolist() == pytest.approx([friedmanchisquare(*values.T).pvalue] * 4)
+    average = (5 - rankdata(values, axis=1)).mean(axis=0)
+    assert found["average_rank"].tolist() == pytest.approx(average.tolist())
+    assert found["critical_difference"].iloc[0] == pytest.approx(
+        2.569 * sqrt(4 * 5 / (6 * 12)), abs=1e-3
+    )
+    assert ranked(values[:9])["critical_difference"].isna().all()
+    assert ranked(np.array([[1.0, 2, 3], [3, 2, 1]] * 6))["critical_difference"].isna().all()
+    collapsed = ranked(np.array([[1.0, 2, np.nan]] * 10))
+    assert collapsed["average_rank"].tolist() == [2.0, 1.0, 3.0]
+    assert ranked(np.ones((10, 3)))["friedman_p"].tolist() == [1.0] * 3
