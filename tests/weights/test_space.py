@@ -21,10 +21,11 @@ def weights(dtype: torch.dtype = torch.float32) -> list[tuple[str, Tensor]]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-def test_an_update_is_the_sum_of_its_terms_and_of_decay_rounded_once(dtype):
-    space = ParameterSpace(weights(dtype), exempt=["b"])
+@pytest.mark.parametrize("noise", NOISES)
+def test_an_update_is_the_sum_of_its_terms_and_of_decay_rounded_once(dtype, noise):
+    space = ParameterSpace(weights(dtype), exempt=["b"], noise=noise)
     start = [p.double() for p in space.tensors]
-    z = [Gaussian(NoiseKey(1, PERTURBATION, 0, i)) for i in range(2)]
+    z = [Gaussian(NoiseKey(1, PERTURBATION, 0, i), space.engine) for i in range(2)]
     space.carry_out(LinearUpdate([(0.5, z[0]), (-0.25, z[1])]), 0.125)
     for i, (p, was, decays) in enumerate(zip(space.tensors, start, [1, 0, 1], strict=True)):
         exact = (1 - 0.125 * decays) * was + 0.5 * z[0].sample(i, p) - 0.25 * z[1].sample(i, p)
