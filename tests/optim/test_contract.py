@@ -36,6 +36,9 @@ ROUNDED = [
     *[(dtype, noise, "compensated") for dtype, noise in zip(DTYPES[1:], NOISES, strict=True)],
 ]
 
+ONE_PASS = ("mezo", "hizoo", "mezo_adam")
+"""Their updates under Philox noise are passes of their own, which undo what `merged` has left."""
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
 def device(request, monkeypatch) -> str:
@@ -187,7 +190,10 @@ def test_the_seed_alone_decides_the_trajectory(name, noise):
 
 @pytest.mark.parametrize(
     ("name", "rounded"),
-    [*rotated(ZEROTH_ORDER, ROUNDED), ("mezo", (torch.bfloat16, "philox", "stochastic"))],
+    [
+        *rotated(ZEROTH_ORDER, ROUNDED),
+        *((name, (torch.bfloat16, "philox", "stochastic")) for name in ONE_PASS),
+    ],
     ids=str,
 )
 def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded):
