@@ -17,11 +17,9 @@ from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper, PaperError
 from analysis.report import audit_page, paper_tables, statistics_page
-from analysis.report import efficiency as costs
-from analysis.report import manifest as listed
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
-from analysis.report.markdown import write_texts
+from analysis.report.markdown import write_runs, write_texts
 from analysis.report.study.write import write_study
 from analysis.report.sweep import write_tables
 from analysis.select import study_runs, sweep_cells, trials
@@ -110,8 +108,7 @@ def tables(call: Call) -> Paths:
     asked = call.asked
     if not asked.sweeps:
         yield from paper(call)
-        yield from listed.write(call.frames, call.results)
-        yield from efficiency(call)
+        yield write_runs(call.frames.runs, call.results)
         yield from study(call)
     others = [name for name in call.groups if not name.startswith(study_runs.PREFIX)]
     for sweep, there in _trials(call, asked.sweeps or others):
@@ -170,17 +167,6 @@ def study(call: Call) -> Paths:
             yield from write_study(found, call.results / name)
         elif call.asked.studies:
             raise call.lack(f"study {name} has ended", name)
-
-
-def efficiency(call: Call) -> Paths:
-    """Time and memory of a step over MeZO's: DIR/table4/."""
-    yield from costs.write(call.filled(list(costs.SWEEPS)), call.printed, call.results)
-
-
-def manifest(call: Call) -> Paths:
-    """What runs there are and how far each sweep is filled: DIR/runs.parquet, manifest.csv."""
-    listed.show_coverage(call.filled(call.asked.sweeps), call.frames)
-    yield from listed.write(call.frames, call.results)
 
 
 def audit(call: Call) -> Paths:
@@ -242,9 +228,6 @@ def _parser() -> argparse.ArgumentParser:
     command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
     words = "sweeps study_... (default: all with runs)"
     command(study)("studies", nargs="*", metavar="STUDY", help=words)
-    command(efficiency)
-    option = command(manifest)
-    option("--sweep", dest="sweeps", nargs="+", default=[], metavar="SWEEP", help="default: all")
     words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY
     command(audit, False)("--paper", type=Path, default=printed, metavar="DIR", help=words)
     option = command(dashboard, False)

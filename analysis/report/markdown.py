@@ -1,5 +1,6 @@
-"""What is written: pages in Markdown, out of the templates in pages/, and tables as csv."""
+"""What is written: pages in Markdown, out of the templates in pages/, tables as csv, and all runs as parquet."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import jinja2
 import pandas as pd
 
 from analysis.report.table import escape, markdown
+from analysis.select.provenance import plain
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
@@ -34,3 +36,17 @@ def write_texts(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
     return [directory / name for name in texts]
+
+
+def write_runs(runs: pd.DataFrame, directory: Path) -> Path:
+    """Write the runs frame to runs.parquet, a column of mixed values as JSON texts; the path."""
+
+    def storable(column: pd.Series) -> pd.Series:
+        kinds = {type(plain(value)) for value in column.dropna()}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            return column.map(lambda value: json.dumps(plain(value)), na_action="ignore")
+        return column
+
+    path = directory / "runs.parquet"
+    runs.apply(storable).to_parquet(path, compression="zstd", index=False)
+    return path

@@ -48,7 +48,17 @@ def layouts(number_: int, frame: pd.DataFrame, shortfalls: dict[str, str]) -> li
     about = DESCRIBED[number_]
     caption = [COMMON, *([PROTOCOL] if number_ != 4 else []), *filter(None, [about.get("caption")])]
     title = f"Table {number_}. {about['title']}"
-    return [_grid(cells, shortfalls, title, list(caption), grid) for grid in about["grids"]]
+    return [_grid(cells, shortfalls, title, caption, grid) for grid in about["grids"]]
+
+
+def _over(cells: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The cells divided by those of one method, model by model."""
+    keys, numbers = ["model", "quantity"], ["value", "measured"]
+    base = cells[keys].merge(cells[cells["method"] == method], "left", keys)[numbers]
+    ratios = cells[numbers] / base.set_index(cells.index)
+    difference = ratios["measured"] - ratios["value"]
+    printed = ratios["value"].map("{:.2f}".format)
+    return cells.assign(**ratios, difference=difference, printed=printed)
 
 
 def _grid(
@@ -60,6 +70,8 @@ def _grid(
 ) -> Table:
     """A table of two or three lines per row: paper, here, and the difference where there is one."""
     rows, columns, base = grid["rows"], grid["columns"], grid.get("base", {})
+    if "over" in grid:
+        cells, title = _over(cells, grid["over"]), f"{title}, over {method_label(grid['over'])}'s"
     known = {tuple(row[key] for key in KEYS): row for row in cells.to_dict("records")}
     across = (
         [([head], keys) for head, keys in columns.items()]
@@ -68,7 +80,7 @@ def _grid(
     )
     names = [grid["name"]] if "name" in grid else rows
     heads = [*names, "", *(" ".join(words) for words, _ in across)]
-    content = Table(title, heads, names=len(rows) + 1, caption=caption)
+    content = Table(title, heads, names=len(rows) + 1, caption=list(caption))
     for labels, selector in _axis(cells, rows):
         wanted = [base | selector | more for _, more in across]
         found = [known.get(tuple(one.get(key, "") for key in KEYS)) for one in wanted]

@@ -18,7 +18,6 @@ from analysis.report.figures.beside_paper import paper_figures
 from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
 from analysis.report.figures.drawing import Figure
 from analysis.report.figures.study import curves_figure
-from analysis.report.manifest import coverage_table
 from analysis.report.page import rows, svg
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.study.write import study_page_tables, study_sentences
@@ -146,7 +145,7 @@ def _paper(material: Material) -> Iterator[Block]:
         blocks.append(folded(f"Table {result.number}", result.summary, result.pages))
     alone = [name for name in sweep_names() if name not in _newest(material)]
     drawn = figures([f for name in alone for f in paper_figures(name, material.paper, None)])
-    missing = [coverage_table(material.filled)]
+    missing = [rows.coverage_table(material.filled)]
     blocks += [
         folded("Figures of the paper's numbers", "ablations, memory and time", drawn),
         folded("What is missing", "every sweep, and the command that runs the rest", missing),

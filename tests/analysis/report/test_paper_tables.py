@@ -10,6 +10,7 @@ import pytest
 from analysis.paper.printed_numbers import load
 from analysis.report import paper_settings
 from analysis.report.command import main
+from analysis.report.markdown import write_runs
 from analysis.select import sweep_cells
 from tests.analysis.make_logs import config, cut_copy, history, summary, write_run
 
@@ -81,6 +82,9 @@ def test_table_4_says_what_each_cell_is(made: Path) -> None:
     assert "12 of 15 runs of table4 lack (1 unfinished, 10 missing, 1 duplicated)" in page
     assert "`python -m launch.submit sweep=table4` makes them" in page
     assert "on test machine" in page
+    ratios = page.partition("over MeZO's")[2]
+    assert "| MeZO-Adam | paper | 2.16 | 1.23 |" in ratios  # 19.7 / 9.1 and 135.1 / 109.7
+    assert "| here | 2.11 |" in ratios  # 19 / 9
     listed = {row["status"] for row in records(made / "table4.runs.csv")}
     assert listed == {"finished", "collapsed", "unfinished", "missing", "duplicated"}
 
@@ -104,3 +108,10 @@ def test_sizes_prefer_what_runs_logged() -> None:
     assert frame.loc[("cb", "train_size"), "measured"] == 200
     wrong = paper_settings.splits(load(), runs.assign(**{"best/val_n": 40.0}))
     assert wrong[wrong["difference"] < 0]["task"].tolist() == ["cb"]
+
+
+def test_runs_of_mixed_values_are_kept(tmp_path: Path) -> None:
+    runs = pd.DataFrame({"run_id": ["a", "b", "c"], "note": ["x", 2, None], "lr": [1, 0.5, None]})
+    kept = pd.read_parquet(write_runs(runs, tmp_path))
+    assert kept["note"].tolist() == ['"x"', "2", None]
+    assert kept["lr"].tolist()[:2] == [1, 0.5]

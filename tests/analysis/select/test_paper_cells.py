@@ -123,7 +123,8 @@ def test_every_printed_number_stands_in_its_table_once() -> None:
     frame = made(table1())
     for number in SWEEPS:
         shown: Counter[str] = Counter()
-        for table in layouts(number, frame, {}):
+        tables = layouts(number, frame, {})
+        for table in tables[:1] if number == 4 else tables:  # then ratios
             for row in table.rows:
                 if row[table.names - 1] == "paper":
                     shown.update(cell.text for cell in row[table.names :] if cell.text)
