@@ -1,8 +1,9 @@
 """The layouts of Tables 1, 3, 4, 5, 11 and 12: each printed number, the measured one below it, and their difference."""
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
@@ -34,6 +35,16 @@ LABELS: dict[str, Any] = {
     "run": "Run {}".format,
 }
 Selector = dict[str, str]
+
+
+class Result(NamedTuple):
+    """One of the paper's tables."""
+
+    number: int
+    pages: list[Table]  # its parts
+    frame: pd.DataFrame  # its numbers
+    summary: str  # how much of it there is
+    lacks: Sequence[str] = ()  # sentences that say what lacks
 
 
 def layouts(number_: int, frame: pd.DataFrame, shortfalls: dict[str, str]) -> list[Table]:

@@ -8,13 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
 from analysis.paper.names import TASKS, method_label, task_label
-from analysis.paper.printed_numbers import METHODS, Paper, PaperError
-from analysis.report.paper_layout import TITLES
+from analysis.paper.printed_numbers import Paper
+from analysis.report.paper_layout import TITLES, Result
 from analysis.report.table import ABSENT, Cell, Column, Table, number
+from analysis.select.cell_runs import command
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LABELS = {
@@ -29,142 +31,121 @@ SPLITS = {
     "test_size": ("test", "best/test_n"),
 }
 """Size of a split in conf/task -> its name in Table 6, and the key under which runs log it; none for training."""
+STATE = {
+    "model.name": "model",
+    "precision.name": "precision",
+    "optimizer.name": "method",
+    "mem/state_mib": "state_mib",
+    "provenance.parameters": "parameters",
+}
 BYTES_PER_MIB = 2**20
-NAN = float("nan")
 
 
-def settings(paper: Paper) -> pd.DataFrame:
-    """Tables 7 to 10: each printed hyperparameter and that of conf/, a row per number.
+def hyperparameters(number_: int, paper: Paper) -> Result:
+    """One of Tables 7 to 10: each printed hyperparameter and that of conf/.
 
-    Returns:
-        The columns of the printed numbers, and `measured`, the number in conf/ (NaN if it has none), `difference`.
+    The frame has a row per number: the columns of the printed numbers, `measured`, the number in conf/ (NaN if it has
+    none), `difference`.
     """
-    rows: Any = paper.rows("table7-10").reset_index(drop=True)
-    rows["measured"] = [_in_conf(row) for row in rows.to_dict("records")]
-    rows["difference"] = rows["measured"] - rows["value"]
-    return rows
-
-
-def _in_conf(row: dict[Any, Any]) -> float:
-    """A hyperparameter in conf/; of an optimizer's file, or of the one that it builds on, m is k + 1 if not given."""
-    name, method = row["quantity"], row["method"]
-    everything = _yaml("config.yaml")
-    if name == "patience_steps":
-        return float(everything["patience"]) * float(everything["eval_every"])
-    if name == "batch_size":
-        return float(everything["batch_size"])
-    if name == "lr":
-        grid = _yaml(f"model/{row['model']}.yaml")["lr_grid"].get(method, [])
-        return float(dict(enumerate(grid)).get(int(row["position"]), NAN))
-    named = _yaml(f"optimizer/{method}.yaml").get("defaults", [])
-    content: dict[str, Any] = {}
-    for one in [*(n for n in named if isinstance(n, str) and n != "_self_"), method]:
-        content |= _yaml(f"optimizer/{one}.yaml")
-    value = content.get(name)
-    return (
-        float(content["k"]) + 1
-        if value is None and name == "m"
-        else float(NAN if value is None else value)
-    )
-
-
-def settings_table(number_: int, frame: pd.DataFrame) -> Table:
-    """One of Tables 7 to 10."""
+    frame: Any = paper.rows(f"table{number_}").reset_index(drop=True)
+    frame["measured"] = [_in_conf(row) for row in frame.to_dict("records")]
+    frame = frame.astype({"measured": float})
+    frame["difference"] = frame["measured"] - frame["value"]
+    same = frame["difference"].abs() <= 1e-12
     heads = ["method", "hyperparameter", "paper", "conf/", "same"]
     caption = ["conf/: model/*.yaml (learning rates), optimizer/*.yaml, config.yaml."]
-    content = Table(f"Table {number_}. {TITLES[number_]}", heads, names=4, caption=caption)
-    for method, of_method in frame[frame["table"] == number_].groupby("method", sort=False):
-        content.breaks.append(len(content.rows))
-        label = "all methods" if method == "all" else method_label(str(method))
-        for name, rows in of_method.groupby("quantity", sort=False):
-            same = "yes" if (rows["difference"].abs() <= 1e-12).all() else "no"
-            ours = ", ".join(_short(value).text for value in rows["measured"])
-            words = LABELS.get(str(name), str(name))
-            content.rows.append([label, words, ", ".join(rows["printed"]), ours, same])
-    return content
+    page = Table(f"Table {number_}. {TITLES[number_]}", heads, names=4, caption=caption)
+    for (method, name), rows in frame.groupby(["method", "quantity"], sort=False):
+        label = "all methods" if method == "all" else method_label(method)
+        if not page.rows or page.rows[-1][0] != label:
+            page.breaks.append(len(page.rows))
+        ours = ", ".join(_short(value).text for value in rows["measured"])
+        words = [label, LABELS.get(name, name), ", ".join(rows["printed"]), ours]
+        page.rows.append([*words, "yes" if same[rows.index].all() else "no"])
+    summary = f"{same.sum()} of {len(frame)} numbers of conf/ as printed"
+    return Result(number_, [page], frame, summary)
 
 
-def splits(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
+def _in_conf(row: dict[Any, Any]) -> Any:
+    """A hyperparameter in conf/, None if it has none; m is k + 1 if not given."""
+    name, method, top = row["quantity"], row["method"], _conf("config")
+    if name == "patience_steps":
+        return top["patience"] * top["eval_every"]
+    if name == "lr":
+        grid = _conf(f"model/{row['model']}")["lr_grid"].get(method, [])
+        return dict(enumerate(grid)).get(int(row["position"]))
+    own = top if name == "batch_size" else _conf(f"optimizer/{method}")
+    return own["k"] + 1 if name == "m" and own["m"] is None else own.get(name)
+
+
+def splits(paper: Paper, runs: pd.DataFrame) -> Result:
     """Table 6: each printed size, beside that of conf/ and of the runs; and the test sizes, which it does not print.
 
-    Returns:
-        Columns `task`, `quantity`, `printed`, `value`, `conf`, `runs` (NaN without a run that says), `run_count`,
-        `measured` (`runs`, else `conf`), `difference`.
+    The frame's columns: `task`, `quantity`, `printed`, `value`, `conf`, `runs` (NaN without a run that says),
+    `run_count`, `measured` (`runs`, else `conf`), `difference`.
     """
-    printed: Any = paper.rows("table6").set_index(["task", "quantity"])[["printed", "value"]]
-    rows = []
-    for task, (name, (_, key)) in product(printed.index.unique("task"), SPLITS.items()):
-        seen = runs[runs.reindex(columns=["task.name"])["task.name"] == task]
-        sizes = seen.reindex(columns=[key])[key].dropna()
-        row = {"task": task, "quantity": name, "printed": "", "value": TASKS[task].get("test_size")}
-        if (task, name) in printed.index:
-            row |= printed.loc[(task, name)].to_dict()
-        row["conf"] = float(_yaml(f"task/{task}.yaml")[name]) if name != "test_size" else NAN
-        rows.append(row | {"runs": float(sizes.max()), "run_count": len(sizes)})
-    frame = pd.DataFrame(rows).astype({"value": float})
+    printed = paper.rows("table6")[["task", "quantity", "printed", "value"]]
+    tasks = list(printed["task"].unique())
+    frame = pd.DataFrame(product(tasks, SPLITS), columns=["task", "quantity"])
+    frame = frame.merge(printed, "left", ["task", "quantity"]).fillna({"printed": ""})
+    test, given = frame["quantity"] == "test_size", frame["printed"] != ""
+    frame["value"] = frame["value"].fillna(frame["task"].map(lambda t: TASKS[t]["test_size"]))
+    pairs = list(zip(frame["task"], frame["quantity"], strict=True))
+    frame["conf"] = [_conf(f"task/{task}")[split] for task, split in pairs]
+    frame["conf"] = frame["conf"].astype(float).mask(test)  # at most 1,000 of what there is
+    logged = runs.reindex(columns=["task.name", *(key for _, key in SPLITS.values())])
+    sizes = [logged.loc[logged["task.name"] == t, SPLITS[split][1]] for t, split in pairs]
+    frame["runs"] = [float(size.max()) for size in sizes]
+    frame["run_count"] = [size.count() for size in sizes]
     frame["measured"] = frame["runs"].fillna(frame["conf"])
     frame["difference"] = frame["measured"] - frame["value"]
-    return frame
-
-
-def splits_table(frame: pd.DataFrame) -> Table:
-    """Table 6."""
-    tasks = list(dict.fromkeys(frame["task"]))
-    heads = ["split", "", *map(task_label, tasks)]
     caption = [
         "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
         "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."
     ]
-    content = Table(f"Table 6. {TITLES[6]}", heads, names=2, caption=caption)
+    heads = ["split", "", *map(task_label, tasks)]
+    page = Table(f"Table 6. {TITLES[6]}", heads, names=2, caption=caption)
     for split, (label, _) in SPLITS.items():
-        rows = frame[frame["quantity"] == split].set_index("task")
-        content.breaks.append(len(content.rows))
+        rows = frame[frame["quantity"] == split]
+        page.breaks.append(len(page.rows))
         for line, column in {"paper": "value", "conf": "conf", "runs": "runs"}.items():
             notes = ("not printed",) * (split == "test_size" and line == "paper")
-            cells = (_short(rows.loc[task, column], notes) for task in tasks)
-            content.rows.append([label if line == "paper" else "", line, *cells])
-    return content
+            cells = (_short(value, notes) for value in rows[column])
+            page.rows.append([label if line == "paper" else "", line, *cells])
+    same = (frame["difference"][given] == 0).sum()
+    seen = frame["task"][frame["run_count"] > 0].nunique()
+    summary = f"{same} of {given.sum()} sizes as printed; {seen} of {len(tasks)} tasks have runs"
+    return Result(6, [page], frame, summary)
 
 
-def state(paper: Paper, runs: pd.DataFrame) -> pd.DataFrame:
+def state(paper: Paper, runs: pd.DataFrame) -> Result:
     """Table 2: each method's claims, and what its finished runs keep between steps.
 
-    Returns:
-        A row per method, model and precision of the runs, one with an empty model for a method without a run: `method`,
-        `memory`, `additional_space` (printed), `model`, `precision`, `parameters`, `state_mib`,
-        `bytes_per_parameter` (medians), `runs` (their number).
+    The frame has a row per method, model and precision of the runs, one with an empty model for a method without a run:
+    `method`, `memory`, `additional_space` (printed), `model`, `precision`, `parameters`, `state_mib`,
+    `bytes_per_parameter` (medians), `runs` (their number).
     """
-    names = {
-        **{f"{key}.name": key for key in ("model", "precision")},
-        "optimizer.name": "method",
-        "mem/state_mib": "state_mib",
-        "provenance.parameters": "parameters",
-        "precision.rounding": "rounding",
-    }
-    logged = runs.reindex(columns=["status", *names]).rename(columns=names)
-    known = logged[["state_mib", "parameters"]].notna().all(axis=1)
-    own = logged["rounding"] != "compensated"  # whose residuals are state that no method asks for
-    logged = logged[(logged["status"] == "finished") & known & own]
-    logged = logged.astype({"state_mib": float, "parameters": float})
-    groups = logged.groupby(["method", "model", "precision"])
+    known = runs.reindex(columns=["status", "precision.rounding", *STATE]).rename(columns=STATE)
+    own = known["precision.rounding"] != "compensated"  # whose residuals no method asks for
+    known = known[(known["status"] == "finished") & own].dropna(subset=["state_mib", "parameters"])
+    known = known.astype({"state_mib": float, "parameters": float})
+    groups = known.groupby(["method", "model", "precision"])
     medians = groups[["parameters", "state_mib"]].median().assign(runs=groups.size()).reset_index()
-    claims = paper.rows("table2").pivot(index="method", columns="quantity", values="printed")
-    methods = claims.reindex([method for method in METHODS if method in claims.index])
-    frame = methods.reset_index().merge(medians, "left", "method")
+    printed = paper.rows("table2")
+    claims = printed.pivot(index="method", columns="quantity", values="printed")
+    claims = claims.loc[printed["method"].unique(), ["memory", "additional_space"]].reset_index()
+    frame = claims.merge(medians, "left", "method")
     frame = frame.fillna({"model": "", "precision": "", "runs": 0}).astype({"runs": int})
-    frame["bytes_per_parameter"] = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
-    columns = ["method", "memory", "additional_space", "model", "precision", "parameters"]
-    return frame[[*columns, "state_mib", "bytes_per_parameter", "runs"]]
-
-
-def state_table(frame: pd.DataFrame, command: str) -> Table:
-    """Table 2, out of the frame of `state`; `command` makes runs of every method."""
-    note = f"no finished run has logged it: `{command}` makes one per method and model of Table 4"
+    per_parameter = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
+    frame.insert(len(frame.columns) - 1, "bytes_per_parameter", per_parameter)
+    makes = command("table4")
+    note = f"no finished run has logged it: `{makes}` makes one per method and model of Table 4"
     first = ~frame["method"].duplicated()
-    claims = frame[["memory", "additional_space"]].where(first, "")
-    shown = frame.assign(label=frame["method"].map(method_label).where(first, ""), **claims)
+    shown = frame.assign(method=frame["method"].map(method_label))
+    words = ["method", "memory", "additional_space"]
+    shown[words] = shown[words].where(first, "")
     columns: dict[str, Column] = {
-        "method": "label",
+        "method": "method",
         "memory": "memory",
         "additional": "additional_space",
         "model": lambda row: row["model"] or ABSENT,
@@ -181,26 +162,27 @@ def state_table(frame: pd.DataFrame, command: str) -> Table:
         "steps, at the end of a finished run, median over the runs."
     ]
     more = {"names": 5, "caption": caption, "breaks": list(frame.index[first])}
-    return Table.of(f"Table 2. {TITLES[2]}", shown.to_dict("records"), columns, **more)
+    page = Table.of(f"Table 2. {TITLES[2]}", shown.to_dict("records"), columns, **more)
+    without = [method_label(method) for method in frame["method"][frame["runs"] == 0]]
+    summary = f"{len(claims) - len(without)} of {len(claims)} methods measured, from {frame['runs'].sum()} runs"
+    said = f"no finished run has logged the state of {', '.join(without)}: `{makes}` makes them"
+    return Result(2, [page], frame, summary, [said] if without else [])
 
 
 @cache
-def _yaml(name: str) -> dict[str, Any]:
-    """A file of conf/, read once."""
-    try:
-        return yaml.safe_load((CONF / name).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PaperError(
-            f"there is no file conf/{name}: Tables 6 to 10 are read from conf/"
-        ) from error
+def _conf(name: str) -> dict[str, Any]:
+    """A file of conf/, on top of the file of its group that it builds on."""
+    content = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    for below in content.get("defaults", []):
+        if isinstance(below, str) and "/" not in below and below != "_self_":
+            content = _conf(f"{name.rpartition('/')[0]}/{below}") | content
+    return content
 
 
 def _short(value: Any, notes: tuple[str, ...] = ()) -> Cell:
     """A number as short as it is; 0.0001 as 1e-4, as the paper's files have it."""
     if pd.isna(value):
         return Cell(ABSENT, notes=notes)
-    text = f"{value:g}"
-    if 0 < abs(value) < 1e-3:
-        mantissa, exponent = f"{value:e}".split("e")
-        text = f"{float(mantissa):g}e{int(exponent)}"
+    small = 0 < abs(value) < 1e-3
+    text = np.format_float_scientific(value, trim="-", exp_digits=1) if small else f"{value:g}"
     return Cell(text, float(value), notes=notes)

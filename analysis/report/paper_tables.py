@@ -7,18 +7,17 @@ md and tex have the page; all.tex is a document of all tables.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
-from analysis.paper.names import method_label
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import paper_settings
 from analysis.report.markdown import csv, write_texts
-from analysis.report.paper_layout import TITLES, layouts
-from analysis.report.table import Table, console, latex, latex_text, markdown, show
-from analysis.select.cell_runs import command, shortfall
+from analysis.report.paper_layout import TITLES, Result, layouts
+from analysis.report.table import console, latex, latex_text, markdown, show
+from analysis.select.cell_runs import shortfall
 from analysis.select.paper_cells import FAILED, SWEEPS
 from analysis.select.provenance import foot
 
@@ -37,16 +36,6 @@ RUN_COLUMNS = [
 ]
 
 
-class Result(NamedTuple):
-    """One of the paper's tables: its parts, its numbers, how much of it there is, and sentences that say what lacks."""
-
-    number: int
-    pages: list[Table]
-    frame: pd.DataFrame
-    summary: str
-    lacks: list[str]
-
-
 def build(
     numbers: Iterable[int],
     paper: Paper,
@@ -55,20 +44,15 @@ def build(
     filled: pd.DataFrame,
 ) -> Iterable[Result]:
     """The tables; `frame`: see `analysis.select.paper_cells`, `filled`: the cells of the sweeps behind it."""
-    conf = paper_settings.settings(paper)
     for number in numbers:
         if number in SWEEPS:
             yield _from_runs(number, frame, filled, runs)
         elif number == 2:
-            yield _memory(paper, runs)
+            yield paper_settings.state(paper, runs)
         elif number == 6:
-            yield _splits(paper, runs)
+            yield paper_settings.splits(paper, runs)
         else:
-            rows = conf[conf["table"] == number]
-            same = int((rows["difference"].abs() <= 1e-12).sum())
-            page = paper_settings.settings_table(number, rows)
-            words = f"{same} of {len(rows)} numbers of conf/ as printed"
-            yield Result(number, [page], rows, words, [])
+            yield paper_settings.hyperparameters(number, paper)
 
 
 def write(results: Sequence[Result], filled: pd.DataFrame, directory: Path) -> list[Path]:
@@ -121,22 +105,3 @@ def _from_runs(
     summary = f"{measured} of {len(rows)} numbers from {len(ended)} of {len(mine)} runs"
     said = [sentence for sentences in lacks.values() for sentence in sentences]
     return Result(number, pages, frame[frame["table"] == number], summary, said)
-
-
-def _memory(paper: Paper, runs: pd.DataFrame) -> Result:
-    frame, makes = paper_settings.state(paper, runs), command("table4")
-    without = [method_label(method) for method in frame[frame["runs"] == 0]["method"]]
-    count = frame["method"].nunique()
-    summary = f"{count - len(without)} of {count} methods measured, from {frame['runs'].sum()} runs"
-    said = f"no finished run has logged the state of {', '.join(without)}: `{makes}` makes them"
-    page = paper_settings.state_table(frame, makes)
-    return Result(2, [page], frame, summary, [said] if without else [])
-
-
-def _splits(paper: Paper, runs: pd.DataFrame) -> Result:
-    frame = paper_settings.splits(paper, runs)
-    printed = frame[frame["printed"] != ""]
-    same = int((printed["difference"] == 0).sum())
-    seen = int(frame[frame["run_count"] > 0]["task"].nunique())
-    summary = f"{same} of {len(printed)} sizes as printed; {seen} of {frame['task'].nunique()} tasks have runs"
-    return Result(6, [paper_settings.splits_table(frame)], frame, summary, [])

@@ -90,8 +90,10 @@ def test_table_4_says_what_each_cell_is(made: Path) -> None:
 
 
 def test_conf_is_what_tables_7_to_10_print() -> None:
-    frame = paper_settings.settings(load())
-    assert len(frame) == 49 + 49 + 42 + 49
+    paper = load()
+    frames = [paper_settings.hyperparameters(number, paper).frame for number in range(7, 11)]
+    assert [len(frame) for frame in frames] == [49, 49, 42, 49]
+    frame = pd.concat(frames)
     assert (frame["difference"].abs() <= 1e-12).all()
     bszo_b = frame[(frame["method"] == "bszo_b") & (frame["quantity"] == "m")]
     assert set(bszo_b["measured"]) == {3.0}  # k + 1, and k comes from bszo.yaml
@@ -101,12 +103,12 @@ def test_sizes_prefer_what_runs_logged() -> None:
     runs = pd.DataFrame(
         {"task.name": ["cb", "cb"], "best/val_n": [50.0, 49.0], "best/test_n": [56.0, None]}
     )
-    frame = paper_settings.splits(load(), runs).set_index(["task", "quantity"])
+    frame = paper_settings.splits(load(), runs).frame.set_index(["task", "quantity"])
     assert frame.loc[("cb", "validation_size"), "runs"] == 50
     assert frame.loc[("cb", "test_size"), "measured"] == 56
     assert frame.loc[("cb", "train_size"), "run_count"] == 0
     assert frame.loc[("cb", "train_size"), "measured"] == 200
-    wrong = paper_settings.splits(load(), runs.assign(**{"best/val_n": 40.0}))
+    wrong = paper_settings.splits(load(), runs.assign(**{"best/val_n": 40.0})).frame
     assert wrong[wrong["difference"] < 0]["task"].tolist() == ["cb"]
 
 
