@@ -44,15 +44,17 @@ def signed(value: float, places: int, plus: bool = True) -> str:
 
 def name(row: Any) -> str:
     """A cell as a reader finds it: Table 3, OPT-13B, BSZO, RTE."""
-    parts = [f"Table {row['table']}{' (' + row['part'] + ')' if row['part'] else ''}"]
-    parts += [model_label(row["model"])] if row["model"] else []
-    parts += [method_label(row["method"])] if row["method"] not in ("", "all") else []
-    parts += [task_label(row["task"])] if row["task"] else []
-    parts += [f"k = {row['k']}"] if row["k"] else []
-    if row["table"] == 5 and row["part"] in "cd":
-        parts += [f"{row['adaptive_noise']} adaptive noise"]
-    parts += [f"run {row['run']}"] if row["run"] else []
-    return ", ".join(parts)
+    noise = row["table"] == 5 and row["part"] in "cd"
+    parts = [
+        f"Table {row['table']}" + (f" ({row['part']})" if row["part"] else ""),
+        model_label(row["model"]),
+        method_label(row["method"]) if row["method"] != "all" else "",
+        task_label(row["task"]),
+        f"k = {row['k']}" if row["k"] else "",
+        f"{row['adaptive_noise']} adaptive noise" if noise else "",
+        f"run {row['run']}" if row["run"] else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def nearest_multiple(percent: float, n: int) -> float:
@@ -65,36 +67,34 @@ def means_and_stds(paper: Paper) -> Iterator[Outcome]:
 
     A number holds if it follows from the runs as printed or from the exact fractions they round.
     """
-    runs: Any = paper.rows("table11")
+    runs = paper.rows("table11").groupby(["task", "method"])["value"]
     for row in paper.rows("table1").to_dict("records"):
         if row["task"] == AVERAGE:
             continue
-        mine = runs[(runs["task"] == row["task"]) & (runs["method"] == row["method"])]
-        rounded = list(mine["value"])
+        rounded = list(runs.get_group((row["task"], row["method"])))
         exact = [nearest_multiple(value, TASKS[row["task"]]["test_size"]) for value in rounded]
-        of = fmean if row["quantity"] == "mean" else stdev
+        spread = row["quantity"] == "std"
+        of: Any = stdev if spread else fmean
+        what = "sample standard deviation (n − 1)" if spread else "mean of 5 runs"
         ok = agrees(row["printed"], of(exact)) or agrees(row["printed"], of(rounded))
-        what, remark = "mean of 5 runs", ""
-        if row["quantity"] == "std":
-            what, population = "sample standard deviation (n − 1)", pstdev(exact)
+        remark, population = "", pstdev(exact)
+        if spread and not ok:
             fits = agrees(row["printed"], population)
             said = "it is the population standard deviation, with n"
-            remark = "" if ok else said if fits else f"with n: {population:.4f}"
+            remark = said if fits else f"with n: {population:.4f}"
         yield number(name(row), what, row["printed"], of(exact), ok, remark)
 
 
 def averages(paper: Paper) -> Iterator[Outcome]:
     """The average columns of Tables 1 and 3 over the tasks that have a number."""
-    cells: Any = paper.cells
     for table, quantity in ((1, "mean"), (3, "test_accuracy")):
-        of_table = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
-        for _, row in of_table[of_table["task"] == AVERAGE].iterrows():
+        of_table: Any = paper.rows(f"table{table} quantity={quantity}")
+        for _, cells in of_table.groupby(["model", "method"], sort=False):
+            parts, row = cells[cells["task"] != AVERAGE], cells[cells["task"] == AVERAGE].iloc[0]
             if row["status"] != "printed":
                 continue
-            same = (of_table["model"] == row["model"]) & (of_table["method"] == row["method"])
-            parts = of_table[same & (of_table["task"] != AVERAGE)]
-            counted = parts[parts["status"] == "printed"]
-            exact, ok = fmean(counted["value"]), agrees(row["printed"], fmean(counted["value"]))
+            counted = parts.loc[parts["status"] == "printed", "value"]
+            exact, ok = fmean(counted), agrees(row["printed"], fmean(counted))
             what = f"mean over {len(counted)} tasks"
             yield number(name(row), what, row["printed"], exact, ok)
             what = f"number of tasks in the average, of {len(parts)}"
@@ -123,17 +123,16 @@ def test_set_multiples(paper: Paper) -> Iterator[Outcome]:
     """Every single accuracy is a whole number of right answers."""
     for table in ACCURACY_TABLES:
         cells: Any = paper.rows(f"table{table}")
-        for _, row in cells[(cells["task"] != AVERAGE) & (cells["status"] == "printed")].iterrows():
+        cells = cells[(cells["task"] != AVERAGE) & (cells["status"] == "printed")]
+        for row in cells.to_dict("records"):
             n = TASKS[row["task"]]["test_size"]
             exact = nearest_multiple(row["value"], n)
-            right = round(row["value"] * n / 100)
             ok = agrees(row["printed"], exact)
             twice = round(round(exact, 3) + 1e-9, 2)  # to three digits, then up to two
-            remark = f"{right} of {n} right"
+            remark = f"{round(row['value'] * n / 100)} of {n} right"
             if not ok and agrees(row["printed"], twice):
                 remark += f"; rounded twice, over {exact:.3f}"
-            what = f"nearest multiple of 1/{n}"
-            yield number(name(row), what, row["printed"], exact, ok, remark)
+            yield number(name(row), f"nearest multiple of 1/{n}", row["printed"], exact, ok, remark)
 
 
 def bold_cells(paper: Paper) -> Iterator[Outcome]:
@@ -141,10 +140,8 @@ def bold_cells(paper: Paper) -> Iterator[Outcome]:
     for group in groups(paper.cells[paper.cells["status"] == "printed"]):
         tied = group.cells["value"].duplicated(keep=False)
         above = better(group.cells["value"], group.lowest)
-        count, end = (
-            "two" if group.best == BEST_TWO else "one",
-            "lowest" if group.lowest else "highest",
-        )
+        count = "two" if group.best == BEST_TWO else "one"
+        end = "lowest" if group.lowest else "highest"
         what = f"bold for the best {count}, {end} first"
         for index, row in group.cells.iterrows():
             remark = "tied with another cell" if tied[index] else ""
@@ -160,30 +157,26 @@ def bold_cells(paper: Paper) -> Iterator[Outcome]:
 
 def printed_twice(paper: Paper) -> Iterator[Outcome]:
     """Cells of Table 5 that Tables 12 and 3 print too."""
-    pairs: list[tuple[Any, str]] = []
-    for _, row in paper.rows("table5").iterrows():
+    for row in paper.rows("table5").to_dict("records"):
         part, where = row["part"], f"task={row['task']}"
-        if part in "ab":
-            pairs.append((row, f"table12 part={part} k={row['k']} {where}"))
+        twins = [f"table12 part={part} k={row['k']} {where}"] if part in "ab" else []
         if row["adaptive_noise"] == "with" and (part == "d" or (part == "b" and row["k"] == "2")):
-            pairs.append((row, f"table3 model={row['model']} method=bszo {where}"))
-    for row, twin in pairs:
-        other = paper.rows(twin).iloc[0]
-        where, printed = (
-            f"{name(row)} and {name(other)}",
-            f"{row['printed']} and {other['printed']}",
-        )
-        same, difference = row["value"] == other["value"], row["value"] - other["value"]
-        what = "the same run in two tables"
-        yield Outcome(where, what, bool(same), printed, difference=signed(difference, 2))
+            twins.append(f"table3 model={row['model']} method=bszo {where}")
+        for twin in twins:
+            other: Any = paper.rows(twin).iloc[0]
+            yield Outcome(
+                f"{name(row)} and {name(other)}",
+                "the same run in two tables",
+                bool(row["value"] == other["value"]),
+                f"{row['printed']} and {other['printed']}",
+                difference=signed(row["value"] - other["value"], 2),
+            )
 
 
 def quoted_numbers(paper: Paper) -> Iterator[Outcome]:
     """Numbers of the text against the tables, by the rules that results/paper/README.md lists."""
     claim: Any
-    for claim in paper.prose.to_dict("records"):
-        if claim["check"] == "none":
-            continue
+    for claim in paper.prose[paper.prose["check"] != "none"].to_dict("records"):
         where = (claim["location"], claim["description"], claim["printed"])
         yield number(*where, *_quoted(claim, paper))
 
@@ -198,17 +191,14 @@ def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
         return paper.rows(claim["against"]).set_index(key)["value"]
 
     if rule in ("every", "one_more"):
-        more = rule == "one_more"
-        exact = next((v for v in values if v != printed - more), values.iloc[0]) + more
+        exact = max(values + (rule == "one_more"), key=lambda value: abs(value - printed))
         return exact, exact == printed
-    if rule == "above":
-        exact = paper.value(claim["of"])
-        return exact, printed > exact
     rules: dict[str, Callable[[], Any]] = {
         "distinct": lambda: of[claim["against"]].nunique(),
-        "value": lambda: paper.value(claim["of"]),
+        "value": lambda: values.item(),
+        "above": lambda: values.item(),
         "largest": lambda: values.max(),
-        "difference": lambda: paper.value(claim["of"]) - paper.value(claim["against"]),
+        "difference": lambda: values.item() - against("quantity").item(),
         "wins": lambda: (of.set_index("task")["value"] > against("task")).sum(),
         "least_ratio": lambda: (of.set_index("model")["value"] / against("model")).min(),
         "largest_ratio": lambda: (of.set_index("model")["value"] / against("model")).max(),
@@ -216,7 +206,7 @@ def _quoted(claim: dict[str, str], paper: Paper) -> tuple[float, bool]:
     if rule not in rules:
         raise PaperError(f"prose.csv, {claim['id']}: unknown rule {rule}")
     exact = float(rules[rule]())
-    return exact, agrees(claim["printed"], exact)
+    return exact, printed > exact if rule == "above" else agrees(claim["printed"], exact)
 
 
 def grids(paper: Paper) -> Iterator[Outcome]:

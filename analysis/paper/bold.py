@@ -20,23 +20,18 @@ def groups(cells: Any) -> Iterator[Group]:
     Tables 1 and 3: the two best of a column, of a model; standard deviations on their own. Table 12: the best of a row.
     Table 5 does not say; (a) and (b) are compared per row, as in Table 12, (c) per row, (d) per column.
     """
-    for table, quantity, lowest in (
-        (1, "mean", False),
-        (1, "std", True),
-        (3, "test_accuracy", False),
+    for table, quantity, parts, compared in (
+        (1, "mean", [""], ["model", "task"]),
+        (1, "std", [""], ["model", "task"]),
+        (3, "test_accuracy", [""], ["model", "task"]),
+        (5, "test_accuracy", ["a", "b"], ["k", "task"]),
+        (5, "test_accuracy", ["c"], ["k"]),
+        (5, "test_accuracy", ["d"], ["task"]),
+        (12, "test_accuracy", ["a", "b", "c"], ["k", "task"]),
     ):
-        some = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
-        for _, column in some.groupby(["model", "task"], sort=False):
-            yield Group(column, BEST_TWO, lowest)
-    for table, part, compared in (
-        (5, ("a", "b"), ["k", "task"]),
-        (5, ("c",), ["k"]),
-        (5, ("d",), ["task"]),
-        (12, ("a", "b", "c"), ["k", "task"]),
-    ):
-        some = cells[(cells["table"] == table) & cells["part"].isin(part)]
-        for _, row in some.groupby(compared, sort=False):
-            yield Group(row, BEST_ONE, False)
+        of_table = cells[(cells["table"] == table) & (cells["quantity"] == quantity)]
+        for _, group in of_table[of_table["part"].isin(parts)].groupby(compared, sort=False):
+            yield Group(group, BEST_ONE if parts[0] else BEST_TWO, quantity == "std")
 
 
 def better(values: Any, lowest: bool) -> Any:

@@ -12,7 +12,6 @@
 | `bold` | whether the paper has it in bold |
 """
 
-import csv
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +24,6 @@ DIRECTORY = Path(__file__).parents[2] / "results" / "paper"
 TABLES = range(1, 13)
 KEYS = ("part", "model", "task", "method", "k", "adaptive_noise", "run", "position", "quantity")
 STATUS = {"*": "collapsed", "–": "absent"}
-FORMULAS = (2,)  # the tables whose cells are O(...), not numbers
 METHODS = PAPER_METHODS
 BASELINES, OURS = METHODS[:4], METHODS[4:]
 AVERAGE = "avg"
@@ -67,13 +65,6 @@ class Paper:
             raise PaperError(f"{selector!r}: no such cell in results/paper")
         return found
 
-    def value(self, selector: str) -> float:
-        """The one number that a selector names."""
-        found = self.rows(selector)
-        if len(found) != 1:
-            raise PaperError(f"{selector!r} names {len(found)} cells, not one")
-        return float(found["value"].iloc[0])
-
 
 def load(directory: Path = DIRECTORY) -> Paper:
     """Read all files."""
@@ -105,9 +96,7 @@ def _table(number: int, directory: Path) -> pd.DataFrame:
     if len(twice):
         raise PaperError(f"{path}, line {twice.index[0] + 2}: this cell is there twice")
     frame.insert(0, "table", number)
-    marks = frame["printed"].isin(list(STATUS))
-    if number in FORMULAS:
-        marks |= frame["printed"].str.startswith("O(")
+    marks = frame["printed"].str.match(r"[*–]$|O\(")
     frame["value"] = pd.to_numeric(frame["printed"].where(~marks), errors="coerce")
     wrong = frame[frame["value"].isna() & ~marks]
     if len(wrong):
@@ -121,16 +110,10 @@ def _table(number: int, directory: Path) -> pd.DataFrame:
 def text_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A csv file with every cell as text."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows = list(reader)
-    except FileNotFoundError as error:
-        raise PaperError(f"there is no file {path}: it belongs to the repository") from error
-    header = list(reader.fieldnames or [])
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise PaperError(f"{path} lacks the column {missing[0]}")
-    for line, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise PaperError(f"{path}, line {line}: {len(header)} values are wanted")
-    return pd.DataFrame(rows, columns=header, dtype=object)
+        frame = pd.read_csv(path, dtype=object, keep_default_na=False)
+    except pd.errors.ParserError as error:
+        raise PaperError(f"{path}: {error}") from error
+    for column in columns:
+        if column not in frame:
+            raise PaperError(f"{path} lacks the column {column}")
+    return frame

@@ -180,8 +180,11 @@ def audit(call: Call) -> Paths:
 
 def dashboard(call: Call) -> Paths:
     """The W&B workspace and report of a project."""
-    from analysis.report import dashboard as page  # slow to import, as W&B's library is
-
+    try:
+        from analysis.report import dashboard as page  # slow to import, as W&B's library is
+    except ImportError as error:
+        missing = "wandb-workspaces is missing: pip install -e '.[dashboards]'"
+        raise LogError(missing) from error
     directory = call.results / "dashboard" if call.asked.dry_run else None
     yield from page.make(call.asked.entity, call.asked.project, directory)
 

@@ -11,22 +11,17 @@ Needs the extra `dashboards`. A dry run describes the report without its runs' p
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import wandb_workspaces.reports.v2 as wr
+import wandb_workspaces.workspaces as ws
 
 from analysis.logs.run_file import LogError
 from analysis.paper.names import PAPER_METHODS, UNTRAINED
 from analysis.report.figures.histories import SIGNALS
 from analysis.report.markdown import write_texts
 from analysis.report.style import LOOKS, look
-
-ws: Any = None
-wr: Any = None
-with suppress(ImportError):  # the extra is not installed
-    ws = import_module("wandb_workspaces.workspaces")
-    wr = import_module("wandb_workspaces.reports.v2")
 
 LOSS, FORWARDS, ACCURACY = "train/loss", "train/forwards", "eval/val_accuracy"
 TEST, BEST, COLLAPSE = "eval/test_accuracy", "best/test_accuracy", "run/collapse_step"
@@ -56,17 +51,14 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
         project: its project.
         directory: where a dry run writes; None sends.
     """
-    if ws is None:
-        raise LogError("wandb-workspaces is missing: pip install -e '.[dashboards]'")
     try:
-        send = directory is None
-        made = {"workspace": workspace(entity, project), "report": report(entity, project, send)}
+        made = {"workspace": workspace(entity, project)}
+        made |= {"report": report(entity, project, with_runs=directory is None)}
         if directory is None:
             return [one.save().url for one in made.values()]
-        models = {name: one._to_model() for name, one in made.items()}
         texts = {
-            f"{name}.json": model.model_dump_json(by_alias=True, indent=2)
-            for name, model in models.items()
+            f"{name}.json": one._to_model().model_dump_json(by_alias=True, indent=2)
+            for name, one in made.items()
         }
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -104,9 +96,9 @@ def workspace(entity: str, project: str) -> Any:
 
 def report(entity: str, project: str, with_runs: bool) -> Any:
     """The report: loss and accuracy per method by learning rate, BSZO's signals, efficiency."""
-    place = {"entity": entity, "project": project} if with_runs else {}
+    place: dict[str, Any] = {"entity": entity, "project": project} if with_runs else {}
     by_method, by_rate = f"config.{METHOD}", f"config.{RATE}"
-    blocks = [wr.H1("Loss and accuracy, per method by learning rate")]
+    blocks: list[Any] = [wr.H1("Loss and accuracy, per method by learning rate")]
     for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, *UNTRAINED))):
         name, only = look(method).label, ws.And(ws.Config(METHOD) == method)
         runs = wr.Runset(name=name, filters=only, groupby=[by_rate], **place)

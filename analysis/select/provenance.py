@@ -53,15 +53,11 @@ def _lines(value: Any) -> str:
 
 def foot(what: str, runs: pd.DataFrame) -> str:
     """One sentence for the foot of a table, begun by `7 runs` and of what: revision, torch, device, days."""
-    dirty = "provenance.git_dirty" in runs and bool((runs["provenance.git_dirty"] == True).any())  # noqa: E712
-    parts = [
-        f"From {what}",
-        f"git {', '.join(revisions(runs)) or 'unknown'}" + " with uncommitted changes" * dirty,
-        f"torch {listed(runs, 'provenance.versions.torch')}",
-        f"on {listed(runs, 'provenance.device')}",
-        days(runs),
-    ]
-    return f"{'; '.join(parts)}."
+    dirty = " with uncommitted changes" if "True" in listed(runs, "provenance.git_dirty") else ""
+    git = ", ".join(revisions(runs)) or "unknown"
+    torch = listed(runs, "provenance.versions.torch")
+    device = listed(runs, "provenance.device")
+    return f"From {what}; git {git}{dirty}; torch {torch}; on {device}; {days(runs)}."
 
 
 def revisions(runs: pd.DataFrame) -> list[str]:
@@ -81,9 +77,9 @@ def days(runs: pd.DataFrame) -> str:
     return " to ".join(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
-def plain(value: Any, whole: bool = True) -> Any:
-    """A value of a frame as JSON knows it; a gap is null, and with `whole` 2.0 is 2."""
+def plain(value: Any) -> Any:
+    """A value of a frame as JSON knows it; a gap is null, and 2.0 is 2."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float):
-        return None if pd.isna(value) else int(value) if whole and value.is_integer() else value
+        return None if pd.isna(value) else int(value) if value.is_integer() else value
     return value
