@@ -174,8 +174,8 @@ def audit(call: Call) -> Paths:
     directory = call.asked.paper
     yield from audit_page.write(directory)
     yield from statistics_page.write(directory)
-    figure = beside_paper.ranks_figure(pd.read_csv(directory / "ranks.csv"))
-    yield from write(figure, directory) if figure else []
+    ranks = pd.read_csv(directory / "ranks.csv")
+    yield from write(beside_paper.ranks_figure(ranks), directory)
 
 
 def dashboard(call: Call) -> Paths:

@@ -1,7 +1,6 @@
 """The layouts of Tables 1, 3, 4, 5, 11 and 12: each printed number, the measured one below it, and their difference."""
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import pandas as pd
 import yaml
 
 from analysis.paper.names import method_label, model_label, task_label
-from analysis.paper.printed_numbers import KEYS, METHODS, digits
+from analysis.paper.printed_numbers import digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Row, Table, number
 from analysis.select.cell_runs import EDGE
 from analysis.select.paper_cells import with_spread
@@ -33,8 +32,8 @@ LABELS: dict[str, Any] = {
     "task": task_label,
     "quantity": QUANTITIES.get,
     "run": "Run {}".format,
+    "part": "({})".format,
 }
-Selector = dict[str, str]
 
 
 class Result(NamedTuple):
@@ -81,49 +80,33 @@ def _grid(
 ) -> Table:
     """A table of two or three lines per row: paper, here, and the difference where there is one."""
     rows, columns, base = grid["rows"], grid["columns"], grid.get("base", {})
+    cells = cells[(cells[list(base)] == pd.Series(base)).all(axis=1)]
     if "over" in grid:
         cells, title = _over(cells, grid["over"]), f"{title}, over {method_label(grid['over'])}'s"
-    known = {tuple(row[key] for key in KEYS): row for row in cells.to_dict("records")}
-    across = (
-        [([head], keys) for head, keys in columns.items()]
-        if isinstance(columns, dict)
-        else _axis(cells, columns)
-    )
+    if isinstance(columns, dict):
+        parts = [cells[(cells[list(c)] == pd.Series(c)).all(axis=1)] for c in columns.values()]
+        cells = pd.concat([p.assign(head=h) for h, p in zip(columns, parts, strict=True)])
+    else:
+        words = [cells[key].map(LABELS.get(key, str)) for key in columns]
+        cells = cells.assign(head=[" ".join(one) for one in zip(*words, strict=True)])
+    heads = list(cells["head"].unique())
     names = [grid["name"]] if "name" in grid else rows
-    heads = [*names, "", *(" ".join(words) for words, _ in across)]
-    content = Table(title, heads, names=len(rows) + 1, caption=list(caption))
-    for labels, selector in _axis(cells, rows):
-        wanted = [base | selector | more for _, more in across]
-        found = [known.get(tuple(one.get(key, "") for key in KEYS)) for one in wanted]
-        if not any(found):
-            continue
+    content = Table(title, [*names, "", *heads], names=len(rows) + 1, caption=list(caption))
+    for values, of_row in cells.groupby(rows, sort=False):
+        selector = dict(zip(rows, values, strict=True))
+        labels = [LABELS.get(key, str)(value) for key, value in selector.items()]
+        found = {cell["head"]: cell for cell in of_row.to_dict("records")}
         content.breaks.append(len(content.rows))
-        lines = {"paper": [_printed(cell) if cell else Cell("") for cell in found]}
-        lines["here"] = [_here(cell, shortfalls) if cell else Cell("") for cell in found]
-        if any(cell and pd.notna(cell["difference"]) for cell in found):
-            lines["difference"] = [_difference(cell) for cell in found]
-        facet: Selector = {k: selector[k] for k in ("model", "task", "method") if k in selector}
+        lines = {"paper": [_printed(found[head]) if head in found else Cell("") for head in heads]}
+        lines["here"] = [_here(found[h], shortfalls) if h in found else Cell("") for h in heads]
+        if of_row["difference"].notna().any():
+            lines["difference"] = [_difference(found.get(head)) for head in heads]
+        facet = {k: v for k, v in selector.items() if k in ("model", "task", "method")}
         for line, shown in lines.items():
-            content.rows.append(
-                [*(labels if line == "paper" else [""] * len(labels)), line, *shown]
-            )
+            said = labels if line == "paper" else [""] * len(labels)
+            content.rows.append([*said, line, *shown])
             content.facets.append(facet)
     return content
-
-
-def _axis(cells: pd.DataFrame, keys: list[str]) -> list[tuple[list[str], Selector]]:
-    """Every combination of the keys' values, methods in the order of the tables: its words and its keys."""
-    values = []
-    for key in keys:
-        there = [value for value in cells[key].unique() if value]
-        values.append([m for m in METHODS if m in there] if key == "method" else there)
-    return [
-        (
-            [LABELS.get(key, str)(value) for key, value in zip(keys, one, strict=True)],
-            dict(zip(keys, one, strict=True)),
-        )
-        for one in product(*values)
-    ]
 
 
 def _printed(cell: Row) -> Cell:

@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.paper.names import SWEEPS, UNTRAINED, method_order, model_label, named, task_label
+from analysis.paper.names import UNTRAINED, method_order, model_label, named, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.style import look
-from analysis.select.paper_cells import GIB_IN_GB
+from analysis.select.paper_cells import GIB_IN_GB, SWEEP_OF
 from analysis.select.trials import Trials
 
-ABLATIONS = {
-    sweep: (table, part)
-    for sweep, about in SWEEPS.items()
-    for table, part in about["tables"].items()
-    if part
-}
+ABLATIONS = {sweep: (table, part) for (table, part, _), sweep in SWEEP_OF.items() if part}
 """Sweep -> table and part where the paper prints its cells, Table 12 rather than 5."""
 EFFICIENCY = "table4"
 QUANTITIES = {"memory_gb": "peak memory (GB)", "step_ms": "time per step (ms)"}
@@ -32,10 +27,8 @@ NOTHING = "Nothing of this has been measured yet: what is drawn is what the pape
 
 def paper_figures(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     """The figures of a sweep that stand beside the paper's numbers; without runs the paper's alone."""
-    made = [efficiency(sweep, paper, trials)]
-    if sweep in ABLATIONS:
-        made.insert(0, ablation(sweep, paper, trials))
-    return [figure for figure in made if figure is not None]
+    made = [ablation(sweep, paper, trials)] if sweep in ABLATIONS else []
+    return [*made, *efficiency(sweep, paper, trials)]
 
 
 def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure:
@@ -43,89 +36,78 @@ def ablation(sweep: str, paper: Paper, trials: Trials | None) -> Figure:
     table, part = ABLATIONS[sweep]
     printed = paper.cells[(paper.cells["table"] == table) & (paper.cells["part"] == part)]
     data = pd.concat([_printed_rows(printed), _measured_rows(trials, printed)], ignore_index=True)
-    by_task = [(str(task), rows) for task, rows in data.groupby("task", sort=False)]
+    tasks = {str(task): rows for task, rows in data.groupby("task", sort=False)}
     if printed["k"].nunique() > 1:
         ks = {float(k): f"{k:g}" for k in sorted(data["k"].dropna().unique())}
-        more: dict[str, Any] = {"xlog": True, "xticks": ks}
-        words = "subspace dimension k", ACCURACY
+        words, more = ("subspace dimension k", ACCURACY), dict[str, Any](xlog=True, xticks=ks)
         panels = [
             Panel(task_label(task), *words, list(_over(rows, "k")), {"task": task}, **more)
-            for task, rows in by_task
+            for task, rows in tasks.items()
         ]
     else:
         series: list[Series] = []
-        for i, (task, rows) in enumerate(by_task):
-            beside = np.where(rows["source"] == "paper", 0.12, -0.12)
-            series += _over(rows.assign(x=i + beside), "x", f"{task_label(task)}, ")
-        ticks = {float(i): task_label(task) for i, (task, _) in enumerate(by_task)}
+        for i, (task, rows) in enumerate(tasks.items()):
+            x = np.where(rows["source"] == "paper", i + 0.12, i - 0.12)
+            series += _over(rows.assign(x=x), "x", f"{task_label(task)}, ")
+        ticks = {float(i): task_label(task) for i, task in enumerate(tasks)}
         panels = [Panel("with and without adaptive noise", "", ACCURACY, series, xticks=ticks)]
     said = "Test accuracy at the chosen learning rate; whiskers: smallest and largest seed."
-    notes = [
-        said if (data["source"] == "measured").any() else NOTHING,
-        *(trials.notes if trials else ()),
-    ]
+    measured = (data["source"] == "measured").any()
+    notes = [said if measured else NOTHING, *(trials.notes if trials else ())]
     return Figure("ablation", f"{sweep}: ablation of BSZO", panels, notes, min(3, len(panels)))
 
 
-def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> Figure | None:
-    """Memory and time per step by model and method, the paper's beside them for its own sweep; None without numbers."""
+def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
+    """Memory and time per step by model and method, the paper's beside them for its own sweep; none without numbers."""
     data = _measured_efficiency(trials)
     if sweep == EFFICIENCY:
         rows = paper.rows("table4")[["model", "method", "quantity", "value"]]
         parts = [rows.assign(source="paper"), *([data] if len(data) else [])]
         data = pd.concat(parts, ignore_index=True)
     if data.empty:
-        return None
-    panels = [
-        _bars(data[data["quantity"] == name], label)
-        for name, label in QUANTITIES.items()
-        if name in set(data["quantity"])
-    ]
-    devices = sorted({str(d) for d in data.get("device", pd.Series(dtype=str)).dropna()})
-    measured = f"Measured on {', '.join(devices)}: medians over the sweep's runs."
-    notes = [measured if devices else NOTHING]
+        return []
+    panels = [_bars(rows, QUANTITIES[str(name)]) for name, rows in data.groupby("quantity")]
+    devices = sorted(data["device"].dropna().unique()) if "device" in data else []
+    notes = [f"Measured on {', '.join(devices)}: medians over the sweep's runs."]
+    notes = notes if devices else [NOTHING]
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
     notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY)
     notes += trials.notes if trials else ()
-    return Figure("efficiency", f"{sweep}: memory and time per step", panels, notes, 2)
+    return [Figure("efficiency", f"{sweep}: memory and time per step", panels, notes, 2)]
 
 
-def ranks_figure(ranks: pd.DataFrame) -> Figure | None:
-    """Mean ranks of the methods, a panel per family of cells; None without any.
+def ranks_figure(ranks: pd.DataFrame) -> Figure:
+    """Mean ranks of the methods, a panel per family of cells.
 
     Args:
         ranks: `family`, `method`, `average_rank`, `cells`, `critical_difference` (NaN where Friedman's test does not
             reject, or the cells are too few).
     """
-    if ranks.empty:
-        return None
     notes = [
         "Rank 1 is the best of a cell; a collapse is the last. The bar is Nemenyi's critical difference, drawn from "
         "the best method: methods whose dots it covers do not differ from it at 5 %. Cells are taken as independent; "
         "they share models, data and grids, so that it is too short."
     ]
-    panels = [
-        _rank_panel(str(family), rows) for family, rows in ranks.groupby("family", sort=False)
-    ]
+    families = ranks.groupby("family", sort=False)
+    panels = [_rank_panel(str(family), rows) for family, rows in families]
     title = "The paper's numbers: mean rank over model × task cells"
     return Figure("rank_plot", title, panels, notes, 2)
 
 
 def _rank_panel(family: str, rows: pd.DataFrame) -> Panel:
-    ordered = rows.sort_values("average_rank", kind="stable").reset_index(drop=True)
-    first, top = ordered.iloc[0], len(ordered) - 0.4
-    series, best, distance = [], float(first["average_rank"]), float(first["critical_difference"])
+    ordered = rows.sort_values("average_rank", kind="stable").to_dict("records")
+    best, distance = ordered[0]["average_rank"], ordered[0]["critical_difference"]
+    series, ticks, top = [], {}, len(ordered) - 0.4
     if pd.notna(distance):
         ends, words = [best, best + distance], f"critical difference {distance:.2f}"
         band: dict[str, Any] = {"low": [-0.7] * 2, "high": [top] * 2}
         series.append(Series("reference", ends, [-0.7, -0.7], words, **band))
-    ticks = {}
-    for place, row in enumerate(ordered.to_dict("records")):
+    for place, row in enumerate(ordered):
         ticks[float(place)] = label = look(row["method"]).label
         words = f"{label}: mean rank {row['average_rank']:.2f}"
         series.append(Series(row["method"], [row["average_rank"]], [place], words, "points"))
-    title = f"{family}: {int(first['cells'])} cells"
+    title = f"{family}: {ordered[0]['cells']} cells"
     return Panel(title, "mean rank", "", series, yticks=ticks, ylim=(-1.1, top))
 
 
@@ -179,9 +161,9 @@ def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
 
 def _bars(rows: pd.DataFrame, label: str) -> Panel:
     """Bars by model, within it by method; the paper's hollow one to the right of the measured one."""
-    models = list(dict.fromkeys(rows["model"]))
+    models = list(rows["model"].unique())
     methods = sorted(rows["method"].unique(), key=method_order)
-    sources = [source for source in ("measured", "paper") if (rows["source"] == source).any()]
+    sources = sorted(rows["source"].unique())  # measured, paper
     width = 0.84 / (len(methods) * len(sources))
     series = []
     for row in rows.to_dict("records"):

@@ -16,7 +16,7 @@ dashboard = pytest.importorskip("analysis.report.dashboard", reason=reason)
 
 @pytest.mark.process
 def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
-    asked = "-m optimizer=bszo,hizoo lr=1e-4,1e30 steps=2 eval_every=1 threads=1".split()
+    asked = ["-m", "optimizer=bszo,hizoo", "lr=1e-4,1e30", "steps=2", "eval_every=1", "threads=1"]
     command = [sys.executable, "train.py", *asked, f"out={tmp_path}"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     done = subprocess.run(

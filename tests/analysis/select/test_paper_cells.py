@@ -1,13 +1,13 @@
 """Printed and measured numbers side by side, on cells and runs small enough to check by hand."""
 
 from collections import Counter
+from collections.abc import Mapping
 from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from analysis.logs.frames import FILE_COLUMNS
 from analysis.paper.printed_numbers import METHODS, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
@@ -18,25 +18,16 @@ from tests.analysis.make_frames import expected
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
 
 
-def runs(*rows: dict[str, Any]) -> pd.DataFrame:
-    """A runs frame; finished unless a row says otherwise."""
-    usual = {
-        "status": "finished",
-        "duplicates": 0,
-        "best/step": 50,
-        "best/val_n": 20,
-        "best/test_n": 20,
-    }
-    frame = pd.DataFrame([usual | row for row in rows])
-    return frame.reindex(columns=list(dict.fromkeys([*FILE_COLUMNS, *frame.columns])))
-
-
-def finished(run_id: str, test: float, val: float = 0.5, **more: Any) -> dict[str, Any]:
-    return {"run_id": run_id, "best/test_accuracy": test, "best/val_accuracy": val, **more}
-
-
-def made(cells: pd.DataFrame, *rows: dict[str, Any]) -> pd.DataFrame:
-    return beside(load(), fill(cells, runs(*rows) if rows else runs({"run_id": "other"})))
+def made(cells: pd.DataFrame, accuracies: Mapping[str, float | None]) -> pd.DataFrame:
+    """The paper's cells beside runs of these test accuracies; None for a run that collapsed."""
+    of_all = {"duplicates": 0, "best/val_accuracy": 0.5, "best/step": 5}
+    of_all |= {"best/val_n": 20, "best/test_n": 20}
+    rows = [
+        {"run_id": run_id, "status": "collapsed" if test is None else "finished"}
+        | {"best/test_accuracy": test, **of_all}
+        for run_id, test in {"other": 0.5, **accuracies}.items()
+    ]
+    return beside(load(), fill(cells, pd.DataFrame(rows)))
 
 
 def one(frame: pd.DataFrame, **keys: Any) -> Any:
@@ -54,7 +45,7 @@ def test_mean_and_sample_std_over_seeds() -> None:
     cells = table1()
     mezo = cells[(cells["task"] == "cb") & (cells["optimizer"] == "mezo")]["run_id"]
     accuracies = [0.80, 0.90, 0.85, 0.75, 0.95]
-    frame = made(cells, *(finished(i, a) for i, a in zip(mezo, accuracies, strict=True)))
+    frame = made(cells, dict(zip(mezo, accuracies, strict=True)))
     mean = one(frame, table=1, task="cb", method="mezo", quantity="mean")
     std = one(frame, table=1, task="cb", method="mezo", quantity="std")
     percent = [100 * a for a in accuracies]
@@ -71,56 +62,40 @@ def test_mean_and_sample_std_over_seeds() -> None:
     assert "ᵃ most lack" in page
 
 
-def test_averages_need_every_task_and_leave_out_collapses() -> None:
+def test_an_average_without_the_worst_task_is_not_the_best() -> None:
+    """Equal scores, but MeZO lost TREC, everybody's worst: its average is the highest, and no reason for bold."""
     cells = table1(seeds=1)
-    rows = [
-        finished(i, 0.9 if "sst2" in i else 0.6) for i in cells["run_id"] if "trec-mezo-" not in i
-    ]
-    collapsed = {"run_id": "table1-trec-mezo-0.0001-0-{}", "status": "collapsed"}
-    frame = made(cells, *rows, collapsed)
-    average = one(frame, table=1, task="avg", method="mezo")
-    assert average["measured"] == pytest.approx((90 + 3 * 60) / 4)
-    assert average["remark"].startswith("leaves out trec, which collapsed; bold compares")
-    assert one(frame, table=1, task="avg", method="bszo")["measured"] == pytest.approx(66.0)
+    more = {"bszo": 0.02, "lozo": 0.01}
+    accuracies: dict[str, float | None] = {
+        r.run_id: (0.3 if r.task == "trec" else 0.9) + more.get(r.optimizer, 0)
+        for r in cells.itertuples()
+    }
+    accuracies["table1-trec-mezo-0.0001-0-{}"] = None
+    frame = made(cells, accuracies)
+    averages = frame[(frame["table"] == 1) & (frame["task"] == "avg")].set_index("method")
+    means = averages[averages["quantity"] == "mean"]
+    assert means["measured"]["bszo"] == pytest.approx((4 * 92 + 32) / 5)
+    assert means["measured"]["mezo"] == means["measured"].max() == pytest.approx(90)
+    assert set(means.index[means["here_bold"]]) == {"bszo", "lozo"}
+    said = "bold compares averages over cb, rte, sst2, wic, which all methods finished"
+    assert means["remark"]["mezo"] == f"leaves out trec, which collapsed; {said}"
     page = markdown(layouts(1, frame, {})[0])
     assert r"| \* |" in page
     assert "leaves out trec, which collapsed" in page
 
 
-def test_an_average_without_the_worst_task_is_not_the_best() -> None:
-    """Equal scores, but MeZO lost TREC, everybody's worst: its average is the highest, and no reason for bold."""
-    cells = table1(seeds=1)
-    score = {"bszo": 0.02, "lozo": 0.01}
-    rows = [
-        finished(r.run_id, (0.3 if r.task == "trec" else 0.9) + score.get(r.optimizer, 0))
-        for r in cells.itertuples()
-        if "trec-mezo-" not in r.run_id
-    ]
-    lost = {"run_id": "table1-trec-mezo-0.0001-0-{}", "status": "collapsed"}
-    frame = made(cells, *rows, lost)
-    averages = frame[(frame["table"] == 1) & (frame["task"] == "avg")].set_index("method")
-    means = averages[averages["quantity"] == "mean"]
-    assert means["measured"].idxmax() == "mezo"  # the paper's basis, as printed
-    assert set(means.index[means["here_bold"]]) == {"bszo", "lozo"}
-    said = "bold compares averages over cb, rte, sst2, wic, which all methods finished"
-    assert said in means.loc["bszo", "remark"]
-
-
 def test_a_mean_without_its_collapsed_seeds_is_not_bold() -> None:
     cells = table1(seeds=2)
-    rows = [
-        finished(r.run_id, 0.95 if r.optimizer == "mezo" else 0.8)
-        for r in cells.itertuples()
-        if "cb-mezo-0.0001-1" not in r.run_id
-    ]
-    lost = {"run_id": "table1-cb-mezo-0.0001-1-{}", "status": "collapsed"}
-    frame = made(cells, *rows, lost)
+    accuracies: dict[str, float | None] = {
+        r.run_id: 0.95 if r.optimizer == "mezo" else 0.8 for r in cells.itertuples()
+    }
+    frame = made(cells, accuracies | {"table1-cb-mezo-0.0001-1-{}": None})
     assert not one(frame, table=1, task="cb", method="mezo", quantity="mean")["here_bold"]
     assert one(frame, table=1, task="rte", method="mezo", quantity="mean")["here_bold"]
 
 
 def test_every_printed_number_stands_in_its_table_once() -> None:
-    frame = made(table1())
+    frame = made(table1(), {})
     for number in SWEEPS:
         shown: Counter[str] = Counter()
         tables = layouts(number, frame, {})
@@ -135,17 +110,15 @@ def test_every_printed_number_stands_in_its_table_once() -> None:
 def test_bold_waits_for_the_whole_column() -> None:
     cells = table1(seeds=1)
     score = {"mezo": 0.5, "mezo_adam": 0.9, "hizoo": 0.8, "lozo": 0.8, "bszo": 0.3, "bszo_b": 0.2}
-    rows = [finished(row.run_id, score[row.optimizer]) for row in cells.itertuples()]
-    frame = made(cells, *rows)
-    bold = frame[(frame["table"] == 1) & (frame["task"] == "cb") & frame["here_bold"]]
-    assert list(bold["method"]) == ["mezo_adam", "hizoo", "lozo"]  # a tie for the second place
-    without_one = made(cells, *(row for row in rows if "cb-lozo" not in row["run_id"]))
-    column = without_one[(without_one["table"] == 1) & (without_one["task"] == "cb")]
-    assert not column["here_bold"].any()
-    assert without_one[(without_one["table"] == 1) & (without_one["task"] == "rte")][
-        "here_bold"
-    ].any()
+    accuracies = {row.run_id: score[row.optimizer] for row in cells.itertuples()}
+    frame = made(cells, accuracies)
+    bold = frame[(frame["table"] == 1) & frame["here_bold"] & (frame["quantity"] == "mean")]
+    best = ["mezo_adam", "hizoo", "lozo"]  # a tie for the second place
+    assert list(bold[bold["task"] == "cb"]["method"]) == best
     assert "**90.00** (±–; 1)" in markdown(layouts(1, frame, {})[0])
+    del accuracies["table1-cb-lozo-0.0001-0-{}"]
+    frame = made(cells, accuracies)
+    assert set(frame[(frame["table"] == 1) & frame["here_bold"]]["task"]) == {*TASKS} - {"cb"}
 
 
 def test_ablations_take_their_own_sweep() -> None:
@@ -156,12 +129,13 @@ def test_ablations_take_their_own_sweep() -> None:
     part_d = expected("table5_d", "opt-13b", task=["wsc"], variant=noise, **ours)
     noise_free = expected("table12_c", "opt-1.3b", variant=ks[-1:], **ours)
     cells = pd.concat([part_a, part_d, noise_free], ignore_index=True)
-    rows = [finished(i, place / 100) for place, i in enumerate(cells["run_id"], start=1)]
-    frame = made(cells, *rows)
-    assert one(frame, table=5, part="a", task="rte", k="4")["measured"] == pytest.approx(7.0)
-    assert one(frame, table=12, part="a", task="rte", k="4")["measured"] == pytest.approx(7.0)
-    with_noise = one(frame, table=5, part="d", task="wsc", adaptive_noise="with")
-    without = one(frame, table=5, part="d", task="wsc", adaptive_noise="without")
-    assert (with_noise["measured"], without["measured"]) == pytest.approx((9.0, 10.0))
-    assert one(frame, table=12, part="c", task="rte", k="8")["measured"] == pytest.approx(11.0)
+    frame = made(cells, {run: place / 100 for place, run in enumerate(cells["run_id"], start=1)})
+    for percent, where in (
+        (7, {"table": 5, "part": "a", "task": "rte", "k": "4"}),
+        (7, {"table": 12, "part": "a", "task": "rte", "k": "4"}),
+        (9, {"table": 5, "part": "d", "task": "wsc", "adaptive_noise": "with"}),
+        (10, {"table": 5, "part": "d", "task": "wsc", "adaptive_noise": "without"}),
+        (11, {"table": 12, "part": "c", "task": "rte", "k": "8"}),
+    ):
+        assert one(frame, **where)["measured"] == pytest.approx(percent)
     assert one(frame, table=5, part="b", task="rte", k="4")["here"] == "nowhere"
