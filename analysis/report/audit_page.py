@@ -34,10 +34,16 @@ def write(directory: Path) -> list[Path]:
     found = pd.concat([outcomes[~outcomes["ok"]], statements.assign(group=STATEMENTS)])
     found = found.sort_values("kind", key=lambda kind: kind.map(list(KINDS).index), kind="stable")
     groups = outcomes.groupby("group", sort=False)["ok"]
-    counts = [(str(group), len(ok), int((~ok).sum())) for group, ok in groups]
+    counts = [(group, len(ok), int((~ok).sum())) for group, ok in groups]
+    observations = int((found["kind"] == OBSERVATION).sum())
+    failed = int((~outcomes["ok"]).sum())
+    counted = (
+        f"{len(outcomes)} checks with {failed} findings; {len(statements) - observations} findings and "
+        f"{observations} observations on {STATEMENTS}"
+    )
     text = page(
         "audit",
-        counted=_counted(counts, found),
+        counted=counted,
         counts=counts,
         kinds=KINDS,
         found=[
@@ -45,18 +51,7 @@ def write(directory: Path) -> list[Path]:
         ],
         notes=paper.notes[["location", "kind", "note"]].to_numpy().tolist(),
     )
-    for group, made, failed in counts:
-        print(f"{made:5d} checks, {failed:3d} findings: {group}")
-    print(f"{_counted(counts, found)}; {len(paper.notes)} remarks by reading")
+    for group, made, wrong in counts:
+        print(f"{made:5d} checks, {wrong:3d} findings: {group}")
+    print(f"{counted}; {len(paper.notes)} remarks by reading")
     return write_texts(directory, {"audit.md": text, "audit.csv": csv(found[COLUMNS])})
-
-
-def _counted(counts: list[tuple[str, int, int]], found: pd.DataFrame) -> str:
-    """How many findings there are, by what they rest on; observations are none."""
-    checks, failed = sum(row[1] for row in counts), sum(row[2] for row in counts)
-    observations = int((found["kind"] == OBSERVATION).sum())
-    stated = len(found) - failed - observations
-    return (
-        f"{checks} checks with {failed} findings; {stated} findings and {observations} observations "
-        f"on {STATEMENTS}"
-    )

@@ -51,8 +51,6 @@ SWEEPS = {
 """Table -> the sweeps that its cells come from."""
 SPREAD = ["printed", "measured", "bold", "here_bold"]
 FAILED = ("collapsed", "finished")  # what counts as measured
-
-
 KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
 """What a printed cell and a row of `over_seeds` are matched by; the seed is ALL_SEEDS for a mean over the seeds."""
 ALL_SEEDS = -1
@@ -87,23 +85,26 @@ def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
     Averages are compared over the tasks that every method finished without a collapse, methods without any such task
     left out.
     """
-    values = there["measured"].where(there["lost_seeds"] == 0)
+    values = _without_collapses(there)
     averages = there[there["task"] == AVERAGE]
     if len(averages):
-        first = averages.iloc[0]
-        same = [frame[key] == first[key] for key in ("table", "model", "quantity")]
-        rows = frame[same[0] & same[1] & same[2] & (frame["task"] != AVERAGE)]
-        rows = rows[rows["method"].isin(averages["method"])]
-        rows = rows.assign(measured=rows["measured"].where(rows["lost_seeds"] == 0))
+        keys = ["table", "model", "quantity"]
+        same = (frame[keys] == averages[keys].iloc[0]).all(axis=1)
+        rows = frame[same & (frame["task"] != AVERAGE) & frame["method"].isin(averages["method"])]
+        rows = rows.assign(measured=_without_collapses(rows))
         tasks = rows.pivot(index="method", columns="task", values="measured")
         common = list(tasks.dropna(how="all").dropna(axis=1).columns)
         values.loc[averages.index] = averages["method"].map(tasks[common].mean(axis=1))
         if len(common) < tasks.shape[1]:
             basis = f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
-            for index in averages.index:
-                said = str(frame.loc[index, "remark"])
-                frame.loc[index, "remark"] = "; ".join(filter(None, [said, basis]))
+            remarks = frame.loc[averages.index, "remark"] + "; " + basis
+            frame.loc[averages.index, "remark"] = remarks.str.removeprefix("; ")
     return (better(values, group.lowest) < group.best) & values.notna()
+
+
+def _without_collapses(cells: pd.DataFrame) -> pd.Series:
+    """The measured numbers of cells of which no seed collapsed."""
+    return cells["measured"].where(cells["lost_seeds"] == 0)
 
 
 def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
@@ -139,7 +140,7 @@ def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
             "lost_seeds": counts["collapsed"],
             "sweep": found["sweep"].where(found["status"].notna(), ""),
             "run_ids": found["run_ids"].fillna(""),
-            "at_edge": found["at_edge"] == True,  # noqa: E712
+            "at_edge": found["at_edge"].eq(True),
             "remark": [
                 f"{n} of {of} seeds collapsed at the chosen learning rate" if n else ""
                 for n, of in zip(lost, counts["seeds"], strict=True)
