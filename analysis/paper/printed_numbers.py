@@ -53,11 +53,9 @@ class Paper:
         try:
             found = self.cells[self.cells["table"].between(int(first), int(last or first))]
             for condition in conditions:
-                key, separator, values = condition.partition("=")
-                if not separator or key not in KEYS:
-                    raise ValueError
+                key, _, values = condition.partition("=")
                 found = found[found[key].isin(values.split(","))]
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
             raise PaperError(
                 f"{selector!r} does not name cells: wanted is `table3 model=opt-13b task=avg`"
             ) from error
