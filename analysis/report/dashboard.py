@@ -10,7 +10,7 @@ key is one of docs/design.md, and a test holds them against what runs log.
 Needs the extra `dashboards`. A dry run describes the report without its runs' project, which only W&B can look up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 
 from analysis.logs.run_file import LogError
-from analysis.paper.names import PAPER_METHODS, UNTRAINED
+from analysis.paper.names import UNTRAINED
 from analysis.report.figures.histories import SIGNALS
 from analysis.report.markdown import write_texts
 from analysis.report.style import LOOKS, look
 
-LOSS, FORWARDS, ACCURACY = "train/loss", "train/forwards", "eval/val_accuracy"
-TEST, BEST, COLLAPSE = "eval/test_accuracy", "best/test_accuracy", "run/collapse_step"
+FORWARDS, ACCURACY, BEST = "train/forwards", "eval/val_accuracy", "best/test_accuracy"
 BSZO_SIGNALS = {key: words[0].upper() + words[1:] for key, words in SIGNALS.items()}
 OTHER_SIGNALS = {"optim/slope": "Slope (MeZO, LOZO, HiZOO)", "optim/curvature": "Curvature (HiZOO)"}
 EFFICIENCY = {
@@ -35,10 +34,7 @@ EFFICIENCY = {
     "mem/state_mib": "Kept between steps, MiB",
     "run/forwards_per_step": "Forward passes per step",
 }
-METHOD, RATE, TASK, MODEL = "optimizer.name", "lr", "task.name", "model.name"
-HISTORY_KEYS = (LOSS, FORWARDS, ACCURACY, TEST, *BSZO_SIGNALS, *OTHER_SIGNALS)
-SUMMARY_KEYS = (*EFFICIENCY, BEST, COLLAPSE)
-CONFIG_KEYS = (METHOD, RATE, TASK, MODEL)
+METHOD, RATE = "optimizer.name", "lr"
 HALF, THIRD = 12, 8  # of a report's 24 columns
 ROW = 6  # height of a panel
 
@@ -72,17 +68,17 @@ def workspace(entity: str, project: str) -> Any:
         _loss(),
         _line("Validation accuracy over steps", "Step", ACCURACY),
         _line("Validation accuracy over forward passes", FORWARDS, ACCURACY),
-        _line("Test accuracy at each new best", "Step", TEST),
+        _line("Test accuracy at each new best", "Step", "eval/test_accuracy"),
         _over_rates("Test accuracy over the learning rate", BEST),
         _bar(BEST, "Test accuracy at the best step"),
     ]
-    collapses = [_over_rates("Step of the collapse over the learning rate", COLLAPSE)]
+    collapses = _over_rates("Step of the collapse over the learning rate", "run/collapse_step")
     sections = [
         ws.Section(name="Loss and accuracy", is_open=True, panels=loss),
         ws.Section(name="BSZO's own signals", is_open=True, panels=_lines(BSZO_SIGNALS)),
         ws.Section(name="Signals of other methods", panels=_lines(OTHER_SIGNALS)),
         ws.Section(name="Efficiency", is_open=True, panels=_costs()),
-        ws.Section(name="Collapses", panels=collapses),
+        ws.Section(name="Collapses", panels=[collapses]),
     ]
     return ws.Workspace(
         entity=entity,
@@ -99,18 +95,18 @@ def report(entity: str, project: str, with_runs: bool) -> Any:
     place: dict[str, Any] = {"entity": entity, "project": project} if with_runs else {}
     by_method, by_rate = f"config.{METHOD}", f"config.{RATE}"
     blocks: list[Any] = [wr.H1("Loss and accuracy, per method by learning rate")]
-    for method in (*PAPER_METHODS, *(m for m in LOOKS if m not in (*PAPER_METHODS, *UNTRAINED))):
+    for method in [method for method in LOOKS if method not in UNTRAINED]:
         name, only = look(method).label, ws.And(ws.Config(METHOD) == method)
         runs = wr.Runset(name=name, filters=only, groupby=[by_rate], **place)
         panels = [_loss(), _line("Validation accuracy", "Step", ACCURACY)]
-        blocks += [wr.H2(name), _grid([runs], panels, HALF)]
+        blocks += [wr.H2(name), _grid(runs, panels, HALF)]
     ours = ws.And(ws.Config(METHOD).isin(["bszo", "bszo_b"]))
     keys = [by_method, by_rate]
     bszo = wr.Runset(name="BSZO and BSZO-B", filters=ours, groupby=keys, **place)
     every = wr.Runset(name="every run", groupby=[by_method], **place)
     costs = [*_costs(), _line("Validation accuracy over forward passes", FORWARDS, ACCURACY)]
-    blocks += [wr.H1("BSZO's own signals"), _grid([bszo], _lines(BSZO_SIGNALS), THIRD)]
-    blocks += [wr.H1("Efficiency"), _grid([every], costs, THIRD)]
+    blocks += [wr.H1("BSZO's own signals"), _grid(bszo, _lines(BSZO_SIGNALS), THIRD)]
+    blocks += [wr.H1("Efficiency"), _grid(every, costs, THIRD)]
     return wr.Report(
         entity=entity,
         project=project,
@@ -133,7 +129,7 @@ def _lines(titles: Mapping[str, str]) -> list[Any]:
 
 def _loss() -> Any:
     smooth = {"smoothing_factor": 0.9, "smoothing_type": "exponential"}
-    return _line("Training loss", "Step", LOSS, **smooth)
+    return _line("Training loss", "Step", "train/loss", **smooth)
 
 
 def _over_rates(title: str, key: str) -> Any:
@@ -148,10 +144,10 @@ def _bar(key: str, title: str) -> Any:
     return wr.BarPlot(title=title, metrics=[key], groupby=METHOD, groupby_aggfunc="median")
 
 
-def _grid(runsets: Sequence[Any], panels: Sequence[Any], width: int) -> Any:
+def _grid(runset: Any, panels: list[Any], width: int) -> Any:
     """Panels of one width, side by side in 24 columns."""
     beside = 24 // width
     for i, panel in enumerate(panels):
         x, y = i % beside * width, i // beside * ROW
         panel.layout = wr.Layout(x=x, y=y, w=width, h=ROW)
-    return wr.PanelGrid(runsets=list(runsets), panels=list(panels))
+    return wr.PanelGrid(runsets=[runset], panels=panels)

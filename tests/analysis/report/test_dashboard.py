@@ -1,6 +1,7 @@
 """The dashboards' specification, held against what real runs log."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,10 @@ def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
     )
     frames = load([tmp_path], cache_dir=None)
     assert len(frames.runs) == 4, done.stderr[-2000:]
-    history = {key for one in frames.runs["run_id"] for key in frames.history.one(one)}
-    assert set(dashboard.HISTORY_KEYS) <= history
-    assert {*dashboard.SUMMARY_KEYS, *dashboard.CONFIG_KEYS} <= set(frames.runs.columns)
+    logged = {key for one in frames.runs["run_id"] for key in frames.history.one(one)}
+    written = dashboard.make("me", "zo", tmp_path / "dashboard")
+    text = "".join(path.read_text() for path in written)
+    keys = set(re.findall(r"\b(?:train|eval|best|optim|run|time|mem)/\w+", text))
+    assert len(keys) == 19
+    assert keys <= logged | set(frames.runs.columns)
+    assert {dashboard.METHOD, dashboard.RATE} <= set(frames.runs.columns)
