@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report(call: Call) -> Paths:
     """One page of every table and figure, what was run first: DIR/report.html."""
-    from analysis.report.page import build  # slow to import, as matplotlib is
+    from analysis.report.page import build  # slow to import, as vl_convert is
 
     page = build.report(build.Material(call.frames, call.filled(), call.printed))
     yield from write_texts(call.results, {"report.html": page})

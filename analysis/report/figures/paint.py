@@ -26,8 +26,6 @@ MARKS = 8  # markers along a line
 SMALL, TINY = 5.5 / 8, 4.5 / 8  # of the font's size
 BAND, WHISKER = 0.15, 0.6  # opacities
 COUNTED = ("step", "forward passes (training)")  # words of axes of whole numbers from 0
-SERIES = "series-"
-"""Before the number of a series in the id of what is painted of it."""
 
 
 def save(figure: Figure, png: Path, pdf: Path) -> None:
@@ -77,11 +75,8 @@ def paint(axes: Axes, panel: Panel) -> None:
     if panel.ylog:
         axes.set_yscale("log")
     limits = panel.limits
-    for i, series in enumerate(panel.series):
-        there = set(axes.get_children())
+    for series in panel.series:
         _paint_series(axes, series, panel)
-        for artist in set(axes.get_children()) - there:
-            artist.set_gid(f"{SERIES}{i}")
     axes.set_ylim(limits[::-1] if panel.yticks else limits)  # named rows read from the top
     for axis, ticks in ((axes.xaxis, panel.xticks), (axes.yaxis, panel.yticks)):
         if ticks is not None:

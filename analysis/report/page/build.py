@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +17,7 @@ from analysis.report.figures.beside_paper import paper_figures
 from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
 from analysis.report.figures.drawing import Figure
 from analysis.report.figures.study import curves_figure
-from analysis.report.page import rows, svg
+from analysis.report.page import rows, vega
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.study.write import study_page_tables, study_sentences
 from analysis.report.sweep import method_frame, method_table
@@ -62,13 +61,13 @@ def report(material: Material) -> str:
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
-    numbers = count()
-    environment.filters["svg"] = lambda panel: svg.panel_svg(panel, next(numbers))
-    environment.filters["legend"] = svg.legend
+    environment.filters |= {"data": vega.panel_data, "legend": vega.legend}
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
         js=(HERE / "page.js").read_text(encoding="utf-8"),
+        library=vega.library(),
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
     )

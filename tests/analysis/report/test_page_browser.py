@@ -63,13 +63,13 @@ def test_page_fits_its_window(page: "sync_api.Page", width: int, scheme: str) ->
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-    page.wait_for_selector("#newest .plot svg")
+    page.wait_for_selector("#newest .plot.drawn svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.eval_on_selector_all(
         "body p, body td", "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
     )
     assert min(sizes) >= 12
-    panel = page.locator("#newest .plot svg").first.bounding_box()
+    panel = page.locator("#newest .plot.drawn svg").first.bounding_box()
     assert panel is not None
     assert panel["width"] > 280
     ink, ground = page.evaluate(
@@ -98,8 +98,7 @@ def test_filters_work_together_and_live_in_the_address(page: "sync_api.Page", ad
     page.select_option("#filter-method", "hizoo")
     assert page.evaluate("location.hash") == "#model=opt-13b&method=hizoo"
     assert "rows" in page.locator("#count").inner_text()
-    dimmed = page.locator("#newest .plot [data-method=bszo].off")
-    assert dimmed.count() > 0
+    assert page.locator("#newest .legend [data-method=bszo].off").count() > 0
     page.goto("about:blank")
     page.goto(f"{address}#task=trec&precision=fp16")
     assert page.input_value("#filter-task") == "trec"
