@@ -2,7 +2,8 @@
 
 import hashlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from zo.distributed.processes import Processes, ProcessesError
+from zo.optim.base import ZOOptimizer
 
 CHUNK = 1 << 22
 """Values of a tensor that are widened at once for its digest."""
@@ -87,31 +89,56 @@ def tensor_digest(tensor: Tensor) -> int:
     return total % 2**64
 
 
-def check_weights(
-    processes: Processes, names: Sequence[str], tensors: Sequence[Tensor], step: int, agreed: int
-) -> None:
-    """Compares the tensors of all processes.
+def digests(optimizer: ZOOptimizer) -> tuple[list[str], list[int]]:
+    """Returns names and digests of the weights and of all state that the next step depends on."""
+    names, tensors = optimizer.params.parts()
+    for name, of in optimizer.state.items():
+        names = [*names, *(f"{name}[{i}]" for i in range(len(of)))]
+        tensors = [*tensors, *of]
+    return names, [tensor_digest(tensor) for tensor in tensors]
 
-    Args:
-        processes: All call this after the same step.
-        names: One per tensor.
-        tensors: Weights and state.
-        step: After which they are compared.
+
+@dataclass
+class Watch:
+    """Compares the weights of all processes every so many steps.
+
+    Attributes:
+        processes: All make the same calls.
+        every: Steps; None never.
         agreed: The last step after which they were the same.
-
-    Raises:
-        WeightsDifferError: On all processes, naming the first tensor that differs, and the ranks.
     """
-    found = processes.exchange([tensor_digest(t) for t in tensors])
-    for i, name in enumerate(names):
-        of_tensor = [digests[i] for digests in found]
-        usual = max(of_tensor, key=of_tensor.count)
-        if others := [rank for rank, digest in enumerate(of_tensor) if digest != usual]:
-            who = f"process {others[0]}" if len(others) == 1 else f"processes {others}"
-            raise WeightsDifferError(
-                f"step {step}: {name} of {who} differs from that of the other"
-                f" {'process' if processes.world - len(others) == 1 else 'processes'}; they agreed after step {agreed},"
-                " from which the same command goes on. A difference comes from memory or hardware that fails, or from"
-                " machines that round differently",
-                agreed,
-            )
+
+    processes: Processes
+    every: int | None
+    agreed: int = 0
+
+    def after_step(self, optimizer: ZOOptimizer) -> None:
+        """Compares them if that is due.
+
+        Raises:
+            WeightsDifferError: As `compare`.
+        """
+        if self.processes.world > 1 and self.every and optimizer.step_index % self.every == 0:
+            self.compare(optimizer)
+
+    def compare(self, optimizer: ZOOptimizer) -> None:
+        """Compares them now.
+
+        Raises:
+            WeightsDifferError: On all processes, naming the first tensor that differs, and the ranks.
+        """
+        names, own = digests(optimizer)
+        step, found = optimizer.step_index, self.processes.exchange(own)
+        for name, *of_tensor in zip(names, *found, strict=True):
+            usual = max(of_tensor, key=of_tensor.count)
+            if others := [rank for rank, digest in enumerate(of_tensor) if digest != usual]:
+                who = f"process {others[0]}" if len(others) == 1 else f"processes {others}"
+                rest = self.processes.world - len(others)
+                raise WeightsDifferError(
+                    f"step {step}: {name} of {who} differs from that of the other"
+                    f" {'process' if rest == 1 else 'processes'}; they agreed after step {self.agreed}, from which the"
+                    " same command goes on. A difference comes from memory or hardware that fails, or from machines"
+                    " that round differently",
+                    self.agreed,
+                )
+        self.agreed = step

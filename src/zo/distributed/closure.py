@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zo.distributed.agreement import check_same, code_digest, tensor_digest
+from zo.distributed.agreement import Watch, check_same, code_digest, digests
 from zo.distributed.elastic import Elastic, Follower, Lead, Members, MembersChangedError
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, ProcessesError
-from zo.distributed.watch import Watch, watched
 from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer
 from zo.optim.losses import number
 from zo.weights.sharded import part_of
@@ -161,7 +160,7 @@ class ElasticParallel(Together):
         if elastic.leads:
             self.processes = Lead(elastic, told)
         else:
-            self.processes = Follower(elastic, told, replay, lambda: _digests(method))
+            self.processes = Follower(elastic, told, replay, lambda: digests(method)[1])
         self._watch = Watch(self.processes, check_every, method.step_index)
 
     def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
@@ -172,7 +171,7 @@ class ElasticParallel(Together):
 
         loss = DividedLoss(part, [1] * self._parts, self.processes)
         try:
-            self.processes.open_step(method.step_index, self._after, lambda: _digests(method))
+            self.processes.open_step(method.step_index, self._after, lambda: digests(method)[1])
             info = repeated(lambda: method.step(loss))
             repeated(lambda: self._watch.after_step(method))
         except NonFiniteError:
@@ -198,8 +197,3 @@ def repeated(call: Callable[[], Result]) -> Result:
             return call()
         except MembersChangedError:
             continue
-
-
-def _digests(method: ZOOptimizer) -> list[int]:
-    """Returns the digests of the weights and the state."""
-    return [tensor_digest(tensor) for tensor in watched(method)[1]]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from zo.config import RunConfig
+from zo.distributed.agreement import Watch
 from zo.distributed.processes import Processes, join
-from zo.distributed.watch import Watch
 from zo.lm.baselines import LinearProbe, with_demonstrations
 from zo.lm.objectives import Scorer, scorers
 from zo.lm.scoring import CandidateScorer, Evaluation

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, describe, notes, scientific
-from zo.distributed.agreement import WeightsDifferError
+from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
-from zo.distributed.watch import Watch
 from zo.lm.config import ModelError
 from zo.run import atomic, checkpoint, lock, memory, provenance, signals, together
 from zo.run.assembly import DeviceError
