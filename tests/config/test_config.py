@@ -57,6 +57,9 @@ def test_every_committed_option_composes_and_validates(group, option):
     run = the_run(f"{group}={option}", "lr=1e-6", *extra)
     assert getattr(run, group).name == {"paper": "bf16", "auto": "fp32"}.get(option, option)
     assert config.from_yaml(config.to_yaml(run)) == run, "what is frozen is what was composed"
+    if group == "model" and option != "reviews-tiny":
+        assert (run.steps, run.eval_every, run.patience) == (20_000, 500, 8), "the paper's values"
+        assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
     if group == "optimizer":
         assert run.optimizer == OPTIMIZERS[option].config(), "the dataclass's defaults"
     if group == "adapter":
@@ -155,13 +158,8 @@ def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():
     assert the_run("steps=7").steps == 7
     quickstart = [config.scientific(run) for run in command_line.runs(["sweep=quickstart"])]
     assert config.scientific(run) in quickstart
-
-
-@pytest.mark.parametrize("model", [name for name in GROUPS["model"] if name != "reviews-tiny"])
-def test_another_model_has_the_papers_values(model):
-    run = the_run(f"model={model}", "lr=1e-6")
-    assert (run.steps, run.eval_every, run.patience) == (20_000, 500, 8)
-    assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
+    given = command_line.runs(["sweep=quickstart", "lr=7e-7"])
+    assert {run.lr for run in given if run.steps} == {7e-7}, "what is typed wins over the grid"
 
 
 def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatch):
@@ -171,11 +169,6 @@ def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatc
         *("--multirun", "model.path=/home/me/weights", "out=/home/me", "task.prompt=a~b", "~lr"),
         "seed=0,1",
     ]
-
-
-def test_lr_on_the_command_line_wins_over_the_grid():
-    runs = command_line.runs(["sweep=quickstart", "lr=7e-7"])
-    assert {run.lr for run in runs if run.steps} == {7e-7}
 
 
 def id_of(*overrides):
@@ -188,10 +181,11 @@ def id_of(*overrides):
         (
             "precision.restore=merged",
             "out=elsewhere device=cpu tracking.mode=offline resume=false lr_index=1 optimizer.m=3 "
+            "threads=1 checkpoint.full_every=7 "
             "precision.restore=subtract model.name=mine task.install=null optimizer.eps=1e-4 "
             "lr=0.0003 adapter=none distributed.timeout=5 distributed.check_every=null "
             "distributed.shards=1",
-            "seed=1 lr=3e-6 optimizer.k=4 precision=bf16 precision.noise=torch steps=7 "
+            "seed=1 lr=3e-6 optimizer.k=4 precision=bf16 precision.noise=torch steps=7 batch_size=8 "
             "task.train_size=999 adapter=lora adapter=bias distributed.shards=2",
         ),
         (
@@ -230,20 +224,20 @@ def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():
     assert the_run("adapter=bias").lr == the_run().lr, "the model's rates"
 
 
-def test_the_id_holds_the_adapter_and_the_content_of_its_file(tmp_path):
-    base = ("optimizer=mezo", "lr=1e-4", "optimizer.eps=1e-3")
-    ids = [id_of(*base, *of) for of in ((), ("adapter=lora",), ("adapter=lora", "adapter.r=4"))]
-    same = id_of(*base, "adapter=lora", "adapter.eps=null")
-    assert same == ids[1], "what counts is optimizer.eps"
-    for weights in ("one", "two"):
-        place = tmp_path / weights
-        place.mkdir()
-        (place / "adapter_config.json").write_text("{}")
-        (place / "adapter_model.safetensors").write_text(weights)
-        ids.append(id_of(*base, "adapter=lora", f"adapter.path={place}"))
-    assert len(set(ids)) == 5
-    place.rename(tmp_path / "moved")
-    assert id_of(*base, "adapter=lora", f"adapter.path={tmp_path / 'moved'}") == ids[-1]
+def test_the_id_holds_the_adapter_and_the_content_of_its_file_and_of_the_models(tmp_path):
+    base = ("optimizer=mezo", "lr=1e-4", "optimizer.eps=1e-3", "adapter=lora")
+    ids = [id_of(*base[:3]), id_of(*base), id_of(*base, "adapter.r=4")]
+    assert id_of(*base, "adapter.eps=null") == ids[1], "what counts is optimizer.eps"
+    for key in ("adapter.path", "model.path"):
+        for weights in ("one", "two"):
+            place = tmp_path / f"{key}-{weights}"
+            place.mkdir()
+            (place / "adapter_config.json").write_text("{}")
+            (place / "adapter_model.safetensors").write_text(weights)
+            ids.append(id_of(*base, f"{key}={place}"))
+        place.rename(tmp_path / key)
+        assert id_of(*base, f"{key}={tmp_path / key}") == ids[-1]
+    assert len(set(ids)) == 7
 
 
 @pytest.mark.parametrize(
@@ -267,16 +261,15 @@ def test_help_names_every_option_of_every_group():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--lr=3"], "--lr=3: no such option; keys are written without dashes: lr=3"),
-        (["lr=1e-6", "lr=1e-7"], "lr=1e-7: given 2 times; give it once, or -m lr=1e-6,1e-7"),
+        ("--lr=3", "--lr=3: no such option; keys are written without dashes: lr=3"),
         (
-            ["optimizer=mezo", "seed=1", "optimizer=bszo"],
+            "optimizer=mezo seed=1 optimizer=bszo",
             "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
         ),
     ],
 )
 def test_an_option_and_a_key_that_is_given_twice_are_refused(capsys, given, told):
     with pytest.raises(SystemExit) as ended:
-        command_line.check_command_line(given)
+        command_line.check_command_line(given.split())
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"configuration: 1 problem\n  {told}\n"

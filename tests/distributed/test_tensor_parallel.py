@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from tests.support.crowd import gather_results
-from tests.support.divided_runs import exit_statuses, told_by
+from tests.support.divided_runs import exit_statuses
 from tests.support.tiny_models import llama, tokenizer
-from tests.support.victims import At, what_it_came_to
+from tests.support.victims import At, here, what_it_came_to
 from zo.run import checkpoint, runner
 from zo.run.assembly import Assembly
-from zo.run.directory import directory_of, freeze, load
+from zo.run.directory import freeze, load
 from zo.run.replay import replay_to
 from zo.run.rows import read_rows, trajectory_of
 
@@ -30,29 +29,16 @@ def llama_run(make_run, tmp_path):
 
 
 @pytest.mark.process
-def test_a_run_with_divided_tensors_moves_the_weights_as_one_process_does(llama_run):
-    cfg, alone = llama_run("distributed.tensor=2"), llama_run()
-    assert gather_results(2, told_by, cfg, timeout_s=150) == ["finished", "finished"]
-    runner.run(alone)
-    rows, others = read_rows(directory_of(cfg)), read_rows(directory_of(alone))
-    for row, other in zip(rows, others, strict=True):
-        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-5)
-    assert directory_of(cfg) != directory_of(alone)
-    whole = Assembly.of(cfg)
-    trajectory = trajectory_of(directory_of(cfg))
-    assert trajectory.bests
-    replay_to(whole, trajectory, max(trajectory.bests))  # refuses other weights
-    assert whole.weights_hash() == trajectory.bests[max(trajectory.bests)].weights
-
-
-@pytest.mark.process
-def test_a_run_with_divided_tensors_goes_on_from_a_whole_checkpoint(llama_run, tmp_path):
+def test_a_run_with_divided_tensors_steps_as_one_process_and_goes_on_from_a_whole_checkpoint(
+    llama_run, tmp_path
+):
     """After a process was killed; the checkpoint has the bits that one process replays."""
     settings = "optimizer=zo_momentum", "checkpoint.full_every=2", "checkpoint.keep_best=true"
-    run, twin = (
-        freeze(llama_run("distributed.tensor=2", *settings, "steps=7", f"out={tmp_path / name}"))
-        for name in ("run", "twin")
+    run, twin, whole = (
+        freeze(llama_run(f"distributed.tensor={n}", *settings, "steps=7", f"out={tmp_path / name}"))
+        for name, n in (("run", 2), ("twin", 2), ("whole", 1))
     )
+    assert run.name != whole.name
     log = run / "log.txt"
     points = {1: (At("zo.run.losses:TensorParallelLoss.__call__", 10),)}
     assert exit_statuses(run, 2, points) == [143, -9], log.read_text()
@@ -66,6 +52,12 @@ def test_a_run_with_divided_tensors_goes_on_from_a_whole_checkpoint(llama_run, t
     assert exit_statuses(run, 2) == exit_statuses(twin, 2) == [0, 0], log.read_text()
     assert "goes on after step 4 (from step 4, 0 steps replayed)" in log.read_text()
     assert what_it_came_to(run) == what_it_came_to(twin)
+    assert here(whole) == 0
+    for row, other in zip(read_rows(run), read_rows(whole), strict=True):
+        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-5)
+    again, bests = Assembly.of(load(run)), trajectory_of(run).bests
+    replay_to(again, trajectory_of(run), max(bests))  # refuses other weights
+    assert again.weights_hash() == bests[max(bests)].weights
 
 
 def test_the_number_of_processes_is_that_of_the_setting(llama_run):

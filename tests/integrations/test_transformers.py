@@ -93,8 +93,10 @@ class Steps(TrainerCallback):
         self.made += 1
 
 
-def test_training_logs_evaluates_calls_back_follows_the_schedule_and_records(tmp_path):
+def test_training_logs_evaluates_calls_back_follows_the_schedule_records_and_resumes(tmp_path):
+    """A resumed training ends with the bits of the uninterrupted one."""
     steps = Steps()
+    saved = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
     trainer = make_trainer(
         tmp_path,
         callbacks=[steps],
@@ -102,8 +104,9 @@ def test_training_logs_evaluates_calls_back_follows_the_schedule_and_records(tmp
         record=tmp_path / "run.zo",
         eval_strategy="steps",
         eval_steps=3,
+        **saved,
     )
-    again, before = make_model(), weights(trainer.model)
+    before = weights(trainer.model)
     trainer.train()
     assert steps.made == len(losses(trainer)) == 6
     logs = trainer.state.log_history
@@ -114,8 +117,14 @@ def test_training_logs_evaluates_calls_back_follows_the_schedule_and_records(tmp
     assert len([log for log in logs if "eval_mean_label" in log]) == 2
     assert not equal(before, weights(trainer.model))
     assert trainer.optimizer.optimizer.info.forwards == 3
+    again = make_model()
     zo.replay(again, tmp_path / "run.zo")
     assert equal(weights(trainer.model), weights(again))
+    resumed = make_trainer(tmp_path / "resumed", **saved)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.state.global_step == 6
+    assert equal(weights(trainer.model), weights(resumed.model))
+    assert losses(trainer) == losses(resumed)
 
 
 def test_a_step_has_one_loss_over_the_accumulated_micro_batches(tmp_path):
@@ -135,28 +144,10 @@ def test_a_step_has_one_loss_over_the_accumulated_micro_batches(tmp_path):
     assert losses(whole) == pytest.approx(losses(split), rel=1e-3)
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
-def test_a_resumed_training_ends_with_the_bits_of_the_uninterrupted_one(accumulated, tmp_path):
-    kwargs = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": accumulated}
-    whole = make_trainer(tmp_path / "whole", **kwargs)
-    whole.train()
-    resumed = make_trainer(tmp_path / "resumed", **kwargs)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    assert resumed.state.global_step == 6
-    assert equal(weights(whole.model), weights(resumed.model))
-    assert losses(whole) == losses(resumed)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "says"),
-    [
-        ({"gradient_checkpointing": True}, "gradient_checkpointing: not with zeroth-order steps"),
-        ({"fp16": True, "use_cpu": True}, "fp16: not with zeroth-order steps"),
-    ],
-)
-def test_what_needs_gradients_is_refused_by_name(kwargs, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
-        make_trainer(tmp_path, **kwargs)
+@pytest.mark.parametrize("asked", ["gradient_checkpointing", "fp16"])
+def test_what_needs_gradients_is_refused_by_name(asked, tmp_path):
+    with pytest.raises(ValueError, match=f"{asked}: not with zeroth-order steps"):
+        make_trainer(tmp_path, **{asked: True})
 
 
 def trained(out, accumulated):

@@ -126,10 +126,6 @@ def test_after_any_damage_the_one_before_is_loaded_with_a_message(saved, capsys)
         assert said.endswith("; going back to an earlier one\n")
         shutil.copytree(whole, place, dirs_exist_ok=True)
     assert newest(run)[0] == 4
-
-
-def test_one_of_another_model_is_passed_over(saved, capsys):
-    run, _ = saved
     other = Toy(shape=(6, 5))
     was = other.weights()
     assert newest(run, other)[0] == 0

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from zo.config.addresses import missing
-from zo.run import loop
 from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.directory import directory_of, freeze
@@ -16,8 +15,6 @@ from zo.run.runner import run
 from zo.run.signals import Interrupted
 from zo.run.tracking import read_status
 from zo.tasks import Example
-
-REVIEWS_TINY = Path(loop.__file__).parents[1] / "assets" / "reviews-tiny"
 
 
 @pytest.fixture
@@ -77,17 +74,6 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
     recorded.save(directory)
     assert main([str(directory)]) == 0
     assert "goes on after step 3" in capsys.readouterr().out
-
-
-def test_an_exchanged_model_directory_is_another_run(make_run, tmp_path):
-    model = shutil.copytree(REVIEWS_TINY, tmp_path / "model")
-    cfg = make_run("optimizer=zero_shot", "lr=null", f"model.path={model}")
-    first = directory_of(cfg)
-    weights = next(model.glob("*.safetensors"))
-    data = bytearray(weights.read_bytes())
-    data[-2] ^= 1
-    weights.write_bytes(data)
-    assert directory_of(cfg) != first
 
 
 def test_inputs_that_are_lost_are_recorded_anew_and_a_finished_run_needs_no_data(

@@ -8,48 +8,37 @@ import pytest
 from rich.console import Console
 
 from zo.run import loop, progress
+from zo.run.directory import directory_of
 from zo.run.multirun import Multirun, differences
 from zo.run.progress import Progress
 from zo.run.signals import INTERRUPTED
 
 
-def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other(make_run, monkeypatch, capsys):
+def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has_the_rest(
+    make_run, monkeypatch, capsys
+):
     made = loop._step
     monkeypatch.setattr(
         loop, "_step", lambda s, *rest: 1 / 0 if s.assembly.optimizer.seed == 7 else made(s, *rest)
     )
     choices = ("task.data_files.train=/no/such/file.csv", "task.labels=[8,9]", "seed=7", "seed=0")
-    assert Multirun.of([make_run(choice, "steps=1") for choice in choices]).run() == 1
+    multirun = Multirun.of([make_run(choice, "steps=1") for choice in (*choices, "seed=1")])
+    assert multirun.run() == 1
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[0].startswith("4 runs, one after the other; they differ in ")
-    assert "run 4 of 4: " in shown.out
-    assert lines[-4] == "1 of 4 runs ended, 3 failed"
-    assert lines[-3].startswith("failed: run 1 of 4: train=/no/such/file.csv ")
+    assert lines[0].startswith("5 runs, one after the other; they differ in ")
+    assert "run 4 of 5: " in shown.out
+    heading, *rows = lines[lines.index("") + 1 :]
+    assert heading.split()[-5:] == ["test", "val.", "step", "in", f"{multirun.runs[0].out}/"]
+    for i, row in zip((3, 4), rows, strict=False):
+        test = f"{multirun.summaries[i]['best/test_accuracy']:.1%}"
+        assert (row.split()[-4], row.split()[-1]) == (test, directory_of(multirun.runs[i]).name)
+    assert lines[-4] == "2 of 5 runs ended, 3 failed"
+    assert lines[-3].startswith("failed: run 1 of 5: train=/no/such/file.csv ")
     assert "task.data_files.train: there is no file" in lines[-3]
     assert "task.labels: row " in lines[-2]
-    assert lines[-1].startswith("failed: run 3 of 4: ")
+    assert lines[-1].startswith("failed: run 3 of 5: ")
     assert lines[-1].endswith(" seed=7: ZeroDivisionError: division by zero")
-
-
-def test_the_table_has_a_row_per_run_and_says_where_it_is(make_run, tmp_path, capsys):
-    runs = [make_run("steps=1", f"optimizer.k={k}") for k in (1, 2)]
-    multirun = Multirun.of(runs)
-    assert multirun.run() == 0
-    lines = capsys.readouterr().out.splitlines()
-    heading = next(line for line in lines if line.startswith("k "))
-    assert heading.split() == ["k", "test", "val.", "step", "in", f"{tmp_path}/out/"]
-    rows = lines[lines.index(heading) + 1 :]
-    assert [row.split()[0] for row in rows[:2]] == ["1", "2"]
-    test = multirun.summaries[1]["best/test_accuracy"]
-    assert f"{test:.1%}" in rows[1]
-    directories = {path.name for path in (tmp_path / "out").glob("bszo-*")}
-    assert {row.split()[-1] for row in rows[:2]} == directories
-
-
-def test_a_cell_that_repeats_a_run_is_left_out(make_run):
-    runs = [make_run("optimizer=zero_shot", f"lr_index={i}", "lr=null") for i in (0, 1, 2)]
-    assert len(Multirun.of(runs).runs) == 1
 
 
 @pytest.mark.process
@@ -77,7 +66,9 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, stop_after, cap
     ],
 )
 def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, expected):
-    assert differences([make_run(override) for override in grid]) == expected
+    runs = [make_run(override) for override in grid]
+    assert differences(runs) == expected
+    assert len(Multirun.of(runs).runs) == (2 if expected[0] else 1), "a repeated run is left out"
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 120])
