@@ -88,7 +88,7 @@ def random_point(rng):
     target, calls = rng.choice(
         [
             ("zo.run.runner:join", 1),
-            ("zo.run.loop:Session.open", 1),
+            ("zo.run.assembly:Session.open", 1),
             ("zo.distributed.processes:Processes.gather", 8),
             (IN_STEP, 12),
             (MOVING, 150),

@@ -15,9 +15,8 @@ from zo.lm import load as loading
 from zo.lm.config import ModelError
 from zo.lm.scoring import CandidateScorer
 from zo.run import checkpoint
-from zo.run.assembly import Assembly
+from zo.run.assembly import Assembly, Session
 from zo.run.directory import directory_of
-from zo.run.loop import Session
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
 from zo.run.runner import run

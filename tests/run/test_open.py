@@ -7,7 +7,8 @@ from tests.support import hub_copies
 from zo import config
 from zo.config import command_line, identity
 from zo.lm.load import load
-from zo.run import loop, runner
+from zo.run import runner
+from zo.run.assembly import Session
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 
@@ -23,7 +24,7 @@ TINY_ROBERTA = [
 
 def test_a_masked_model_with_random_weights_is_trained_and_evaluated(make_run):
     cfg = make_run(*TINY_ROBERTA, "optimizer=bszo", "steps=3", "eval_every=3")
-    session = loop.Session.open(cfg)
+    session = Session.open(cfg)
     assert {type(e.mask_at) for e in session.train + session.validation + session.test} == {int}
     summary = runner.run(cfg)
     assert (summary["run/status"], summary["run/steps"]) == ("finished", 3)
@@ -42,7 +43,7 @@ def copa(tmp_path):
 
 
 def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(copa):
-    session = loop.Session.open(copa)
+    session = Session.open(copa)
     assert {len(e.candidate_ids) for e in session.train} == {1}
     assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
     assert {e.label for e in session.validation} == {0, 1}

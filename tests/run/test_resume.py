@@ -19,15 +19,15 @@ from zo.run.tracking import read_status
 pytestmark = pytest.mark.process
 
 KILLED = -signal.SIGKILL
-MEASURING = At("zo.run.loop:BatchLoss.__call__", 10, "after")
+MEASURING = At("zo.run.losses:BatchLoss.__call__", 10, "after")
 UPDATE = (MEASURING, At("zo.weights.updates:ParameterUpdate.apply", 60))
 STREAM = (MEASURING, At("zo.noise.cpu.engine:NumbaEngine.add_to_all_", 3, "after"))  # all tensors
 FACTORS = (
-    At("zo.run.loop:BatchLoss.branches", 5, "after"),
+    At("zo.run.losses:BatchLoss.branches", 5, "after"),
     At("zo.weights.restore.factors:_fold", 10),
 )
 GRADIENT = (
-    At("zo.run.loop:BatchLoss.backward", 5, "after"),
+    At("zo.run.losses:BatchLoss.backward", 5, "after"),
     At("torch.optim:Optimizer.zero_grad", 3, "after"),
 )
 STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"
@@ -132,7 +132,7 @@ CHAINS = {
     ],
     "ends": [
         At("pathlib:Path.replace", 1),
-        At("zo.run.loop:Session.open", 1, "after"),
+        At("zo.run.assembly:Session.open", 1, "after"),
         At("zo.run.tracking:RunLog.finish", 1),
         At("zo.run.tracking:set_status", 2),
         At("zo.run.checkpoint:remove", 1),

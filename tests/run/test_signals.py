@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zo.run import loop
+from zo.run.assembly import Session
 from zo.run.command import make
 from zo.run.signals import HEEDED, INTERRUPTED, Interrupted, requests
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_loading_stops_at_once(make_run, monkeypatch, capsys):
         send(signal.SIGINT)
         pytest.fail("it went on loading")
 
-    monkeypatch.setattr(loop.Session, "open", load)
+    monkeypatch.setattr(Session, "open", load)
     with pytest.raises(Interrupted):
         make(make_run())
     assert capsys.readouterr().err == "stopped before step 1; the same command starts again\n"

@@ -22,7 +22,7 @@ class At(NamedTuple):
     """Where in its work a process sends itself a signal.
 
     Attributes:
-        target: Function of zo or of the standard library, as `zo.run.loop:BatchLoss.backward`.
+        target: Function of zo or of the standard library, as `zo.run.losses:BatchLoss.backward`.
         call: Which call of it, from 1.
         when: before, after, or when half of the bytes that it is to write are written.
         number: The signal.

@@ -4,6 +4,8 @@ import glob
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import xxhash
@@ -14,8 +16,6 @@ KEPT_ON_DISK = 1 << 26
 
 SETTLED_S = 2.0
 """Age from which size and time of change identify a file's content: a clock may tick more slowly than files change."""
-
-_known: dict[str, str] = {}
 
 
 def of_address(address: str) -> str | None:
@@ -47,18 +47,28 @@ def _visible_files(root: Path) -> Iterable[Path]:
 def _of_file(path: Path) -> str:
     """Returns the hexadecimal digest of a file's content; one that has not changed is not read again."""
     status = path.stat()
-    stamp = (str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
-    key = xxhash.xxh3_128_hexdigest(repr(stamp).encode())
-    settled = time.time() - status.st_mtime > SETTLED_S
-    large = status.st_size >= KEPT_ON_DISK
-    known = (_known.get(key) or (_read_kept(key) if large else None)) if settled else None
-    if known is None:
-        known = read(path)
-        if settled:
-            _known[key] = known
-            if large:
-                _keep(key, known)
-    return known
+    if time.time() - status.st_mtime <= SETTLED_S:
+        return read(path)
+    return _of_settled(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _of_settled(path: Path, inode: int, size: int, changed_ns: int) -> str:
+    """Returns the digest of a file that stays as it is; a large one's is kept for other processes."""
+    if size < KEPT_ON_DISK:
+        return read(path)
+    key = xxhash.xxh3_128_hexdigest(repr((str(path), inode, size, changed_ns)).encode())
+    root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
+    kept, partial = root / "digests" / key, root / "digests" / f".{key}.{os.getpid()}"
+    with suppress(OSError):
+        if len(text := kept.read_text()) == 32:
+            return text
+    digest = read(path)
+    with suppress(OSError):  # the cache directory cannot be written
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(digest)
+        partial.replace(kept)
+    return digest
 
 
 def read(path: Path) -> str:
@@ -68,26 +78,3 @@ def read(path: Path) -> str:
         while block := file.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo") / "digests"
-
-
-def _read_kept(key: str) -> str | None:
-    try:
-        text = (_cache() / key).read_text()
-    except OSError:
-        return None
-    return text if len(text) == 32 else None
-
-
-def _keep(key: str, digest: str) -> None:
-    """Keeps a digest for other processes, where the cache directory can be written."""
-    partial = _cache() / f".{key}.{os.getpid()}"
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(digest)
-        partial.replace(_cache() / key)
-    except OSError:
-        return

@@ -1,23 +1,41 @@
-"""Model, θ and optimizer of a configuration, put together: what training and replaying both start from."""
+"""What a run works with, put together from its configuration.
+
+An assembly is model, θ and optimizer, which replaying starts from, too; a session is an assembly with data and scorer.
+"""
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from zo.config import RunConfig
 from zo.distributed.environment import local_rank, started_together
+from zo.distributed.processes import Processes, join
 from zo.lm.adapt import adapt
+from zo.lm.baselines import LinearProbe, with_demonstrations
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
+from zo.lm.objectives import Scorer, scorers
+from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
+from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
+from zo.run.inputs import digest_examples
+from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.provenance import weights_hash
+from zo.tasks import Encoded, TaskError, load_splits, tokenize
+from zo.tasks.checks import check_tokens, preview
+from zo.tasks.own import complete
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
+
+Evaluator: TypeAlias = Scorer | LinearProbe
+_encoded: dict[str, list[Encoded]] = {}
+"""Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
 
 
 class DeviceError(ValueError):
@@ -76,6 +94,103 @@ class Assembly:
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
         return weights_hash(*self.params.wholes())
+
+
+@dataclass
+class Session:
+    """What a run works with: data as tokens, scorer, θ and optimizer.
+
+    Attributes:
+        train: Examples of the mini-batches.
+        validation: Examples that choose the best step.
+        test: Examples that the best step is reported on.
+        scorer: Computes losses.
+        evaluator: Computes predictions: the scorer, or a baseline.
+        assembly: Model, θ and optimizer.
+        read: See `zo.run.inputs.Inputs.read`.
+        notes: What a person should know of data and model, one sentence each.
+        processes: That divide forward passes and evaluations.
+        shards: Parts of a mini-batch.
+    """
+
+    train: list[Encoded]
+    validation: list[Encoded]
+    test: list[Encoded]
+    scorer: Scorer
+    evaluator: Evaluator
+    assembly: Assembly
+    read: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+    processes: Processes = field(default_factory=Processes)
+    shards: int = 1
+
+    @classmethod
+    def open(cls, cfg: RunConfig) -> "Session":
+        """Loads data and model and makes the optimizer.
+
+        Raises:
+            TaskError, ModelError: If they cannot be had as configured or do not fit each other.
+        """
+        tensor = cfg.distributed.tensor > 1
+        processes = join(cfg.distributed.timeout, tensor)
+        dividing = Processes() if tensor else processes
+        task, found = complete(cfg.task)
+        splits = load_splits(task)
+        if cfg.batch_size > len(splits.train):
+            right = f"must be at most the {len(splits.train)} training examples of {task.path}"
+            raise TaskError(f"batch_size={cfg.batch_size}: {right}")
+        assembly = Assembly.of(cfg)
+        loaded = assembly.loaded
+        scorer, evaluates_by = scorers(
+            loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, dividing
+        )
+        read = {split: digest_examples(of) for split, of in vars(splits).items()}
+        by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template}"
+        keys = {split: f"{by} {digest}" for split, digest in read.items()}
+        encoded = {
+            split: _encoded.get(keys[split])
+            or tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
+            for split, examples in vars(splits).items()
+        }
+        _encoded.clear()
+        _encoded.update({keys[split]: of for split, of in encoded.items()})
+        train, validation, test = encoded.values()
+        scorer.check([*train, *validation, *test])
+        if evaluates_by is not scorer:
+            evaluates_by.check([*validation, *test])
+        evaluator: Evaluator = evaluates_by
+        how = cfg.optimizer
+        if isinstance(how, ICLConfig | LinearProbeConfig):
+            if not isinstance(scorer, CandidateScorer):
+                raise TaskError(f"optimizer={how.name}: needs a task with candidates")
+            if isinstance(how, ICLConfig):
+                given = (train, how.k, cfg.seed, how.separator, loaded.tokenizer, scorer)
+                validation, test = (with_demonstrations(of, *given) for of in (validation, test))
+            else:
+                evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
+        notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
+        if found:
+            sizes = ", ".join(f"{len(of)} {name}" for name, of in encoded.items())
+            first = preview(task, splits.train, train, loaded.tokenizer)
+            notes = [*found, f"{sizes} examples", *first, *notes]
+        if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
+            train = [example.true_candidate_alone() for example in train]
+        read["weights"] = assembly.base
+        if assembly.optimizer.config.trains and assembly.optimizer.replays:
+            read["noise"] = assembly.params.engine.backend
+            read["parameters"] = str(assembly.params.numel)
+        shared = processes, cfg.distributed.shards
+        return cls(train, validation, test, scorer, evaluator, assembly, read, notes, *shared)
+
+    def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
+        """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
+        params = self.assembly.params
+        if params.sharded:
+            batch = self.scorer.collate(examples)
+            return TensorParallelLoss(self.scorer, batch, params, processes=self.processes)
+        if self.shards == self.processes.world == 1:
+            return BatchLoss(self.scorer, self.scorer.collate(examples), params)
+        return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
 
 
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:

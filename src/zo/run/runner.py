@@ -15,10 +15,10 @@ from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
 from zo.run import atomic, checkpoint, lock, memory, provenance, signals, together
-from zo.run.assembly import DeviceError
+from zo.run.assembly import DeviceError, Session
 from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
 from zo.run.inputs import Inputs, InputsError, related
-from zo.run.loop import Journal, Session, Summary, Totals, ending_of, train
+from zo.run.loop import Journal, train
 from zo.run.progress import Progress, Screen
 from zo.run.replay import replay_to
 from zo.run.rows import (
@@ -32,6 +32,7 @@ from zo.run.rows import (
 )
 from zo.run.signals import Interrupted, Requests
 from zo.run.together import Start, losing
+from zo.run.totals import Summary, Totals, ending_of
 from zo.run.tracking import NoLog, RunLog, note_failure, note_interruption, read_status, set_status
 from zo.run.trajectory import TrajectoryError
 from zo.tasks import TaskError

@@ -1,0 +1,150 @@
+"""What a run adds up over its rows: the best evaluation, passes and times, and what ends it."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from zo.config import RunConfig
+from zo.run.rows import Row
+from zo.tasks import Encoded
+from zo.tasks.measures import NAMED, Measure, in_row
+
+Summary = dict[str, Any]
+TIE = "train/tie"
+"""1 if all losses of a step without a gradient are equal: its slope is 0, and nothing moves."""
+
+
+@dataclass
+class Best:
+    """The first evaluation with the best value on the validation split so far.
+
+    Attributes:
+        row: Of its step; empty before the first evaluation.
+        measure: Of the values.
+        evaluations_since: Evaluations after it.
+    """
+
+    row: Row = field(default_factory=dict)
+    measure: Measure = NAMED["accuracy"]
+    evaluations_since: int = 0
+
+    def see(self, row: Row) -> None:
+        """Takes note of a row's evaluation, if it has one; only a new best is tested."""
+        if (measure := in_row(row)) is None:
+            return
+        if "best/weights" in row:
+            self.row, self.measure, self.evaluations_since = row, measure, 0
+        else:
+            self.evaluations_since += 1
+
+    @property
+    def step(self) -> int:
+        """Where it was; -1 before the first evaluation."""
+        return int(self.row.get("step", -1))
+
+    def value(self, split: str) -> float:
+        """Returns the value on `val` or `test`."""
+        return float(self.row[f"eval/{split}_{self.measure.name}"])
+
+    @property
+    def shown(self) -> str:
+        """The value on the validation split for people; empty before the first evaluation."""
+        return self.measure.shown(self.value("val")) if self.row else ""
+
+    def predictions(self) -> dict[str, Any]:
+        """Returns what predictions.json holds."""
+        test, validation = (
+            [ord(c) - ord("0") for c in self.row[f"best/{split}_predictions"]]
+            for split in ("test", "val")
+        )
+        return {"step": self.step, "test": test, "validation": validation}
+
+    def summary(self, validation: list[Encoded], test: list[Encoded]) -> Summary:
+        """Returns what is reported of these examples; nothing if no evaluation was reached."""
+        if not self.row:
+            return {}
+        predictions = self.row["best/test_predictions"]
+        return {
+            "best/step": self.step,
+            f"best/val_{self.measure.name}": self.value("val"),
+            f"best/test_{self.measure.name}": self.value("test"),
+            "best/val_n": len(validation),
+            "best/test_n": len(test),
+            "best/test_predictions": predictions,
+            "best/weights": self.row["best/weights"],
+            "test/labels": characters([e.label for e in test if predictions]),
+        }
+
+
+@dataclass
+class Totals:
+    """What a run adds up over its steps, and goes on with after an interruption.
+
+    Attributes:
+        made: Steps.
+        ties: Of them, those whose losses were all equal; None where the objective has a gradient.
+        forwards: Forward passes.
+        best: See `Best`.
+        seconds: Of all steps and evaluations.
+        peak_gib: Largest memory at an evaluation.
+        times: Seconds of every step, of its forward passes, and of its passes over the weights.
+    """
+
+    made: int = 0
+    ties: int | None = None
+    forwards: int = 0
+    best: Best = field(default_factory=Best)
+    seconds: float = 0.0
+    peak_gib: float = 0.0
+    times: dict[str, list[float]] = field(
+        default_factory=lambda: {"step": [], "forward": [], "perturb": []}
+    )
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Totals":
+        """Returns the totals of the rows of steps 1, 2, …."""
+        totals = cls()
+        for row in rows:
+            totals.see(row)
+        return totals
+
+    def see(self, row: Row) -> None:
+        """Adds a row of metrics.jsonl."""
+        self.best.see(row)
+        self.made = row["step"]
+        if TIE in row:
+            self.ties = (self.ties or 0) + row[TIE]
+        self.forwards = row.get("train/forwards", 0)
+        self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
+        self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))
+        for kind, times in self.times.items():
+            if f"time/{kind}_s" in row:
+                times.append(row[f"time/{kind}_s"])
+
+    def summary(self) -> Summary:
+        """Returns steps, forward passes and median times, ms."""
+        medians = {
+            f"time/{kind}_ms_median": 1e3 * statistics.median(times)
+            for kind, times in self.times.items()
+            if times
+        }
+        return {
+            "run/steps": self.made,
+            "run/forwards": self.forwards,
+            "time/total_s": self.seconds,
+            **({} if self.ties is None else {"run/ties": self.ties}),
+            **medians,
+        }
+
+
+def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
+    """Returns the ending of a run whose patience is over."""
+    if cfg.patience is not None and totals.best.evaluations_since >= cfg.patience:
+        return {"run/status": "finished", "run/stop_reason": "patience"}
+    return None
+
+
+def characters(indices: list[int]) -> str:
+    """Returns a character for each candidate's index: its digit, and beyond 9 what follows in Unicode."""
+    return "".join(chr(ord("0") + index) for index in indices)
