@@ -142,7 +142,7 @@ def test_a_hung_process_ends_the_run_on_the_others_within_the_timeout(frozen):
 def test_weights_that_differ_stop_the_run_after_the_last_step_where_they_agreed(small_run, frozen):
     settings = ("optimizer=bszo", "precision.restore=snapshot")
     cfg = small_run(*settings)
-    told = gather_results(2, told_by, cfg, "flips_a_bit")
+    told = gather_results(2, told_by, cfg, "a flipped bit")
     assert told[0] == told[1]
     assert "step 4: " in told[0]
     assert "of process 1 differs" in told[0]
@@ -159,11 +159,11 @@ def test_weights_that_differ_stop_the_run_after_the_last_step_where_they_agreed(
 @pytest.mark.parametrize(
     ("sabotage", "settings", "sentence"),
     [
-        ("has_another_rate", (), "process 1 on .*: lr is 0.002, and 0.001 on process 0; start all"),
-        ("has_other_code", (), "the code of zo is other, .* install the same version everywhere"),
-        ("has_another_device", (), "the device is another GPU, .* philox does not"),
-        ("sees_no_directory", (), "process 1: DirectoryError: no .* give an out= that all"),
-        ("has_no_model", (), "process 1: ModelError: model.path: it is not there"),
+        ("another rate", (), "process 1 on .*: lr is 0.002, and 0.001 on process 0; start all"),
+        ("other code", (), "the code of zo is other, .* install the same version everywhere"),
+        ("another device", (), "the device is another GPU, .* philox does not"),
+        ("no directory", (), "process 1: DirectoryError: no .* give an out= that all"),
+        ("no model", (), "process 1: ModelError: model.path: it is not there"),
         ("", ("optimizer=mezo",), "3 processes for 2 forward passes per step .* start at most 2"),
         ("", ("optimizer=adam",), "optimizer=adam: backpropagation runs in one process"),
         (

@@ -65,7 +65,14 @@ def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path
     session = Session.open(cfg)
     assembly, params = session.assembly, session.assembly.params
     if cfg.optimizer.replays:
-        replay_to(assembly, trajectory_of(directory), step)
+        reached = set()
+        replay_to(
+            assembly,
+            trajectory_of(directory),
+            step,
+            made=lambda _: reached.add(assembly.weights_hash()),
+        )
+        assert len(reached) == step + 1, "every step moves θ"
     else:
         assert checkpoint.load_newest(directory, directory.name, assembly.optimizer, step) == step
     assert assembly.weights_hash() == summary["best/weights"]

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from zo import trajectory as command
-from zo.run import loop
 from zo.run.assembly import Assembly
 from zo.run.directory import directory_of
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
-from zo.run.runner import run
 from zo.run.trajectory import Best, Header, Trajectory, TrajectoryError
 
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
@@ -71,45 +69,6 @@ def test_what_is_written_is_read_and_any_damage_is_found(tmp_path, whole):
     assert (found.losses, found.bests, found.torn) == (LOSSES, BESTS, False)
     assert str(found.losses[1][0]) == "-0.0"
     assert [found.best_until(step) for step in range(5)] == [None, 1, 1, 3, 3]
-
-
-REPLAYED = [
-    "optimizer=bszo precision.restore=subtract",
-    "optimizer=hizoo precision=bf16 precision.noise=philox precision.rounding=stochastic",
-    "optimizer=lozo precision=bf16 precision.restore=factors optimizer.interval=3",
-]
-"""State and subspaces change within six steps, on both sides of the kill; tests/optim replays every method."""
-
-
-class Killed(Exception):
-    """What ends a run between two steps."""
-
-
-@pytest.mark.parametrize("overrides", REPLAYED)
-def test_a_replay_has_the_weights_of_every_step_of_a_run_that_was_killed(
-    make_run, monkeypatch, overrides
-):
-    cfg = make_run(*overrides.split(), "steps=6", "checkpoint.full_every=3")
-    hashes, made, resumed = {}, loop._step, False
-
-    def noting(session, examples):
-        if 4 in hashes and not resumed:
-            raise Killed
-        metrics = made(session, examples)
-        hashes[session.assembly.optimizer.step_index] = session.assembly.weights_hash()
-        return metrics
-
-    monkeypatch.setattr(loop, "_step", noting)
-    with pytest.raises(Killed):
-        run(cfg)
-    resumed = True
-    summary = run(cfg)
-    found = trajectory_of(directory_of(cfg))
-    assembly, reached = Assembly.of(cfg), {}
-    replay_to(assembly, found, 6, made=lambda step: reached.update({step: assembly.weights_hash()}))
-    assert reached == {0: found.header.base, **hashes}
-    assert len(set(reached.values())) == 7, "every step moves θ"
-    assert found.bests[summary["best/step"]].weights == hashes[summary["best/step"]]
 
 
 @pytest.fixture

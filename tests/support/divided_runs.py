@@ -11,7 +11,9 @@ from tests.support.crowd import ended, environment, free_port
 from tests.support.victims import At, start
 from zo.config import RunConfig
 from zo.distributed.processes import Processes
+from zo.lm.config import ModelError
 from zo.run import runner, together
+from zo.run.assembly import Session
 from zo.weights.space import ParameterSpace
 
 NOBODY: Mapping[int, tuple[At, ...]] = {}
@@ -49,7 +51,7 @@ def exit_statuses(
 def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
     """Makes a run after process 1 was sabotaged; returns its status, or the sentence that stopped it."""
     if processes.rank == 1 and sabotage:
-        globals()[sabotage](cfg)
+        SABOTAGE[sabotage](cfg)
     try:
         return runner.run(cfg)["run/status"]
     except runner.UNUSABLE as error:
@@ -58,7 +60,7 @@ def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
         return stopped.code
 
 
-def flips_a_bit(cfg: RunConfig) -> None:
+def _flip_a_bit(cfg: RunConfig) -> None:
     """The third update leaves another bit in one weight."""
     calls: list[int] = []
     add = ParameterSpace.add_
@@ -72,31 +74,16 @@ def flips_a_bit(cfg: RunConfig) -> None:
     ParameterSpace.add_ = flipping  # type: ignore[method-assign]
 
 
-def has_another_rate(cfg: RunConfig) -> None:
-    """The learning rate is another one."""
-    assert cfg.lr is not None
-    cfg.lr *= 2
+def _refuse(cfg: RunConfig) -> None:
+    raise ModelError("model.path: it is not there")
 
 
-def has_other_code(cfg: RunConfig) -> None:
-    """The package has another digest."""
-    together.code_digest = lambda: "other"  # type: ignore[assignment]
-
-
-def has_another_device(cfg: RunConfig) -> None:
-    """The GPU is of another kind."""
-    together.device_name = lambda device: "another GPU"
-
-
-def sees_no_directory(cfg: RunConfig) -> None:
-    """The run's directory is not on this machine's disk."""
-    runner.CONFIG = "not-there"
-
-
-def has_no_model(cfg: RunConfig) -> None:
-    """The model cannot be loaded."""
-
-    def refuse(*args: Any) -> None:
-        raise runner.ModelError("model.path: it is not there")
-
-    runner.Session.open = refuse  # type: ignore[assignment, method-assign]
+SABOTAGE: dict[str, Callable[[RunConfig], None]] = {
+    "a flipped bit": _flip_a_bit,
+    "another rate": lambda cfg: setattr(cfg, "lr", 2 * (cfg.lr or 0)),
+    "other code": lambda _: setattr(together, "code_digest", lambda: "other"),
+    "another device": lambda _: setattr(together, "device_name", lambda device: "another GPU"),
+    "no directory": lambda _: setattr(runner, "CONFIG", "not-there"),
+    "no model": lambda _: setattr(Session, "open", _refuse),
+}
+"""What is wrong on process 1."""
