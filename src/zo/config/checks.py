@@ -47,7 +47,7 @@ class ConfigError(ValueError):
     """A configuration with problems; its text has one line for each."""
 
     def __init__(self, problems: list[Problem]):
-        super().__init__(problems)  # what another process, to which it is sent, makes it from again
+        super().__init__(problems)  # supports pickling
         self.problems = problems
 
     def __str__(self) -> str:

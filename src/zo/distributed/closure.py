@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zo.distributed.agreement import Watch, check_same, code_digest, digests
-from zo.distributed.elastic import Elastic, Follower, Lead, Members, MembersChangedError
+from zo.distributed.elastic import Elastic, Follower, Lead, MembersChangedError
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, ProcessesError
 from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer
@@ -142,7 +142,7 @@ class ElasticParallel(Together):
         ProcessLostError: If the process that leads is not there, or ended.
     """
 
-    processes: Members
+    processes: Lead | Follower
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ import json
 import socket
 import threading
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,30 +114,6 @@ class Members(Processes):
         self.bytes += 8 * len(values) * (self.world if self.world > 1 else 0)
         return found
 
-    @abstractmethod
-    def exchange(self, told: Any) -> list[Any]:
-        """As `Processes.exchange`, of what JSON can hold.
-
-        Raises:
-            MembersChangedError: If a process was lost.
-        """
-
-    @abstractmethod
-    def open_step(
-        self, steps: int, record: Callable[[int], bytes], digests: Callable[[], list[int]]
-    ) -> None:
-        """Counts who takes part from this step on. The process that leads lets them in.
-
-        Args:
-            steps: That were made.
-            record: Returns what the record has after so many steps.
-            digests: Returns those of the weights.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leaves the training, which ends if this process leads."""
-
 
 class Lead(Members):
     """The processes of a training, as the one that leads sees them.
@@ -170,7 +145,13 @@ class Lead(Members):
     def open_step(
         self, steps: int, record: Callable[[int], bytes], digests: Callable[[], list[int]]
     ) -> None:
-        """Lets in who is ready, and sends the others that wait what they lack."""
+        """Lets in who is ready, and sends the others that wait what they lack.
+
+        Args:
+            steps: That were made.
+            record: Returns what the record has after so many steps.
+            digests: Returns those of the weights.
+        """
         self._steps = steps
         joining, self._ready = self._ready, []
         self._peers += [newcomer.connection for newcomer in joining]
@@ -184,7 +165,11 @@ class Lead(Members):
                 self._answer(newcomer, {}, record)
 
     def exchange(self, told: Any) -> list[Any]:
-        """As `Members.exchange`."""
+        """As `Processes.exchange`, of what JSON can hold.
+
+        Raises:
+            MembersChangedError: If a process was lost.
+        """
         answers, lost = self._answers()
         if lost:
             self._peers = [peer for peer in self._peers if peer not in lost]
@@ -316,11 +301,11 @@ class Follower(Members):
     def open_step(
         self, steps: int, record: Callable[[int], bytes], digests: Callable[[], list[int]]
     ) -> None:
-        """As `Members.open_step`."""
+        """Counts who takes part from this step on."""
         self.world = self._next
 
     def exchange(self, told: Any) -> list[Any]:
-        """As `Members.exchange`."""
+        """As `Lead.exchange`."""
         _send(self._connection, told)
         answer = self._receive()
         if "rank" in answer:
