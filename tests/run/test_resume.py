@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.damage import damage, flip_bit
-from tests.support.victims import At, end_of, here, start, what_it_came_to
+from tests.support.divided_runs import exit_statuses
+from tests.support.victims import At, here, start, what_it_came_to
 from zo.run.directory import freeze
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
@@ -84,7 +85,7 @@ def test_a_method_goes_on_as_if_never_killed(frozen, overrides):
     assert here(twin) == 0
     in_step, moving = METHODS[overrides]
     for point in (in_step, At("zo.lm.scoring:CandidateScorer.evaluate", 1), moving):
-        assert end_of(run, point) == KILLED, (run / "log.txt").read_text()
+        assert exit_statuses(run, 1, {0: (point,)}) == [KILLED], (run / "log.txt").read_text()
     assert here(run) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
     assert len(read_rows(run)) == STEPS
@@ -105,7 +106,7 @@ def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
         process.join()
         if read_status(run).get("run/status") != "finished":
             damage(run, rng)
-    assert end_of(run) == 0
+    assert here(run) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
@@ -156,7 +157,7 @@ def test_a_kill_anywhere_leaves_nothing_that_misleads(frozen, chain):
         if isinstance(point, str):
             flip_bit(run / point, random.Random(3))
         else:
-            assert end_of(run, point) == KILLED, (point, (run / "log.txt").read_text())
+            assert exit_statuses(run, 1, {0: (point,)}) == [KILLED], (run / "log.txt").read_text()
     assert here(run) == 0
     shutil.rmtree(run / "checkpoints", ignore_errors=True)  # the last kill may come before that
     assert what_it_came_to(run) == what_it_came_to(twin)

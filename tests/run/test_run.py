@@ -13,13 +13,13 @@ from tests.support.victims import what_it_came_to
 from zo.lm.scoring import CandidateScorer
 from zo.run import loop
 from zo.run.directory import DirectoryError, directory_of
+from zo.run.rows import read_rows
 from zo.run.runner import run
 from zo.run.tracking import read_status
 
 
 def rows_of(cfg):
-    lines = (directory_of(cfg) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(directory_of(cfg))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
-import json
-
 import wandb
 
 from analysis.logs import run_file
 from zo.config import TrackingConfig
 from zo.run.directory import directory_of
+from zo.run.rows import read_rows
 from zo.run.runner import run
 from zo.run.tracking import RunLog
 
@@ -35,10 +34,10 @@ def test_wandb_offline_file_equals_metrics_jsonl(make_run):
     summary = run(cfg)
     directory = directory_of(cfg)
     logged = logged_in(directory)
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(directory)
     assert len(logged.history) == len(rows) == 4
     for row, seen in zip(rows, logged.history.to_pylist(), strict=True):
-        sent = {k: v for k, v in row.items() if not k.startswith(("best/", "train/losses", "crc"))}
+        sent = {k: v for k, v in row.items() if not k.startswith(("best/", "train/losses"))}
         assert {k: v for k, v in seen.items() if v == v} == sent
     assert logged.group == "quickstart"
     assert logged.config["optimizer.name"] == "bszo"
@@ -58,8 +57,7 @@ def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     log.finish({"run/status": "finished"})
     logged = logged_in(tmp_path / "run")
     assert capsys.readouterr().err.count("W&B logging stopped (ConnectionResetError") == 1
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["train/loss"] for line in lines] == [0.5, 0.25, 0.125]
+    assert [row["train/loss"] for row in read_rows(tmp_path / "run")] == [0.5, 0.25, 0.125]
     assert logged.history["train/loss"].to_pylist() == [0.5, 0.25, 0.125], "written once more"
     assert logged.summary["run/status"] == "finished"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.support.crowd import ended, environment, free_port
+from tests.support.crowd import environment, free_port
 from tests.support.victims import At, start
 from zo.config import RunConfig
 from zo.distributed.processes import Processes
@@ -23,7 +23,7 @@ def exit_statuses(
     directory: Path,
     world: int,
     points: Mapping[int, tuple[At, ...]] = NOBODY,
-    timeout_s: float = 60,
+    timeout_s: float = 120,
     after: Callable[[list[Any]], None] = lambda started: None,
 ) -> list[int | None]:
     """Continues a run on so many processes, some of which send themselves signals; returns their exit statuses.
@@ -36,16 +36,15 @@ def exit_statuses(
         for rank in range(world)
     ]
     deadline = time.monotonic() + timeout_s
-    with ended([]):
-        try:
-            after(started)
-            for process in started:
-                process.join(max(0.0, deadline - time.monotonic()))
-            return [process.exitcode for process in started]
-        finally:
-            for process in started:
-                process.kill()
-                process.join()
+    try:
+        after(started)
+        for process in started:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process.exitcode for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
 
 
 def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:

@@ -102,16 +102,6 @@ def start(
     return process
 
 
-def end_of(directory: Path, *points: At, timeout_s: float = 120) -> int:
-    """Continues a run in a process of its own; returns its exit status, −number if a signal killed it."""
-    process = start(directory, *points)
-    process.join(timeout_s)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"{directory} takes more than {timeout_s} s")
-    return process.exitcode
-
-
 def what_it_came_to(directory: Path) -> dict[str, Any]:
     """All of a run that must not depend on how often it was interrupted."""
 
