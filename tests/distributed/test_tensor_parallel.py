@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.support.divided_runs import exit_statuses
+from tests.support.crowd import gather_results
+from tests.support.divided_runs import exit_statuses, told_by
 from tests.support.tiny_models import llama, tokenizer
 from tests.support.victims import At, here, what_it_came_to
 from zo.run import checkpoint, runner
@@ -58,6 +59,13 @@ def test_a_run_with_divided_tensors_steps_as_one_process_and_goes_on_from_a_whol
     again, bests = Assembly.of(load(run)), trajectory_of(run).bests
     replay_to(again, trajectory_of(run), max(bests))  # refuses other weights
     assert again.weights_hash() == bests[max(bests)].weights
+
+
+@pytest.mark.process
+def test_a_weight_that_is_infinite_on_one_process_is_a_collapse_on_all(llama_run):
+    """It is of the last token in the vocabulary, which no loss sees."""
+    cfg = llama_run("distributed.tensor=2", "precision.restore=snapshot")
+    assert gather_results(2, told_by, cfg, "an infinite weight", timeout_s=120) == ["collapsed"] * 2
 
 
 def test_the_number_of_processes_is_that_of_the_setting(llama_run):

@@ -10,16 +10,18 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
+from tests.support.victims import FINAL, here
 from zo import export as export_command
 from zo.lm import load as loading
 from zo.lm.config import ModelError
 from zo.lm.scoring import CandidateScorer
 from zo.run import checkpoint
 from zo.run.assembly import Assembly, Session
-from zo.run.directory import directory_of
+from zo.run.directory import directory_of, freeze
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
 from zo.run.runner import run
+from zo.run.tracking import read_status
 
 REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"
 
@@ -57,22 +59,23 @@ KEEPS_BEST = "checkpoint.keep_best=true"
 def test_the_best_steps_model_predicts_what_the_run_predicted(make_run, tmp_path, overrides):
     """Replayed, or from the best step's checkpoint."""
     cfg = make_run(*overrides, "eval_every=1")
-    summary = run(cfg)
-    directory, step = directory_of(cfg), summary["best/step"]
+    directory = freeze(cfg)
+    assert here(directory) == 0
+    summary = read_status(directory)
+    step = summary["best/step"]
     model = exported(directory, tmp_path / "weights")
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight, "tied, as in the run"
     assert checkpoint.steps(directory) == [step] * cfg.checkpoint.keep_best
     session = Session.open(cfg)
     assembly, params = session.assembly, session.assembly.params
     if cfg.optimizer.replays:
-        reached = set()
+        replay_to(assembly, trajectory_of(directory), step)
+        last, hashes = Assembly.of(cfg), []
         replay_to(
-            assembly,
-            trajectory_of(directory),
-            step,
-            made=lambda _: reached.add(assembly.weights_hash()),
+            last, trajectory_of(directory), 4, made=lambda _: hashes.append(last.weights_hash())
         )
-        assert len(reached) == step + 1, "every step moves θ"
+        assert hashes[-1] == (directory / FINAL).read_text()
+        assert len(set(hashes)) == 5, "every step moves θ"
     else:
         assert checkpoint.load_newest(directory, directory.name, assembly.optimizer, step) == step
     assert assembly.weights_hash() == summary["best/weights"]

@@ -1,5 +1,6 @@
 """Inputs of a run: changed data, weights or noise are another run or refused, never mixed and never overlooked."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -28,14 +29,16 @@ def flip_labels(path: Path) -> None:
     swapped = {"0": "1", "1": "0"}
     lines = [line.rsplit(",", 2) for line in path.read_text().splitlines()]
     lines = [[text, swapped.get(label, label), source] for text, label, source in lines]
-    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    path.write_text("\n".join(map(",".join, lines)) + "\n", newline="\r\n")
 
 
 def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
+    os.utime(reviews, (0, 0))  # long ago: its digest is kept
     run(cfg)
     first = directory_of(cfg)
     flip_labels(reviews)
+    os.utime(reviews, (9, 9))
     assert directory_of(cfg) != first
     run(cfg)
     assert len(list(Path(cfg.out).iterdir())) == 2

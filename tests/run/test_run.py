@@ -12,10 +12,12 @@ import pytest
 from tests.support.victims import what_it_came_to
 from zo.lm.scoring import CandidateScorer
 from zo.run import loop
+from zo.run.assembly import Session
 from zo.run.directory import DirectoryError, directory_of
 from zo.run.rows import read_rows
 from zo.run.runner import run
 from zo.run.tracking import read_status
+from zo.tasks.batches import batch_indices
 
 
 def rows_of(cfg):
@@ -41,6 +43,18 @@ def test_a_run_logs_every_step_and_every_evaluation(make_run, overrides, forward
     assert summary["run/status"] == "finished"
     assert summary["run/forwards_per_step"] == forwards
     assert summary["best/step"] in (2, 4)
+    if forwards == 1:
+        session = Session.open(cfg)
+        indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, 0)
+        loss = session.loss_of([session.train[i] for i in indices])
+        assert rows[0]["train/loss"] == pytest.approx(loss(), rel=1e-5)
+
+
+def test_a_loss_in_parts_is_the_mean_over_all_tokens_of_the_mini_batch(make_run):
+    words = "task.candidates=[' terrible',' great film indeed']"  # of one and of three tokens
+    session = Session.open(make_run("task.objective=lm", "distributed.shards=4", words))
+    parts, session.shards = session.loss_of(session.train[:16])(), 1
+    assert parts == pytest.approx(session.loss_of(session.train[:16])(), rel=1e-5)
 
 
 def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(finished):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tests.support.crowd import environment, free_port
 from tests.support.victims import At, start
@@ -59,18 +60,22 @@ def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
         return stopped.code
 
 
-def _flip_a_bit(cfg: RunConfig) -> None:
-    """The third update leaves another bit in one weight."""
-    calls: list[int] = []
-    add = ParameterSpace.add_
+def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunConfig], None]:
+    """Returns what has the third update spoil a tensor, of which `spoil` gets the values."""
 
-    def flipping(self: ParameterSpace, *args: Any) -> None:
-        add(self, *args)
-        calls.append(1)
-        if len(calls) == 3:
-            self.tensors[4].view(torch.int32).view(-1)[5] ^= 1
+    def arm(_: RunConfig) -> None:
+        calls: list[int] = []
+        add = ParameterSpace.add_
 
-    ParameterSpace.add_ = flipping  # type: ignore[method-assign]
+        def spoiling(self: ParameterSpace, *args: Any) -> None:
+            add(self, *args)
+            calls.append(1)
+            if len(calls) == 3:
+                spoil(self.tensors[number].view(-1))
+
+        ParameterSpace.add_ = spoiling  # type: ignore[method-assign]
+
+    return arm
 
 
 def _refuse(cfg: RunConfig) -> None:
@@ -78,7 +83,8 @@ def _refuse(cfg: RunConfig) -> None:
 
 
 SABOTAGE: dict[str, Callable[[RunConfig], None]] = {
-    "a flipped bit": _flip_a_bit,
+    "a flipped bit": _third_update(4, lambda w: w.view(torch.int32)[5:6].bitwise_xor_(1)),
+    "an infinite weight": _third_update(0, lambda w: w[-1:].fill_(torch.inf)),
     "another rate": lambda cfg: setattr(cfg, "lr", 2 * (cfg.lr or 0)),
     "other code": lambda _: setattr(together, "code_digest", lambda: "other"),
     "another device": lambda _: setattr(together, "device_name", lambda device: "another GPU"),

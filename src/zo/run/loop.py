@@ -91,14 +91,14 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     Process 0 writes. The others take part where the tensors are sharded.
     """
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
-    step, writes = optimizer.step_index, session.processes.leads
+    step = optimizer.step_index
     due = every is not None and step % every == 0 and 0 < step < cfg.steps
     due |= cfg.checkpoint.keep_best and step == best.step > 0
     due |= bool(journal.requests.received) and not optimizer.replays and step > 0
-    if due and (writes or optimizer.params.sharded):
+    if due:
         journal.log.sync()
         directory, keep = journal.log.directory, best.step if cfg.checkpoint.keep_best else None
-        checkpoint.save(directory, directory.name, optimizer, keep, writes)
+        checkpoint.save(directory, directory.name, optimizer, keep, session.processes.leads)
 
 
 def _step(session: Session, examples: list[Encoded]) -> Row:
