@@ -13,10 +13,12 @@ HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib",
 
 PROBLEM = "configuration: 1 problem\n  optimizer.eps=-1.0: must be greater than 0\nloaded []\n"
 LOADED = f"""
-import atexit, runpy, sys
-atexit.register(lambda: print("loaded", [m for m in {HEAVY} if m in sys.modules], file=sys.stderr))
+import runpy, sys
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("loaded", [m for m in {HEAVY} if m in sys.modules], file=sys.stderr)
 """
 
 

@@ -65,15 +65,15 @@ def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunC
 
     def arm(_: RunConfig) -> None:
         calls: list[int] = []
-        add = ParameterSpace.add_
+        carry_out = ParameterSpace.carry_out
 
         def spoiling(self: ParameterSpace, *args: Any) -> None:
-            add(self, *args)
+            carry_out(self, *args)
             calls.append(1)
             if len(calls) == 3:
                 spoil(self.tensors[number].view(-1))
 
-        ParameterSpace.add_ = spoiling  # type: ignore[method-assign]
+        ParameterSpace.carry_out = spoiling  # type: ignore[method-assign]
 
     return arm
 

@@ -37,7 +37,10 @@ def end_at_once() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process as `sys.exit` does, but does not take the interpreter apart: after torch that takes seconds."""
+    """Ends the process as `sys.exit` does, but does not take the interpreter apart: after torch that takes seconds.
+
+    Exit functions are called, but for those that were registered before `end_at_once`.
+    """
     _left_with.append(status)
     sys.exit(status)
 
