@@ -50,14 +50,11 @@ class Stage:
 
 
 PARTS = ("5a", "5b", "5c", "eps")
-ROUNDINGS = "sweep=study_smollm2_roundings"
 STAGES = (
     *(Stage(n, (f"sweep={n}",), alone=True) for n in ("table4", "table4_fast", "table4_factors")),
     Stage("study_smollm2", ("sweep=study_smollm2", "seed=0")),
-    Stage("roundings", (ROUNDINGS, "seed=0")),
     Stage("study_smollm2_seeds", ("sweep=study_smollm2", "seed=1,2")),
     *(Stage(n, (f"sweep={n}", "seed=0,1,2")) for n in (f"study_smollm2_{p}" for p in PARTS)),
-    Stage("roundings_seeds", (ROUNDINGS, "seed=1,2")),
     Stage("study_tiny", ("sweep=study_tiny",), gpu=False),
     *(
         Stage(f"study_tiny_{p}", (f"sweep=study_tiny_{p}",), gpu=False)

@@ -43,7 +43,6 @@ SWEEPS = {
     "study_tiny_eps": (60, 60, "bf16", "model"),
     "study_smollm2": (315, 273, None, "model"),
     "study_smollm2_cpu": (12, 9, "fp32", "float32"),
-    "study_smollm2_roundings": (864, 864, None, None),
     "study_smollm2_5a": (36, 36, "fp32", "model"),
     "study_smollm2_5b": (36, 36, "fp32", "model"),
     "study_smollm2_5c": (144, 144, "bf16", "model"),
