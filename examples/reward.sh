@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A reward that has no gradient: the length of a text and a keyword. It goes from -0.98 to about 0.4 in 60 steps.
+# A reward that has no gradient: the length of a text and a keyword. Its mean over the validation texts goes from -1.00 to 0.35 in 60 steps.
 #
 #   bash examples/reward.sh [DIRECTORY] [STEPS]
 set -euo pipefail

@@ -85,11 +85,8 @@ with held(Path(sys.argv[1])):
 
 
 @pytest.mark.process
-def test_a_live_process_keeps_others_out_and_a_killed_one_is_taken_over(
-    make_run, monkeypatch, capsys
-):
+def test_a_live_process_keeps_others_out_and_a_killed_one_is_taken_over(make_run, capsys):
     """The exit status of the run's command is 75 meanwhile, and it writes nothing."""
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
     directory = freeze(make_run("optimizer=mezo"))
     command = [sys.executable, "-c", HOLD, str(directory)]
     environment = {**os.environ, "SLURM_JOB_ID": "17"}
