@@ -47,7 +47,6 @@ class _SweepLauncher(Launcher):
         Raises:
             SystemExit: Always.
         """
-        gc.enable()  # train.py disables it for the imports of one run
         GlobalHydra.instance().clear()  # what follows composes on its own
         signals.leave(self._make())
 
@@ -55,6 +54,7 @@ class _SweepLauncher(Launcher):
         """Submits the runs and waits for them; returns the exit status."""
         from launch.submit import submit_and_watch  # here: Hydra imports this module at every start
 
+        gc.enable()  # train.py disables it until a run has loaded, and none does here
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return submit_and_watch(self._overrides)
