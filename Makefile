@@ -41,10 +41,10 @@ measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 m
 	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code
 
 test: $(VENV)/dev ## fast tests: at most three minutes on two quiet cores
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope
 
 test-all: $(VENV)/dev ## what CI runs: also tests that start processes or a browser, then those on SLURM
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup -m 'not slow and not slurm and not gpu'
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope -m 'not slow and not slurm and not gpu'
 	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them

@@ -9,23 +9,21 @@ the table and its provenance: medians over the steps, in seconds. Processor time
 does.
 
 **exchange** is the time in the collective of the process that comes last: nobody keeps it waiting. **waiting** is what
-the other one spends there beyond that. **unequal work** is the processor time that process 1 had used in the step when
-it came, less that of process 0: near 0 if their work is equal, whatever else the machine does.
+the other one spends there beyond that.
 """
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-import torch.distributed as dist
 from transformers import OPTConfig, OPTForCausalLM
 
-from analysis.report.table import Table, console, markdown, show
+from analysis.report.table import Column, Table, console, markdown, show
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, join
 from zo.optim import OPTIMIZERS
@@ -38,30 +36,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 EXAMPLES, TOKENS = 4, 32
 WORK = ["step", "processor", "forward, processor"]
-TIMES = [*WORK, "exchange", "waiting", "unequal work"]
+TIMES = [*WORK, "exchange", "waiting"]
 SHARE = "exchange, of a step"
-COLUMNS = {
+COLUMNS: dict[str, Column] = {
     "method": "method",
     "processes": "processes",
-    **{name: (name, ".4g") for name in [*TIMES[:4], SHARE, *TIMES[4:]]},
+    **{name: (name, ".4g") for name in [*WORK, "exchange", SHARE, "waiting"]},
 }
 
 
-class Arrivals(Processes):
-    """Notes the processor time at which this process comes to an exchange of losses."""
-
-    arrived = 0.0
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """As `Processes.gather`."""
-        self.arrived = time.process_time()
-        return super().gather(values)
-
-
 def measured(
-    model: OPTForCausalLM, case: str, steps: int, processes: Arrivals
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns seconds of steps of process 0 alone, and of steps that all processes divided, of the busiest one."""
+    model: OPTForCausalLM, case: str, steps: int, processes: Processes
+) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a case in the table: medians over steps, and of the ratios of steps.
+
+    A step of two processes takes the time of the busier one.
+    """
     method, settings = CASES[case]
     params = ParameterSpace.of(model, "merged", "philox")
     config = OPTIMIZERS[method].config(**settings)
@@ -78,35 +68,30 @@ def measured(
         return found
 
     def timed(by: Processes) -> np.ndarray:
-        """Returns per process WORK of a step, its time in the collective, and its processor time on arrival."""
+        """Returns per process WORK of a step, and its time in the collective."""
         nonlocal forward
         processes.exchange(None)
         forward, waited = 0.0, processes.seconds
         start, busy = time.perf_counter(), time.process_time()
         if by.world > 1 or processes.leads:
             optimizer.step(DividedLoss(lambda _: loss, [1], by))
-        mine = [time.perf_counter() - start, time.process_time() - busy, forward]
-        mine += [processes.seconds - waited, processes.arrived - busy]
-        return np.array(processes.exchange(mine))
+        mine = time.perf_counter() - start, time.process_time() - busy, forward
+        return np.array(processes.exchange([*mine, processes.seconds - waited]))
 
-    one, two = [], []
+    singly, together = [], []
     for _ in range(steps + 1):
-        one.append(timed(Processes())[0, :3])
-        both = timed(processes)
-        spent, unequal = both[:, 3], both[1, 4] - both[0, 4]
-        two.append([*both[:, :3].max(axis=0), spent.min(), np.ptp(spent), unequal])
+        singly.append(timed(Processes())[0, :3])
+        *work, spent = timed(processes).T
+        together.append([*np.max(work, axis=1), spent.min(), np.ptp(spent)])
     # the first step allocates and compiles
-    return pd.DataFrame(one[1:], columns=WORK), pd.DataFrame(two[1:], columns=TIMES)
-
-
-def lines(case: str, one: pd.DataFrame, two: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a case in the table: medians over steps, and of the ratios of steps."""
+    one = pd.DataFrame(singly[1:], columns=WORK)
+    two = pd.DataFrame(together[1:], columns=TIMES)
     alone, both = one.median(), two.median()
-    model = alone / (alone - alone["forward, processor"] / 2)
+    model_s = alone / (alone - alone["forward, processor"] / 2)
     yield {"processes": "1", **alone}
     yield {"processes": "2", **both, SHARE: both["exchange"] / both["step"]}
     yield {"processes": "times faster", **(one / two[WORK]).median()}
-    yield {"processes": "times faster, by the model", **model, "forward, processor": 2.0}
+    yield {"processes": "times faster, by the model", **model_s, "forward, processor": 2.0}
 
 
 def main() -> None:
@@ -117,13 +102,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/local/benchmarks"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if join(300).world != 2:
+    processes = join(300)
+    if processes.world != 2:
         parser.error("start it by torchrun --nproc-per-node 2, as make bench-distributed does")
-    processes = Arrivals(dist.group.WORLD)
     torch.manual_seed(0)
     shape = OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=args.layers)
     model = OPTForCausalLM(shape).eval()
-    found = {case: measured(model, case, args.steps, processes) for case in CASES}
+    found = [
+        {"method": case, **line}
+        for case in CASES
+        for line in measured(model, case, args.steps, processes)
+    ]
     if not processes.leads:
         return
     made = provenance(torch.device("cpu"))
@@ -133,8 +122,7 @@ def main() -> None:
         f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {args.steps} steps and of their ratios;"
         f" {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
     )
-    records = [{"method": case, **of} for case in CASES for of in lines(case, *found[case])]
-    table = Table.of("One process and two", records, COLUMNS, names=2, caption=[caption])
+    table = Table.of("One process and two", found, COLUMNS, names=2, caption=[caption])
     show(table, console())
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "divided_steps.md").write_text(markdown(table))

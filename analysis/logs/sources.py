@@ -19,24 +19,18 @@ PROJECT = re.compile(r"(?:wandb:)?([\w.-]+/[\w.-]+)")
 CACHE = Path(".cache/analysis")
 
 
-def load(
-    sources: Sequence[str | Path],
-    *,
-    cache_dir: Path | None = CACHE,
-    refresh: str = "auto",
-) -> Frames:
+def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Frames:
     """All runs that some sources have; see `analysis.logs.frames` for what comes back.
 
     Args:
         sources: directories, projects and files of committed runs.
         cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
             None keeps everything in memory, for small sources.
-        refresh: what to ask W&B again: `auto`, what may have changed; `always`, everything; `never`, nothing.
     """
     directories, projects, files = split(sources)
     found = local.read(directories, cache_dir)
     if projects:
-        found += cloud.read(projects, cache_dir, refresh)
+        found += cloud.read(projects, cache_dir)
     frames = merge(found)
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 

@@ -17,19 +17,14 @@ PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 
 def method_label(method: str) -> str:
-    """The name of a method in print, or the words of one that is `named`."""
+    """The name of a method in print, or the words of a `variant_name`."""
     key, _, words = method.partition("=")
     return words or METHODS.get(key, {"name": key})["name"]
 
 
-def named(method: str, words: str) -> str:
-    """A name that looks like a method and is called something else in the legend."""
-    return f"{method}={words}"
-
-
 def variant_name(method: str, i: int, of: int, words: str) -> str:
     """The name of the i-th of several variants of one method, from which `look` makes a look of its own."""
-    return named(f"{method}:{i}/{of}", words)
+    return f"{method}:{i}/{of}={words}"
 
 
 def plain(method: str) -> str:

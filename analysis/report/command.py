@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs import sources
-from analysis.logs.cloud import REFRESH
 from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
@@ -20,7 +19,7 @@ from analysis.report import audit_page, paper_tables, statistics_page
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
 from analysis.report.markdown import write_runs, write_texts
-from analysis.report.study.write import write_study
+from analysis.report.study import write_study
 from analysis.report.sweep import write_tables
 from analysis.select import study_runs, sweep_cells, trials
 from analysis.select.cell_runs import fill
@@ -31,9 +30,9 @@ RESULTS = Path("results/local")
 EXAMPLES = """examples:
   python -m analysis report                             the page of everything: results/local/report.html
   python -m analysis tables                             every table and figure that the runs in out/ fill (make tables)
-  python -m analysis tables quickstart --where seed=0   the tables of one sweep, printed and written
+  python -m analysis tables quickstart --where seed=0   tables and figures of one sweep, printed and written
+  python -m analysis tables table4 --runs out me/zo     runs from files and from W&B's cloud
   python -m analysis paper --only 1 3                   two of the paper's tables, beside what was measured
-  python -m analysis figures table4 --runs out me/zo    the figures of a sweep, from files and from W&B's cloud
 """
 Paths = Iterator[Path | str]
 
@@ -51,7 +50,7 @@ class Call:
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
         places = [] if nothing else asked.runs
-        frames = sources.load(places, cache_dir=asked.cache, refresh=asked.refresh)
+        frames = sources.load(places, cache_dir=asked.cache)
         for condition in asked.where:
             frames = trials.meeting(condition, frames)
         return frames
@@ -69,11 +68,6 @@ class Call:
     def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, with what their runs say."""
         return fill(sweep_cells.cells(sweeps, self.asked.cache), self.frames.runs)
-
-    def lack(self, what: str, sweep: str) -> LogError:
-        """That there are no such runs, and how to make them."""
-        makes = f"make them with `python train.py -m sweep={sweep}`"
-        return LogError(f"no run of {what} among the {len(self.frames.runs)} W&B runs: {makes}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,20 +99,28 @@ def report(call: Call) -> Paths:
 
 def tables(call: Call) -> Paths:
     """The tables and figures of some sweeps, or everything that the runs fill."""
-    asked = call.asked
-    if not asked.sweeps:
+    asked, groups = call.asked.sweeps, call.groups
+    if not asked:
         yield from paper(call)
         yield write_runs(call.frames.runs, call.results)
-        yield from study(call)
-    others = [name for name in call.groups if not name.startswith(study_runs.PREFIX)]
-    for sweep, there in _trials(call, asked.sweeps or others):
-        if sweep in study_runs.names():
-            raise LogError(f"`python -m analysis study {sweep}` makes the tables of a study")
-        if there:
-            yield from write_tables(there, call.results / sweep, asked.where)
-        elif asked.sweeps:
-            raise call.lack(f"sweep {sweep}", sweep)
-    yield from figures(call)
+    every = dict.fromkeys([*sweep_cells.sweep_names(), *groups])
+    names = asked or [name for name in every if not study_runs.part_of(name)]
+    for name, there in progress(list(_trials(call, names)), "tables and figures"):
+        directory = call.results / name
+        if there is None and asked:
+            makes = f"make them with `python train.py -m sweep={name}`"
+            raise LogError(f"no run of {name} among {len(call.frames.runs)} W&B runs: {makes}")
+        if there and (asked or name in groups):
+            yield from write_tables(there, directory)
+        if there and name in study_runs.names():
+            filled = call.filled(study_runs.sweeps(name))
+            study = study_runs.of_filled(name, filled, call.frames)
+            yield from write_study(study, directory) if study.any else ()
+        figures = curves.sweep_figures(there) if there else []
+        for figure in [*figures, *beside_paper.efficiency(name, call.printed, there)]:
+            yield from write(figure, directory)
+    for figure in () if asked else curves.single_run_figure(call.frames):
+        yield from write(figure, call.results / "single_runs")
 
 
 def _trials(call: Call, sweeps: Sequence[str]) -> Iterator[tuple[str, trials.Trials | None]]:
@@ -135,38 +137,9 @@ def paper(call: Call) -> Paths:
     filled = call.filled([sweep for number in numbers for sweep in SWEEPS.get(number, ())])
     cells = beside(call.printed, filled)
     results = list(paper_tables.build(numbers, call.printed, call.frames.runs, cells, filled))
-    paths = paper_tables.write(results, filled, call.results / "tables")
+    paths = paper_tables.write(results, call.results / "tables")
     paper_tables.show_results(results, full=bool(call.asked.only))
     yield from paths
-
-
-def figures(call: Call) -> Paths:
-    """The figures of some sweeps: png, pdf and csv, drawn when their data change."""
-    sweeps = call.asked.sweeps
-    every = dict.fromkeys([*sweep_cells.sweep_names(), *call.groups])
-    names = sweeps or [name for name in every if not study_runs.part_of(name)]
-    for name, there in progress(list(_trials(call, names)), "figures"):
-        if there is None and not sweeps:
-            continue
-        made = curves.sweep_figures(there) if there else []
-        made += beside_paper.paper_figures(name, call.printed, there)
-        if not made and sweeps:
-            raise call.lack(f"sweep {name}", name)
-        for figure in made:
-            yield from write(figure, call.results / name)
-    for figure in () if sweeps else curves.single_run_figure(call.frames):
-        yield from write(figure, call.results / "single_runs")
-
-
-def study(call: Call) -> Paths:
-    """A study's accuracies, ablations, claims and curves."""
-    for name in call.asked.studies or study_runs.names():
-        filled = call.filled(study_runs.sweeps(name))
-        found = study_runs.of_filled(name, filled, call.frames)
-        if found.any:
-            yield from write_study(found, call.results / name)
-        elif call.asked.studies:
-            raise call.lack(f"study {name} has ended", name)
 
 
 def audit(call: Call) -> Paths:
@@ -179,7 +152,7 @@ def audit(call: Call) -> Paths:
 
 
 def dashboard(call: Call) -> Paths:
-    """The W&B workspace and report of a project."""
+    """The W&B workspace of a project."""
     try:
         from analysis.report import dashboard as page  # slow to import, as W&B's library is
     except ImportError as error:
@@ -191,7 +164,6 @@ def dashboard(call: Call) -> Paths:
 
 RUNS = "directories with W&B run files, projects as entity/project, .parquet files (default: out)"
 KEPT = f"what was read is kept here, so that only changes are read again (default: {sources.CACHE})"
-AGAIN = "what to ask W&B's cloud again: what may have changed, all, or nothing (default: auto)"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -201,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(sweeps=[], studies=[], only=[], where=[])
+    parser.set_defaults(sweeps=[], only=[], where=[])
     commands = parser.add_subparsers(metavar="WHAT", required=True)
 
     def command(work: Callable[[Call], Paths], of_runs: bool = True) -> Callable[..., Any]:
@@ -217,25 +189,21 @@ def _parser() -> argparse.ArgumentParser:
         if of_runs:
             option("--runs", nargs="+", default=DEFAULT_RUNS, metavar="SOURCE", help=RUNS)
             option("--cache", default=sources.CACHE, help=KEPT, **kept)
-            option("--refresh", choices=REFRESH, default="auto", help=AGAIN)
         return option
 
     command(report)
     option = command(tables)
-    several: dict[str, Any] = {"nargs": "*", "metavar": "SWEEP"}
-    option("sweeps", help="sweeps (default: all tables and figures)", **several)
+    words = "sweeps (default: all tables and figures)"
+    option("sweeps", nargs="*", metavar="SWEEP", help=words)
     words = "only runs with this, as optimizer.k=2"
     option("--where", action="append", default=[], metavar="KEY=VALUE", help=words)
-    command(figures)("sweeps", help="sweeps (default: all that have runs)", **several)
     words = "these alone, printed in full"
     command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
-    words = "sweeps study_... (default: all with runs)"
-    command(study)("studies", nargs="*", metavar="STUDY", help=words)
     words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY
     command(audit, False)("--paper", type=Path, default=printed, metavar="DIR", help=words)
     option = command(dashboard, False)
     option("--entity", required=True, help="W&B user or team")
     option("--project", required=True, help="W&B project of the runs")
-    words = "write DIR/dashboard/*.json and send nothing"
+    words = "write DIR/dashboard/workspace.json and send nothing"
     option("--dry-run", action="store_true", help=words)
     return parser

@@ -18,8 +18,8 @@ DESCRIBED: dict[int, dict[str, Any]] = yaml.safe_load(
 )
 TITLES = {number_: str(table["title"]) for number_, table in DESCRIBED.items()}
 COMMON = (
-    "paper: as printed, bold as printed. here: from the runs, bold by the same rule once all cells that it compares "
-    "are measured. difference: here − paper. * every run collapsed. – not measured, see the notes."
+    "paper: as printed, means bold as printed. here: from the runs, bold by the same rule once all cells that it "
+    "compares are measured. difference: here − paper. * every run collapsed. – not measured, see the notes."
 )
 PROTOCOL = (
     "Learning rate: the one of best validation accuracy, of equal ones the smaller; test accuracy: at the step of best "
@@ -112,7 +112,7 @@ def _grid(
 def _printed(cell: Row) -> Cell:
     value: float | None = None if pd.isna(cell["value"]) else float(cell["value"])
     tail: str = "" if pd.isna(cell["printed_std"]) else f" (±{cell['printed_std']})"
-    return Cell(cell["printed"], value, tail, bold=cell["bold"], tail_bold=cell["bold_std"])
+    return Cell(cell["printed"], value, tail, bold=cell["bold"])
 
 
 def _here(cell: Row, shortfalls: dict[str, str]) -> Cell:
@@ -133,7 +133,7 @@ def _here(cell: Row, shortfalls: dict[str, str]) -> Cell:
     notes += [f"chosen among the runs that there are: {lack}"] if cell["lacking"] else []
     notes += [EDGE] if cell["at_edge"] is True else []
     more = {"tail": tail, "notes": tuple(notes), "runs": cell["run_ids"], "kind": "measured"}
-    more |= {"bold": cell["here_bold"], "tail_bold": cell["here_bold_std"]}
+    more["bold"] = cell["here_bold"]
     places = digits(cell["printed"]) if cell["status"] == "printed" else 2
     return number(cell["measured"], f".{places}f", **more)
 

@@ -4,7 +4,6 @@ YAML is read as text here, without the suite: `defaults` matter only where one o
 """
 
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.paper.names import TASKS, method_label, task_label
+from analysis.paper.names import method_label, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.paper_layout import TITLES, Result
-from analysis.report.table import ABSENT, Cell, Column, Table, number
+from analysis.report.table import ABSENT, Cell, Column, Table
 from analysis.select.cell_runs import command
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -25,12 +24,8 @@ LABELS = {
     "eps": "ε",
     "patience_steps": "early stopping, steps",
 }
-SPLITS = {
-    "train_size": ("training", ""),
-    "validation_size": ("validation", "best/val_n"),
-    "test_size": ("test", "best/test_n"),
-}
-"""Size of a split in conf/task -> its name in Table 6, and the key under which runs log it; none for training."""
+SPLITS = {"train_size": "training", "validation_size": "validation"}
+"""Size of a split in conf/task -> its name in Table 6."""
 STATE = {
     "model.name": "model",
     "precision.name": "precision",
@@ -78,44 +73,25 @@ def _in_conf(row: dict[Any, Any]) -> Any:
     return own["k"] + 1 if name == "m" and own["m"] is None else own.get(name)
 
 
-def splits(paper: Paper, runs: pd.DataFrame) -> Result:
-    """Table 6: each printed size, beside that of conf/ and of the runs; and the test sizes, which it does not print.
+def splits(paper: Paper) -> Result:
+    """Table 6: each printed size, beside that of conf/.
 
-    The frame's columns: `task`, `quantity`, `printed`, `value`, `conf`, `runs` (NaN without a run that says),
-    `run_count`, `measured` (`runs`, else `conf`), `difference`.
+    The frame has a row per number: `task`, `quantity`, `printed`, `value`, `measured`, the number in conf/,
+    `difference`.
     """
-    printed = paper.rows("table6")[["task", "quantity", "printed", "value"]]
-    tasks = list(printed["task"].unique())
-    frame = pd.DataFrame(product(tasks, SPLITS), columns=["task", "quantity"])
-    frame = frame.merge(printed, "left", ["task", "quantity"]).fillna({"printed": ""})
-    test, given = frame["quantity"] == "test_size", frame["printed"] != ""
-    frame["value"] = frame["value"].fillna(frame["task"].map(lambda t: TASKS[t]["test_size"]))
-    pairs = list(zip(frame["task"], frame["quantity"], strict=True))
-    frame["conf"] = [_conf(f"task/{task}")[split] for task, split in pairs]
-    frame["conf"] = frame["conf"].astype(float).mask(test)  # at most 1,000 of what there is
-    logged = runs.reindex(columns=["task.name", *(key for _, key in SPLITS.values())])
-    sizes = [logged.loc[logged["task.name"] == t, SPLITS[split][1]] for t, split in pairs]
-    frame["runs"] = [float(size.max()) for size in sizes]
-    frame["run_count"] = [size.count() for size in sizes]
-    frame["measured"] = frame["runs"].fillna(frame["conf"])
+    frame = paper.rows("table6")[["task", "quantity", "printed", "value"]].reset_index(drop=True)
+    pairs = zip(frame["task"], frame["quantity"], strict=True)
+    frame["measured"] = [float(_conf(f"task/{task}")[split]) for task, split in pairs]
     frame["difference"] = frame["measured"] - frame["value"]
-    caption = [
-        "paper: as printed; test sizes as the public data have them. conf: conf/task/*.yaml. runs: what runs "
-        "logged; they log no training size. – no run of that task has logged it, or conf/ does not fix it."
-    ]
-    heads = ["split", "", *map(task_label, tasks)]
+    caption = ["paper: as printed. conf/: task/*.yaml. Sizes of test sets are not printed."]
+    heads = ["split", "", *map(task_label, frame["task"].unique())]
     page = Table(f"Table 6. {TITLES[6]}", heads, names=2, caption=caption)
-    for split, (label, _) in SPLITS.items():
-        rows = frame[frame["quantity"] == split]
+    for split, rows in frame.groupby("quantity", sort=False):
         page.breaks.append(len(page.rows))
-        for line, column in {"paper": "value", "conf": "conf", "runs": "runs"}.items():
-            notes = ("not printed",) * (split == "test_size" and line == "paper")
-            cells = (_short(value, notes) for value in rows[column])
-            page.rows.append([label if line == "paper" else "", line, *cells])
-    same = (frame["difference"][given] == 0).sum()
-    seen = frame["task"][frame["run_count"] > 0].nunique()
-    summary = f"{same} of {given.sum()} sizes as printed; {seen} of {len(tasks)} tasks have runs"
-    return Result(6, [page], frame, summary)
+        page.rows.append([SPLITS[str(split)], "paper", *map(_short, rows["value"])])
+        page.rows.append(["", "conf/", *map(_short, rows["measured"])])
+    same = (frame["difference"] == 0).sum()
+    return Result(6, [page], frame, f"{same} of {len(frame)} sizes as printed")
 
 
 def state(paper: Paper, runs: pd.DataFrame) -> Result:
@@ -139,7 +115,6 @@ def state(paper: Paper, runs: pd.DataFrame) -> Result:
     per_parameter = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
     frame.insert(len(frame.columns) - 1, "bytes_per_parameter", per_parameter)
     makes = command("table4")
-    note = f"no finished run has logged it: `{makes}` makes one per method and model of Table 4"
     first = ~frame["method"].duplicated()
     shown = frame.assign(method=frame["method"].map(method_label))
     words = ["method", "memory", "additional_space"]
@@ -152,9 +127,7 @@ def state(paper: Paper, runs: pd.DataFrame) -> Result:
         "precision": lambda row: row["precision"] or ABSENT,
         "parameters": ("parameters", ",.0f"),
         "MiB": ("state_mib", ".3g"),
-        "bytes per parameter": lambda row: number(
-            row["bytes_per_parameter"], ".3g", notes=() if row["runs"] else (note,)
-        ),
+        "bytes per parameter": ("bytes_per_parameter", ".3g"),
         "runs": ("runs", ".0f"),
     }
     caption = [
@@ -179,10 +152,10 @@ def _conf(name: str) -> dict[str, Any]:
     return content
 
 
-def _short(value: Any, notes: tuple[str, ...] = ()) -> Cell:
+def _short(value: Any) -> Cell:
     """A number as short as it is; 0.0001 as 1e-4, as the paper's files have it."""
     if pd.isna(value):
-        return Cell(ABSENT, notes=notes)
+        return Cell(ABSENT)
     small = 0 < abs(value) < 1e-3
     text = np.format_float_scientific(value, trim="-", exp_digits=1) if small else f"{value:g}"
-    return Cell(text, float(value), notes=notes)
+    return Cell(text, float(value))

@@ -1,7 +1,7 @@
 """Tables 1 to 12 of the paper, rebuilt from runs and from conf/, each number beside the printed one.
 
 Tables 1, 3, 4, 5, 11 and 12 come from the runs of conf/sweep, Table 2 from what runs logged of their optimizer's
-state, Table 6 from conf/ and from what runs logged, Tables 7 to 10 from conf/. A csv has a row per number, unrounded;
+state, Tables 6 to 10 from conf/. A csv has a row per number, unrounded;
 md and tex have the page; all.tex is a document of all tables.
 """
 
@@ -30,10 +30,6 @@ DOCUMENT = r"""\documentclass{article}
 %s
 \end{document}
 """
-RUN_COLUMNS = [
-    *("sweep", "run_id", "model", "task", "optimizer", "precision", "variant", "seed", "lr"),
-    *("status", "val_accuracy", "test_accuracy", "best_step", "collapse_step", "command"),
-]
 
 
 def build(
@@ -50,12 +46,12 @@ def build(
         elif number == 2:
             yield paper_settings.state(paper, runs)
         elif number == 6:
-            yield paper_settings.splits(paper, runs)
+            yield paper_settings.splits(paper)
         else:
             yield paper_settings.hyperparameters(number, paper)
 
 
-def write(results: Sequence[Result], filled: pd.DataFrame, directory: Path) -> list[Path]:
+def write(results: Sequence[Result], directory: Path) -> list[Path]:
     """Write csv, md and tex of each table, and all.tex; two paths that stand for them."""
     texts: dict[str, str] = {}
     for result in results:
@@ -63,9 +59,6 @@ def write(results: Sequence[Result], filled: pd.DataFrame, directory: Path) -> l
         texts[f"{stem}.csv"] = csv(result.frame)
         texts[f"{stem}.md"] = "\n".join(map(markdown, result.pages))
         texts[f"{stem}.tex"] = "\n".join(map(latex, result.pages))
-        if result.number in SWEEPS:
-            grid: Any = filled[filled["sweep"].isin(SWEEPS[result.number])]
-            texts[f"{stem}.runs.csv"] = csv(grid[RUN_COLUMNS])
     inputs = [
         f"\\section*{{Table {number}. {latex_text(TITLES[number])}}}\n\\noindent\\input{{table{number}.tex}}\\clearpage"
         for number in TABLES

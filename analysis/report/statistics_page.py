@@ -95,8 +95,6 @@ def _tests(tests: pd.DataFrame) -> Table:
         "median": signed("median_difference"),
         "Wilcoxon p": ("wilcoxon_p", ".2g"),
         "Holm": ("wilcoxon_holm", ".2g"),
-        "sign p": ("sign_p", ".2g"),
-        "Holm ": ("sign_holm", ".2g"),
         "noise": lambda row: f"{row['within_noise']} of {row['cells'] - row['left_out']}",
         "left out": ("left_out", ".0f"),
     }

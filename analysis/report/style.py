@@ -29,9 +29,7 @@ LOOKS = {
     )
     for method, one in METHODS.items()
 }
-REFERENCE = Look(
-    "", "#777777", "D", "-"
-)  # what a figure compares with; it has no entry in the legend
+REFERENCE = Look("", "#777777", "D", "-")  # no method: it has no entry in the legend
 SPARE = (
     ("#882255", "<", (0, (8, 2, 2, 2))),
     ("#44AA99", ">", (0, (6, 3))),

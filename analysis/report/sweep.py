@@ -1,10 +1,10 @@
 """The tables of a sweep: each method of each setting at its chosen learning rate, and every learning rate tried.
 
-Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and provenance.json; the page shows the same table. The csv
+Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and runs.csv; the page shows the same table. The csv
 files hold what the runs logged, unrounded, in the units of docs/design.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from analysis.report.table import (
 )
 from analysis.select.answers import right_answers
 from analysis.select.cell_runs import EDGE, choose, over_seeds
-from analysis.select.provenance import foot, runs_json
+from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
 from analysis.stats.intervals import sign_test, wilson_interval
 
@@ -45,31 +45,23 @@ NUMBERS = (
     *("test_high", "gain_points", "p_mcnemar", "step_ms", "forwards_per_step", "forwards_to_best"),
 )
 OF_TRAINING = ("best_step", "step_ms", "forwards_per_step", "forwards_to_best")
-OF_SEVERAL = ("val_std", "test_std", "n", "seeds", "collapsed", "peak_gib")
-"""Columns that a sweep of several settings or seeds has, too."""
 GRID = (
     *("lr", "status", "chosen", "best_step", "val_accuracy", "test_accuracy"),
     *("last_step", "collapse_step", "run_id"),
 )
 
 
-def write_tables(trials: Trials, directory: Path, where: Sequence[str] = ()) -> list[Path]:
-    """Write all tables and their provenance into a directory; print the tables; the paths."""
+def write_tables(trials: Trials, directory: Path) -> list[Path]:
+    """Write all tables, and where their runs come from, into a directory; print the tables; the paths."""
     frame, grid = method_frame(trials), grid_frame(trials)
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
-    about = {"sweep": trials.sweep, "where": list(where)}
-    cells = grid[["run_id", "method", "lr", "status", "chosen"]].astype(object)
-    cells = cells.where(cells.notna(), None)
-    lost = [path.name for path in trials.frames.unidentified]
-    several = [key for key in OF_SEVERAL if _several(frame)]
-    columns = ["method", *_differing(frame), *NUMBERS, *several, "run_ids"]
     texts = {
-        "table.csv": csv(frame[columns].rename(columns={"run_ids": "run_id"})),
+        "table.csv": csv(frame),
         "table.md": markdown(shown),
         "table.tex": latex(shown),
         "grid.csv": csv(grid),
         "grid.md": markdown(shown_grid),
-        "provenance.json": runs_json(about, cells.to_dict("records"), trials.runs, lost),  # type: ignore[arg-type]
+        "runs.csv": csv(sources(trials.runs)),
     }
     terminal = console(100)
     show(shown_grid, terminal)
@@ -233,7 +225,7 @@ def _interval(row: Row) -> Cell:
 
 def _rate_notes(row: Row) -> Iterator[str]:
     """What the choice of a learning rate hides."""
-    if row["n_finished"] + row["n_collapsed"] < row["n_expected"]:
+    if row["lacking"]:
         yield "chosen without the runs that have not finished"
     if row["at_edge"]:
         yield EDGE

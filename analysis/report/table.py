@@ -54,8 +54,7 @@ class Cell:
     notes: tuple[str, ...] = ()  # footnotes
     runs: str = ""  # ids of the runs behind it, joined by spaces: the page shows them at the cell
     kind: str = ""  # how the page shows it: `measured`, `missing`, `collapsed` or empty
-    bold: bool = False  # whether the text stands in bold
-    tail_bold: bool = False  # whether the tail does
+    bold: bool = False  # whether the text stands in bold; the tail never does
 
 
 Row = Mapping[Any, Any]
@@ -120,14 +119,9 @@ class Table:
     def shown(
         self, cell: Cell, bold: Callable[[str], str] = str, escape: Callable[[str], str] = str
     ) -> str:
-        """A cell's text with the letters of its notes, its bold parts and every other text treated as said."""
-        parts = ((cell.text, cell.bold), (cell.tail, cell.tail_bold))
-        written = []
-        for text, is_bold in parts:
-            space = " " * (len(text) - len(text.lstrip()))  # outside of the bold part
-            inner = escape(text.lstrip())
-            written.append(space + (bold(inner) if is_bold and inner else inner))
-        return "".join(written) + escape(self.letters(cell))
+        """A cell's text with the letters of its notes, its bold part and every text treated as said."""
+        text = escape(cell.text)
+        return (bold(text) if cell.bold else text) + escape(cell.tail + self.letters(cell))
 
     def letters(self, cell: Cell) -> str:
         """The letters of a cell's notes."""

@@ -174,8 +174,8 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
         at that rate has finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`,
         `val_std` over the n seeds, fractions; mean of `val_loss`; medians of MEDIANS; `collapsed`, seeds whose run at
         that rate is so, or whose whole grid where there is no rate; `status`: `finished` if n > 0, `collapsed` if all
-        seeds are, else the first other one; `n_expected`, `n_finished`, `n_collapsed`, ...: the runs of the whole
-        grid; `run_ids` of the n runs.
+        seeds are, else the first other one; `grid`, the runs of all learning rates, and `lacking`, those of them that
+        have not ended; `run_ids` of the n runs.
     """
     rows = []
     for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):
@@ -205,8 +205,8 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
                 **{key: finished[key].median() for key in MEDIANS},
                 "collapsed": int(collapsed.sum()),
                 "status": "finished" if len(finished) else (others or ["collapsed"])[0],
-                "n_expected": len(grid),
-                **{f"n_{status}": int((grid["status"] == status).sum()) for status in STATUSES},
+                "grid": len(grid),
+                "lacking": int(grid["status"].isin(STATUSES[2:]).sum()),
                 "run_ids": " ".join(finished["run_id"]),
             }
         )

@@ -26,7 +26,7 @@ import pandas as pd
 from analysis.paper import names
 from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
-from analysis.select.cell_runs import STATUSES, over_seeds
+from analysis.select.cell_runs import over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9
@@ -49,7 +49,6 @@ SWEEPS = {
     for number in (1, 3, 4, 5, 11, 12)
 }
 """Table -> the sweeps that its cells come from."""
-SPREAD = ["printed", "measured", "bold", "here_bold"]
 FAILED = ("collapsed", "finished")  # what counts as measured
 KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
 """What a printed cell and a row of `over_seeds` are matched by; the seed is ALL_SEEDS for a mean over the seeds."""
@@ -73,10 +72,9 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
 def with_spread(cells: pd.DataFrame) -> pd.DataFrame:
     """The printed cells of `beside`, each mean with its standard deviation: columns that end in `_std`."""
     keys = ["table", "model", "task", "method"]
-    spreads = cells.loc[cells["quantity"] == "std", [*keys, *SPREAD]].assign(quantity="mean")
-    rows = cells[cells["quantity"] != "std"]
-    rows = rows.merge(spreads, "left", [*keys, "quantity"], suffixes=("", "_std"))
-    return rows.assign(**{key: rows[key].eq(True) for key in ("bold_std", "here_bold_std")})
+    spreads = cells[cells["quantity"] == "std"][[*keys, "printed", "measured"]]
+    rows, on = cells[cells["quantity"] != "std"], [*keys, "quantity"]
+    return rows.merge(spreads.assign(quantity="mean"), "left", on, suffixes=("", "_std"))
 
 
 def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
@@ -135,7 +133,7 @@ def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
             "measured": values,
             **counts[["n", "seeds"]],
             "here": found["status"].fillna("nowhere"),
-            "lacking": found[[f"n_{status}" for status in STATUSES[2:]]].sum(axis=1).astype(int),
+            "lacking": found["lacking"].fillna(0).astype(int),
             "lr": found["lr"],
             "lost_seeds": counts["collapsed"],
             "sweep": found["sweep"].where(found["status"].notna(), ""),

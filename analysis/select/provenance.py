@@ -3,52 +3,17 @@
 Everything here is read from the runs, so that the same logs give the same bytes.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-PREFIX = "provenance."
-OF_RUN = ("started", "fragments", "torn", "git_revisions")
+OF_RUN = ["run_id", "status", "started", "source", "fragments", "torn", "git_revisions"]
 
 
-def runs_json(
-    about: Mapping[str, Any],
-    cells: Sequence[Mapping[str, Any]],
-    runs: pd.DataFrame,
-    unidentified: Sequence[str] = (),
-) -> str:
-    """The content of provenance.json: what all runs share once, what differs with each run.
-
-    Args:
-        about: what stands first.
-        cells: each with a `run_id` of `runs`, and what else is to be said of it.
-        runs: rows of the runs frame, at least one.
-        unidentified: names of run files that belong to no known sweep.
-    """
-    columns = [key for key in runs.columns if key.startswith(PREFIX)]
-    shared = [key for key in columns if runs[key].nunique(dropna=False) == 1]
-    own = [key for key in columns if key not in (*shared, f"{PREFIX}run_id", f"{PREFIX}started")]
-    rows = {
-        row["run_id"]: {key.removeprefix(PREFIX): plain(row[key]) for key in (*OF_RUN, *own)}
-        for row in runs.to_dict("records")
-    }
-    content = {
-        **about,
-        "shared": {key.removeprefix(PREFIX): plain(runs.iloc[0][key]) for key in shared},
-        "runs": [{**cell, **rows[cell["run_id"]]} for cell in cells],
-        "unidentified_files": list(unidentified),
-    }
-    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _lines(value: Any) -> str:
-    """JSON with an entry of a list per line."""
-    if not isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
+def sources(runs: pd.DataFrame) -> pd.DataFrame:
+    """The columns of the runs frame that say where each run comes from."""
+    return runs[[*OF_RUN, *(key for key in runs.columns if key.startswith("provenance."))]]
 
 
 def foot(what: str, runs: pd.DataFrame) -> str:

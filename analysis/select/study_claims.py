@@ -15,6 +15,7 @@ from analysis.select import contrast_rows as rows
 from analysis.select.answers import check_examples
 from analysis.select.contrast_rows import Term, accuracy_row, curve_row
 from analysis.select.study_runs import (
+    EPS,
     M_IS_K,
     M_IS_K_PLUS_1,
     MAIN,
@@ -35,6 +36,7 @@ CLAIMS = {
     "v": "A larger subspace helps (accuracy grows with k), and so does m = k + 1 against m = k",
     "vi": "Adaptive noise helps in bf16",
     "vii": "BSZO-B is ahead of BSZO",
+    "viii": "A larger ε helps in half precision (not claimed by the paper)",
 }
 
 ByK = dict[str, dict[int, Setting]]
@@ -88,6 +90,12 @@ def _rows(study: Study) -> Iterator[dict[str, Any]]:
         yield accuracy_row(study, "vii", pair)
         for kind in LOSSES:
             yield curve_row(study, "vii", pair, kind, "step")
+    keys = ["optimizer", "precision", "eps"]
+    for row in study.part(EPS).drop_duplicates(keys).to_dict("records"):
+        method, precision, eps = (row[key] for key in keys)
+        larger = Setting(method, precision, EPS, {"eps": eps})
+        what = f"{method_label(method)}, ε = {eps:g} against its own"
+        yield accuracy_row(study, "viii", _pair(larger, Setting(method, precision)), what=what)
 
 
 def _equal(study: Study, method: str, *precisions: str) -> dict[str, Any]:

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
+from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_label, method_order
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import STATUSES, choose, shortfall
-from analysis.select.evaluations import EVALUATED, evaluations
 
 PREFIX = "study_"
 MAIN, M_IS_K, M_IS_K_PLUS_1, NOISE, EPS = "", "_5a", "_5b", "_5c", "_eps"
 PARTS = (MAIN, "_roundings", M_IS_K, M_IS_K_PLUS_1, NOISE, EPS)
-"""Endings of a study's sweeps. No table has the runs of `_roundings`, provenance.json lists them."""
+"""Endings of a study's sweeps. No table of a study has the runs of `_roundings`."""
 MORE = "_more"
 """Ending of a sweep with learning rates beyond the grid of another, whose name stands before it; read as part of it."""
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -78,13 +78,8 @@ class Study:
 
     def lacks(self, *endings: str) -> list[str]:
         """Sentences that say what is missing of some of its sweeps, or of all, and how to make it."""
-        said = []
-        for ending in endings or PARTS:
-            part = self.part(ending)
-            if part.empty and ending != EPS:
-                said.append(f"conf/sweep has no {self.name + ending}.yaml.")
-            said += [f"{sentence}." for sentence in shortfall(part)]
-        return said
+        parts = [self.part(ending) for ending in endings or PARTS]
+        return [f"{sentence}." for part in parts for sentence in shortfall(part)]
 
     def runs(self, setting: Setting) -> dict[int, Run]:
         """The finished runs of a setting at its chosen learning rate, by seed."""

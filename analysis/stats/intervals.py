@@ -1,6 +1,6 @@
 """Intervals and tests of one accuracy, of two classifiers, and of a few paired values.
 
-They are SciPy's and statsmodels' wherever these have them. The exact Wilcoxon test with ties and the enumerated
+They are SciPy's and statsmodels' wherever these have them. The exact Wilcoxon test with ties and the resamples of a
 bootstrap are written out, as neither library has them.
 """
 
@@ -16,7 +16,6 @@ from scipy import stats
 LEVEL = 0.05
 MIDDLE = (0.025, 0.975)  # quantiles of a 95 % interval
 RESAMPLES = 10_000
-EXACT_RESAMPLES = 8  # up to so many values the bootstrap is enumerated: 6,435 different resamples
 DIGITS = 9  # beyond them a sum depends on its order
 NAN = float("nan")
 
@@ -58,25 +57,6 @@ def resample_counts(n: int) -> Any:
     for row in counts:
         row += np.bincount(rng.integers(0, n, n), minlength=n)
     return counts
-
-
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean, 95 %; NaN for values that are all equal.
-
-    Up to 8 values all resamples are enumerated with their probabilities. The interval is too narrow for few values: for
-    five normal ones it covers the mean in about 84 of 100 cases.
-
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
-    """
-    if len(values) < 2:
-        raise ValueError(f"no interval for {len(values)} values")
-    if np.ptp(values) == 0:
-        return NAN, NAN
-    if len(values) > EXACT_RESAMPLES:
-        return bootstrap(values)
-    picks, ways = zip(*resamples(len(values)), strict=True)
-    means = np.array([sum(values[i] for i in pick) / len(values) for pick in picks])
-    return weighted_ends(means, ways)
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -27,8 +27,7 @@ def paired_differences(runs: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
     Runs are paired by their number. The task `avg` is the average over the tasks.
 
     Returns:
-        Columns `task`, `first`, `second`, `n`, `difference` (first − second), `low`, `high` (95 % percentile
-        bootstrap), `student_low`, `student_high` (95 % Student).
+        Columns `task`, `first`, `second`, `n`, `difference` (first − second), `low`, `high` (Student, 95 %).
     """
     table = runs.pivot(index="run", columns=["task", "method"], values="accuracy")
     tables: dict[str, Any] = {task: table[task] for task in runs["task"].unique()}
@@ -39,8 +38,7 @@ def paired_differences(runs: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
             values = (of_task[first] - of_task[second]).round(intervals.DIGITS).tolist()
             row = {"task": task, "first": first, "second": second, "n": len(values)}
             row["difference"] = fmean(values)
-            row["low"], row["high"] = intervals.bootstrap_interval(values)
-            row["student_low"], row["student_high"] = intervals.student_interval(values)
+            row["low"], row["high"] = intervals.student_interval(values)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -48,21 +46,17 @@ def paired_differences(runs: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
 def cell_tests(cells: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
     """Each pair of methods over all cells that both were run on.
 
-    A collapse has the worst rank: it loses the sign test against a number, and in Wilcoxon's test its difference has
-    the highest rank; two collapses count as a tie. Mean and median are over the cells that both finished. Holm's
-    correction is over all pairs of the frame, for each test on its own.
+    A collapse has the worst rank: in Wilcoxon's test its difference has the highest one; two collapses count as a tie.
+    Mean and median are over the cells that both finished. Holm's correction is over all pairs of the frame.
 
     Returns:
         Columns `first`, `second`, `cells`, `wins`, `ties`, `losses` (of first), `left_out` (of the mean),
-        `mean_difference`, `median_difference` (points), `wilcoxon_p`, `wilcoxon_holm`, `sign_p`, `sign_holm`, and
-        `within_noise`: how many differences are smaller than 1.96 standard errors of two independent test samples.
+        `mean_difference`, `median_difference` (points), `within_noise`: how many differences are smaller than 1.96
+        standard errors of two independent test samples; `wilcoxon_p`, `wilcoxon_holm`.
     """
     table, sizes = _scores(cells), cells.groupby(["model", "task"])["n"].first()
     frame = pd.DataFrame([_pair_row(table, sizes, *pair) for pair in combinations(methods, 2)])
-    for test in ("wilcoxon", "sign"):
-        column: Any = frame.columns.get_loc(f"{test}_p")
-        frame.insert(int(column) + 1, f"{test}_holm", intervals.holm(list(frame[f"{test}_p"])))  # type: ignore[arg-type]
-    return frame
+    return frame.assign(wilcoxon_holm=intervals.holm(list(frame["wilcoxon_p"])))
 
 
 def _scores(cells: pd.DataFrame) -> pd.DataFrame:
@@ -89,9 +83,8 @@ def _pair_row(table: pd.DataFrame, sizes: pd.Series, first: str, second: str) ->
         "left_out": len(both) - len(finite),
         "mean_difference": fmean(differences),
         "median_difference": float(differences.median()),
-        "wilcoxon_p": intervals.wilcoxon_exact(list((a - b).fillna(0.0))),
-        "sign_p": intervals.sign_test(wins, losses),
         "within_noise": int((differences.abs() <= noise).sum()),
+        "wilcoxon_p": intervals.wilcoxon_exact(list((a - b).fillna(0.0))),
     }
 
 
@@ -140,13 +133,11 @@ def conclusion(tests: pd.DataFrame, differences: pd.DataFrame, ours: str, others
     pairs = differences[(differences["first"] == ours) & differences["second"].isin(others)]
     single = pairs[pairs["task"] != AVERAGE]
     n = int(single["n"].max())
-    boot = int(((single["low"] > 0) | (single["high"] < 0)).sum())
-    student = int(((single["student_low"] > 0) | (single["student_high"] < 0)).sum())
+    apart = int(((single["low"] > 0) | (single["high"] < 0)).sum())
     return (
         f"Over up to {found['cells'].max()} model × task cells taken as independent, which they are not, "
         f"{method_label(ours)} is {' and '.join(parts)}; {found['within_noise'].sum()} of the {compared} single "
         "differences are no larger than the chance of the test examples alone, and on a single task the "
-        f"{n} runs exclude a difference of zero in {boot} of {len(single)} comparisons by the bootstrap, which is too "
-        f"narrow for {n}, and in {student} by Student's interval, while no paired sign or rank test of {n} runs can "
-        f"give less than p = {2 / 2**n:.4g}."
+        f"{n} runs exclude a difference of zero in {apart} of {len(single)} comparisons by Student's interval, while "
+        f"no paired sign or rank test of {n} runs can give less than p = {2 / 2**n:.4g}."
     )

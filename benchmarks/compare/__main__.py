@@ -13,6 +13,8 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -20,8 +22,9 @@ import torch
 from analysis.report.table import console, show
 from benchmarks.compare.protocol import BEFORE, PARTS, Cell, first_of, role_of, seeds_of
 from benchmarks.compare.results import BASE, save, table
-from benchmarks.compare.runs import Found, config_of, find, from_csv, make, standing
+from benchmarks.compare.runs import Found, config_of, find, from_csv, standing
 from zo import config
+from zo.run import runner
 from zo.run.lock import LockedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +57,8 @@ def make_runs(parts: Sequence[str], out: str, deadline: float, known: dict[Cell,
         for cell in missing(parts, out, known):
             start = time.monotonic()
             try:
-                make(config_of(cell, out))
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                    runner.run(config_of(cell, out))
             except LockedError:
                 continue
             line = f"{cell.part} {cell.entry} lr={cell.lr:g} seed={cell.seed}"
@@ -98,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         find(Cell(part, BEFORE, 0, 0), args.out, known)
         if seeds_of(PARTS[part], standings[BASE]):
             frame = table(part, standings, known)
-            show(save(frame, known, part, args.results), console())
+            show(save(frame, known, part, args.results), console(200))
     return 0
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Losses: TypeAlias = Mapping[int, Mapping[int, float]]
 """Exponent of the learning rate -> seed -> validation loss at the end of the budget."""
@@ -109,7 +109,7 @@ _REAL = (
     "bszo, eps=1e-3",
     "mezo, eps=1e-3",
 )
-_SHORT = {"seeds": (0, 1, 2), "rates": 3, "most_rates": 6}
+_SHORT: dict[str, Any] = {"seeds": (0, 1, 2), "rates": 3, "most_rates": 6}
 PARTS = {
     "fp32": Part((*_TINY, "precision=fp32"), (*ALL, *QUESTIONS)),
     "bf16": Part((*_TINY, "precision=bf16"), (*ALL, *HALF_PRECISION)),

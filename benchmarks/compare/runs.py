@@ -1,9 +1,7 @@
-"""Makes the runs of the comparison and reads what they found."""
+"""The configurations of the comparison's runs, and what these found."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +23,6 @@ from benchmarks.compare.protocol import (
 )
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
-from zo.run import runner
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
@@ -49,16 +46,6 @@ def base_of(part: str, name: str, out: str) -> RunConfig:
 def config_of(cell: Cell, out: str) -> RunConfig:
     """Returns a cell's checked configuration."""
     return replace(base_of(cell.part, cell.entry, out), seed=cell.seed, lr=cell.lr)
-
-
-def make(run: RunConfig) -> None:
-    """Makes a run, or nothing if it has ended; what it prints is dropped.
-
-    Raises:
-        LockedError: If another process makes it.
-    """
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        runner.run(run)
 
 
 def outcome(cell: Cell, out: str) -> Found | None:
@@ -123,7 +110,9 @@ def find(cell: Cell, out: str, known: dict[Cell, Found]) -> Found | None:
 def standing(part: str, name: str, out: str, known: dict[Cell, Found]) -> tuple[Losses, list[Cell]]:
     """Returns the losses of an entry's runs that have ended, and its next runs; adds what they found to `known`."""
     losses: dict[int, dict[int, float]] = {}
-    start = start_of(base_of(part, name, out).lr)
+    rate = base_of(part, name, out).lr
+    assert rate is not None  # of a checked run
+    start = start_of(rate)
     while True:
         cells = [Cell(part, name, *pair) for pair in wanted(PARTS[part], start, losses)]
         ended = [cell for cell in cells if find(cell, out, known)]

@@ -12,7 +12,7 @@ timed in turns, together with the plain rendering of the released code's step (f
 GPU, and on a CPU the peak resident memory of a fresh process for every case.
 
 A case whose row is in the csv, made on this machine by this very code, is not measured again. Written: steps.csv,
-steps.md, and a figure with the numbers behind it. docs/benchmarks.md explains the columns.
+steps.md and step_times.png. docs/benchmarks.md explains the columns.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             show(table, terminal)
         if len(rows):
             atomic.replace(args.out / "steps.md", "\n".join(map(markdown, tables(rows))))
-            draw(rows, args.out)
+            draw(rows, args.out / "step_times.png")
     for case, reason in (refused | failed).items():
         terminal.print(f"not measured: {case}: {reason}")
     return 1 if failed else 0

@@ -41,23 +41,16 @@ def padded_loss(model: Any, examples: Sequence[Any], pad_id: int) -> float:
         return torch.nn.functional.cross_entropy(scores.view(len(examples), -1), labels).item()
 
 
-class Sequential:
-    """Noise of one stream: every pass seeds it anew and draws tensor after tensor.
+def sequential(device: torch.device, step: int) -> Draw:
+    """Returns the noise of one stream: every pass seeds it by step and direction, then draws tensor after tensor."""
+    generator = torch.Generator(device)
 
-    Args:
-        device: Where it is drawn.
-        step: The step; each of its directions has a seed of its own.
-    """
-
-    def __init__(self, device: torch.device, step: int):
-        self.generator = torch.Generator(device)
-        self.step = step
-
-    def __call__(self, direction: int, j: int, shape: torch.Size) -> Tensor:
-        """Returns the noise of tensor j, which follows that of tensor j - 1."""
+    def draw(direction: int, j: int, shape: torch.Size) -> Tensor:
         if j == 0:
-            self.generator.manual_seed(1000 * self.step + direction)
-        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+            generator.manual_seed(1000 * step + direction)
+        return torch.randn(shape, generator=generator, device=device)
+
+    return draw
 
 
 class ReleasedStep:
@@ -84,7 +77,7 @@ class ReleasedStep:
     def __call__(self, examples: Sequence[Any], draw: Draw | None = None) -> None:
         """Makes one step on a mini-batch."""
         if draw is None:
-            draw = Sequential(self.theta[0].device, self.made)
+            draw = sequential(self.theta[0].device, self.made)
         self.step(lambda: padded_loss(self.model, examples, self.pad_id), draw)
         self.made += 1
 

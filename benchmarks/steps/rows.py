@@ -14,11 +14,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.paper.names import named
-from analysis.report.figures.drawing import Figure, Panel, Series, write
-from analysis.report.style import look
+from analysis.report.style import RC, look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times
@@ -52,14 +51,7 @@ NUMBERS = {
 }
 """Heading of a table -> column of `_compared`, and its format."""
 
-ORDER = {method: place for place, method in enumerate((FORWARD, *METHODS))}
-PARTS = {
-    "forward": named("mezo", "forward passes"),
-    "weights": named("bszo", "passes over the weights"),
-    "rest": named("bszo_b", "rest"),
-}
-RELEASED = named("sgd", "the released code's way")
-SHARE = 0.27  # of the distance between two methods: a bar's width
+PARTS = {"forward_ms": "forward passes", "weights_ms": "passes over the weights", "rest_ms": "rest"}
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -119,11 +111,17 @@ def code_hash() -> str:
     return digest.hexdigest()[:12]
 
 
+def in_settings(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yields the rows of each setting: by method, in the paper's way first."""
+    for _, group in rows.groupby(SETTING):
+        new = group[["restore", "noise"]].ne(list(PAPER_WAY)).any(axis=1)
+        group = group.assign(place=group["method"].map([FORWARD, *METHODS].index), new=new)
+        yield group.sort_values(["place", "new", "noise", "restore"], ignore_index=True)
+
+
 def tables(rows: pd.DataFrame) -> Iterator[Table]:
     """Yields a table per setting, without columns that are empty, with provenance below it."""
-    for _, group in rows.groupby(SETTING):
-        group = group.assign(place=group["method"].map(ORDER), new=~_in_paper_way(group))
-        group = group.sort_values(["place", "new", "noise", "restore"], ignore_index=True)
+    for group in in_settings(rows):
         shown = _compared(group)
         columns: dict[str, Column] = {
             "step": lambda row: label(row["method"]),
@@ -133,10 +131,6 @@ def tables(rows: pd.DataFrame) -> Iterator[Table]:
         }
         name, records = title(group.iloc[0]), shown.to_dict("records")
         yield Table.of(name, records, columns, names=3, caption=[_remark(group)])
-
-
-def _in_paper_way(rows: pd.DataFrame) -> pd.Series:
-    return (rows["restore"] == PAPER_WAY[0]) & (rows["noise"] == PAPER_WAY[1])
 
 
 def _compared(group: pd.DataFrame) -> pd.DataFrame:
@@ -181,36 +175,25 @@ def _remark(group: pd.DataFrame) -> str:
     )
 
 
-def draw(rows: pd.DataFrame, directory: Path) -> list[Path]:
-    """Writes step_times.png and .pdf, and the numbers behind them; returns the paths."""
-    rows = rows[rows["method"] != FORWARD].assign(rest_ms=rest)
-    panels = [_panel(own) for _, own in rows.groupby(SETTING)]
-    notes = (
-        "Left of each method, where measured: the released code's way. Then: this suite with the paper's restore and"
-        " noise; then with the fastest.",
-    )
-    figure = Figure("step_times", "Time of a step", panels, notes, columns=1)
-    return write(figure, directory) if panels else []
-
-
-def _panel(rows: pd.DataFrame) -> Panel:
-    """Per method its released step, its row in the paper's way, and its fastest one."""
-    series, ticks = [], {}
-    methods = sorted(rows["method"].unique(), key=ORDER.__getitem__)
-    for i, method in enumerate(methods):
-        own = rows[rows["method"] == method].sort_values("step_ms")
-        bars = pd.concat([own[_in_paper_way(own)], own[:1]]).drop_duplicates(KEY)
-        plain = own["plain_ms"].dropna()[:1].tolist()
-        if plain:
-            ends = {"low": [0.0], "high": plain}
-            series.append(Series(RELEASED, [i], plain, label(method), "bar", **ends))
-        for j, bar in enumerate(bars.to_dict("records")):
-            at, below = i + SHARE * (j + len(plain)), 0.0
-            words = f"{label(method)}, {bar['restore']}, {bar['noise']}"
-            for part, colour in PARTS.items():
-                top = below + bar[f"{part}_ms"]
-                ends = {"low": [below], "high": [top]}
-                series.append(Series(colour, [at], [top], words, "bar", **ends))
-                below = top
-        ticks[i + SHARE] = label(method)
-    return Panel(title(rows.iloc[0]), "", "ms per step", series, xticks=ticks, width=SHARE)
+def draw(rows: pd.DataFrame, path: Path) -> None:
+    """Draws what every step's time is made of beside the released code's step, a panel per setting."""
+    settings = list(in_settings(rows))
+    sizes = [len(group) for group in settings]
+    with plt.rc_context(fname=RC):
+        figure, axes = plt.subplots(
+            len(settings),
+            squeeze=False,
+            figsize=(7.2, 0.15 * sum(sizes) + 0.6 * len(sizes)),
+            height_ratios=[size + 2 for size in sizes],
+            layout="constrained",
+        )
+        for ax, group in zip(axes.flat, settings, strict=True):
+            names = group["method"].map(label) + ", " + group["restore"] + ", " + group["noise"]
+            parts = group.assign(rest_ms=rest).set_index(names)
+            parts[list(PARTS)].rename(columns=PARTS).plot.barh(stacked=True, ax=ax, legend=False)
+            ax.plot(group["plain_ms"], range(len(group)), "k|", label="the released code's step")
+            ax.invert_yaxis()
+            ax.set(title=title(group.iloc[0]), xlabel="ms per step", ylabel="")
+        axes.flat[0].legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

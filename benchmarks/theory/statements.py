@@ -127,7 +127,7 @@ def adaptive(samples: int, seed: int) -> Iterator[Row]:
 
 def convergence(samples: int, seed: int) -> Iterator[Row]:
     """The bound on the mean squared gradient."""
-    steps, k, ends = 400, 4, {"where": "section 4", "kind": "at most"}
+    steps, k = 400, 4
     for tau, noise_std in ((3.0, 1.0), (0.0, 1.0), (0.0, 10.0)):
         method = Method(k, k, SMALL, noise_std=noise_std)
         losses, norms = descent(Quadratic(CURVATURE, tau), method, 50, steps, seed)
@@ -138,8 +138,8 @@ def convergence(samples: int, seed: int) -> Iterator[Row]:
             ("the same as printed, with a γ in 2LγñΔ₀/(kT)", method.gamma),
         ):
             mean, half = estimate(norms[:-1].mean(axis=0))
-            found = {"predicted": factor * bound + tau**2, "measured": mean, "half_width": half}
-            yield Row(statement, condition=words, **found, **ends)
+            found = factor * bound + tau**2, mean, half
+            yield Row(statement, "section 4", words, *found, "at most")
 
 
 def speed(samples: int, seed: int) -> Iterator[Row]:

@@ -1,9 +1,10 @@
-"""Frames of runs that fill given cells, made in memory: for what needs many runs, not their files."""
+"""Runs that fill given cells, made in memory; their effects are known because they are put in."""
 
 import json
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -12,15 +13,13 @@ import pyarrow as pa
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
 
-EVERY = 10  # steps
+EXAMPLES, EVERY, STEPS = 400, 10, 40
+LABELS = "01" * (EXAMPLES // 2)
+FORWARDS = {"zero_shot": 0, "bszo": 3, "bszo_b": 4}
+BEST_LR = 1e-3
 GRID = {"task": ["rte"], "optimizer": ["mezo"], "variant": [{}], "lr": [1e-4], "seed": [0]}
 RUN_ID = "{sweep}-{task}-{optimizer}-{lr:g}-{seed}-{variant}"
-Status = Callable[[dict], str]
-
-
-def finished(cell: dict) -> str:
-    """Every run has finished."""
-    return "finished"
+POSTERIOR = ("noise_std", "shrinkage", "residual_rms", "posterior_trace", "mu_norm")
 
 
 def expected(
@@ -36,43 +35,59 @@ def expected(
     return pd.DataFrame(rows)
 
 
-def made_frames(cells: pd.DataFrame, status: Status = finished, steps: int = 40) -> Frames:
+def made_frames(
+    cells: pd.DataFrame,
+    status: Callable[[dict], str] = lambda cell: "finished",
+    accuracy: Callable[[dict], float] = lambda cell: 70.0,
+    loss: Callable[[dict], float] = lambda cell: 0.5,
+) -> Frames:
     """A run per cell.
 
     Args:
         cells: see `analysis.select.sweep_cells.cells`.
-        status: what became of a cell's run.
-        steps: length of its history; a collapsed run has half of them.
+        status: what became of a cell's run; a collapsed one has half of the steps.
+        accuracy: cell -> % right on the test examples at the best rate; rates, seeds and chance come on top.
+        loss: cell -> validation loss after the last step, on a straight line from 1 at step 0.
     """
-    records = cells.drop_duplicates("run_id").to_dict("records")
     rows, histories = [], {}
-    for i, cell in enumerate(records):
+    for i, cell in enumerate(cells.drop_duplicates("run_id").to_dict("records")):
         became = status(cell)
         if became == "missing":
             continue
-        history = _history(cell, steps // 2 if became == "collapsed" else steps, i)
-        rows.append(_run(cell, became, history))
-        histories[cell["run_id"]] = [pa.Table.from_pandas(history, preserve_index=False)]
+        steps = STEPS // 2 if became == "collapsed" else STEPS
+        rows.append(_run(cell, became, accuracy(cell), steps, i))
+        logged = _history(cell, loss(cell), steps)
+        histories[cell["run_id"]] = [pa.Table.from_pandas(logged, preserve_index=False)]
     return Frames(pd.DataFrame(rows), History(histories), ())
 
 
-def _history(cell: dict, steps: int, seed: int) -> pd.DataFrame:
-    noise, step = np.random.default_rng(seed), np.arange(steps + 1)
-    loss = 0.7 - 0.3 * step / max(steps, 1) + 0.05 * noise.standard_normal(steps + 1)
-    trained = {"train/loss": loss, "train/forwards": 3.0 * step, "time/step_s": 0.5}
+def _history(cell: dict, end: float, steps: int) -> pd.DataFrame:
+    """Straight lines, at another height for each seed, with a little chance on top."""
+    step = np.arange(1, steps + 1) if cell["lr"] else np.array([0])
+    noise = np.random.default_rng(crc32(cell["run_id"].encode()))
+    line = 1 + (end - 1) * step / STEPS + 0.01 * cell["seed"]
+    logged = {
+        "train/loss": line + 0.05 * noise.standard_normal(len(step)),
+        "train/forwards": FORWARDS.get(cell["optimizer"], 2) * step.astype(float),
+        "time/step_s": 0.1,
+        "eval/val_accuracy": 1 - line / 2,
+        "eval/val_loss": line + 1e-4 * noise.standard_normal(len(step)),
+    }
     if cell["optimizer"].startswith("bszo"):
-        for key in ("noise_std", "shrinkage", "residual_rms", "posterior_trace", "mu_norm"):
-            trained[f"optim/{key}"] = 1 + noise.random(steps + 1)
-    frame = pd.DataFrame({"step": step, **trained})
-    frame.loc[0, list(trained)] = np.nan
-    accuracy = 0.5 + 0.3 * step / max(steps, 1)
-    return frame.assign(**{"eval/val_accuracy": np.where(step % EVERY == 0, accuracy, np.nan)})
+        logged |= {f"optim/{key}": 1 + noise.random(len(step)) for key in POSTERIOR}
+    frame = pd.DataFrame({"step": step, **logged})
+    frame.loc[step % EVERY > 0, ["eval/val_accuracy", "eval/val_loss"]] = np.nan
+    return frame
 
 
-def _run(cell: dict, status: str, history: pd.DataFrame) -> dict:
-    last = int(history["step"].iloc[-1])
-    accuracy = 0.8 - 0.02 * abs(np.log10(max(cell["lr"], 1e-12)) + 6)
-    names = ("model", "task", "optimizer", "precision")
+def _run(cell: dict, status: str, percent: float, steps: int, i: int) -> dict[str, Any]:
+    """10 points worse per decade from BEST_LR; seed 1 is a point above seed 0, seed 2 a point below."""
+    worse = 10 * abs(np.log10(cell["lr"] / BEST_LR)) if cell["lr"] else 0
+    shift = (0, 1, -1)[cell["seed"] % 3]
+    hard = np.random.default_rng(7).permutation(EXAMPLES) / EXAMPLES  # the same examples for all
+    jitter = np.random.default_rng(i).normal(0, 0.01, EXAMPLES)
+    correct = hard + jitter < (percent + shift - worse) / 100
+    pairs = zip(LABELS, correct, strict=True)
     return {
         "run_id": cell["run_id"],
         "group": cell["sweep"],
@@ -82,23 +97,24 @@ def _run(cell: dict, status: str, history: pd.DataFrame) -> dict:
         "fragments": 1,
         "torn": False,
         "duplicates": 0,
-        "rows": len(history),
-        **{f"{name}.name": cell[name] for name in names},
+        **{f"{name}.name": cell[name] for name in ("model", "task", "optimizer", "precision")},
         "seed": cell["seed"],
         "lr": cell["lr"],
         **json.loads(cell["variant"]),
         "started": "2026-01-31T12:00:00",
         "git_revisions": "1489d1e0000000000000000000000000000000ab",
-        "last_step": last,
+        "last_step": steps,
         "provenance.device": "cuda: made",
         "provenance.versions.torch": "2.13.0",
-        "run/forwards_per_step": 3.0,
-        "run/collapse_step": float(last + 1) if status == "collapsed" else np.nan,
-        "best/step": float(last),
-        "best/val_accuracy": accuracy,
-        "best/val_n": 500.0,
-        "best/test_accuracy": accuracy - 0.01 + 0.004 * cell["seed"],
-        "best/test_n": 872.0,
+        "run/forwards_per_step": FORWARDS.get(cell["optimizer"], 2),
+        "run/collapse_step": steps + 1 if status == "collapsed" else np.nan,
+        "best/step": steps,
+        "best/val_accuracy": (percent - worse) / 100,
+        "best/val_n": 500,
+        "best/test_accuracy": float(correct.mean()),
+        "best/test_n": EXAMPLES,
+        "best/test_predictions": "".join(y if ok else str(1 - int(y)) for y, ok in pairs),
+        "test/labels": LABELS,
         "time/step_ms_median": 100.0 + 10 * len(cell["optimizer"]),
         "mem/peak_gib": 9.0 + len(cell["optimizer"]),
         "mem/state_mib": 0.0,

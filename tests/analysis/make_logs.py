@@ -22,16 +22,14 @@ def predictions(correct: int) -> str:
 
 
 def config(method: str, lr: float, **changes: Any) -> dict[str, Any]:
-    trains = method not in UNTRAINED
     return {
-        "model": {"name": "reviews-tiny", "lr_grid": {"mezo": [1e-4, 1e-3]}},
+        "model": {"name": "reviews-tiny"},
         "task": {"name": "rotten_tomatoes", "label_words": ["terrible", "great"]},
         "optimizer": {"name": method},
         "precision": {"name": "fp32"},
         "seed": 0,
         "lr": lr,
-        "lr_index": 0 if lr < 1e-3 else 1,
-        "steps": STEPS if trains else 0,
+        "steps": 0 if method in UNTRAINED else STEPS,
         "provenance": {
             "git_revision": "1489d1e0000000000000000000000000000000ab",
             "git_dirty": False,
@@ -45,15 +43,13 @@ def config(method: str, lr: float, **changes: Any) -> dict[str, Any]:
 def history(forwards: int, accuracies: list[float], seed: int = 0) -> list[dict[str, float]]:
     """Rows of a run of 10 steps per evaluation; `accuracies` of steps 0, 10, 20, ..."""
     noise = np.random.default_rng(seed)
-    rows = []
-    for step in range((len(accuracies) - 1) * EVAL_EVERY + 1):
-        row: dict[str, float] = {}
-        if step > 0:
-            loss = 0.7 - 0.004 * step + 0.05 * noise.standard_normal()
-            row |= {"train/loss": loss, "train/forwards": step * forwards, "time/step_s": 0.05}
-        if step % EVAL_EVERY == 0:
-            row |= {"eval/val_accuracy": accuracies[step // EVAL_EVERY]}
-        rows.append({"step": step, **row})
+    rows: list[dict[str, float]] = [{"step": 0}]
+    for step in range(1, (len(accuracies) - 1) * EVAL_EVERY + 1):
+        loss = 0.7 - 0.004 * step + 0.05 * noise.standard_normal()
+        logged = {"train/loss": loss, "train/forwards": step * forwards, "time/step_s": 0.05}
+        rows.append({"step": step, **logged})
+    for row, accuracy in zip(rows[::EVAL_EVERY], accuracies, strict=True):
+        row["eval/val_accuracy"] = accuracy
     return rows
 
 
@@ -61,8 +57,6 @@ def summary(forwards: int, accuracies: list[float], correct: int, **changes: Any
     best = int(np.argmax(accuracies))
     return {
         "run/status": "finished",
-        "run/stop_reason": "steps",
-        "run/steps": (len(accuracies) - 1) * EVAL_EVERY,
         "run/forwards_per_step": forwards,
         "best/step": best * EVAL_EVERY,
         "best/val_accuracy": accuracies[best],
@@ -81,7 +75,6 @@ def write_run(
     settings: dict[str, Any],
     rows: list[dict[str, float]],
     final: dict[str, Any],
-    group: str = "quickstart",
 ) -> Path:
     """Log one run, or one fragment of a run; the path of its file."""
     directory = out / run_id
@@ -92,8 +85,7 @@ def write_run(
         project="zo",
         dir=directory,
         id=run_id,
-        name=run_id,
-        group=group,
+        group="quickstart",
         config=settings,
         settings=SETTINGS,
     )
@@ -130,5 +122,5 @@ def write_quickstart(out: Path) -> None:
         write_run(out, run_id, config(method, lr), rows, final)
     rows = history(2, [0.5, 0.4], 3)[:8]
     rows[-1]["train/loss"] = float("nan")
-    collapsed = {"run/status": "collapsed", "run/stop_reason": "non_finite", "run/collapse_step": 7}
+    collapsed = {"run/status": "collapsed", "run/collapse_step": 7}
     write_run(out, "mezo-1", config("mezo", 0.1), rows, summary(2, [0.5], 10, **collapsed))

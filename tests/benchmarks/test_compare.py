@@ -2,17 +2,16 @@
 
 import math
 
-import numpy as np
+import pandas as pd
 import pytest
-from scipy import stats
 
-from benchmarks.compare.protocol import PARTS, Cell, Part, chosen_for, seeds_of, start_of, wanted
-from benchmarks.compare.results import detectable
-from benchmarks.compare.runs import config_of, from_csv, to_csv
+from benchmarks.compare.__main__ import ROOT
+from benchmarks.compare.protocol import Part, chosen_for, seeds_of, wanted
+from benchmarks.compare.runs import from_csv
 from zo import config
-from zo.config.identity import run_id
 
 WHOLE, SMALL = Part(()), Part((), seeds=(0, 1), rates=3, most_rates=5)
+COMMITTED = ROOT / "results/measured/comparison/comparison_smollm2.csv"
 START = range(-9, -6)
 
 
@@ -57,33 +56,10 @@ def test_a_collapsed_run_is_never_chosen_and_the_search_turns_away_from_it():
     assert chosen_for(0, losses, WHOLE.seeds) == -10
 
 
-def test_a_search_that_never_turns_ends():
-    assert len(search(lambda e, seed: float(e))) == WHOLE.most_rates
-
-
-def test_half_decades_are_written_as_people_write_them():
-    assert [Cell("", "", e, 0).lr for e in start_of(1e-4)] == [3e-5, 1e-4, 3e-4]
-    assert list(start_of(3e-4)) == [-8, -7, -6]
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.05 / 17])
-def test_the_difference_that_could_be_found_is_found_in_four_of_five_studies(alpha):
-    """With statsmodels' solve_power it is found in six of ten at the smaller level."""
-    noise = np.random.default_rng(0).standard_normal((4000, 5))
-    gaps = noise + detectable([-1.0, 0.0, 0.0, 0.0, 1.0], alpha) / math.sqrt(0.5)
-    found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < alpha
-    assert found.mean() == pytest.approx(0.8, abs=0.02)
-
-
-def test_runs_go_on_from_a_csv_but_for_those_that_are_made_otherwise_today(tmp_path):
+def test_runs_go_on_from_the_committed_csv_but_for_those_that_are_made_otherwise_today(tmp_path):
     config.register()
-    cells = [Cell(part, PARTS[part].names[-1], -7, 0) for part in PARTS]
-    cells += [Cell("fp32", "bszo", -7, 0), Cell("gone", "mezo", -7, 0)]
-    ids = [run_id(config_of(cell, "out/x")) for cell in cells[:-2]]
-    ids += ["bszo-of-another-protocol", "mezo-of-a-part-gone"]
-    runs = [
-        {**cell._asdict(), "run": of, "lr": cell.lr, "loss": math.inf, "losses": "90:0.7500"}
-        for cell, of in zip(cells, ids, strict=True)
-    ]
-    to_csv(runs, tmp_path / "runs.csv")
-    assert from_csv(tmp_path / "runs.csv", "out/x") == dict(zip(cells[:-2], runs, strict=False))
+    committed = pd.read_csv(COMMITTED)
+    others = [committed.assign(part="gone"), committed.assign(seed=9, run="of another protocol")]
+    pd.concat([committed, *others]).to_csv(tmp_path / "runs.csv", index=False)
+    found = from_csv(tmp_path / "runs.csv", "out")
+    assert [run["run"] for run in found.values()] == committed["run"].tolist()

@@ -6,10 +6,9 @@ import torch
 
 from benchmarks.steps import __main__ as command
 from benchmarks.steps import measure
-from benchmarks.steps.cases import FORWARD, cases
-from benchmarks.steps.measure import Peak, Times, in_turns
+from benchmarks.steps.cases import FORWARD
+from benchmarks.steps.measure import Peak
 from benchmarks.steps.rows import COLUMNS, add, read, tables
-from zo.config import register
 
 pytestmark = pytest.mark.process
 
@@ -42,30 +41,25 @@ def test_from_the_command_line_to_table_and_figure(tmp_path, monkeypatch, capsys
     assert (tmp_path / "steps.csv").read_bytes() == written
 
 
-def test_a_case_that_fails_is_named_and_the_others_are_measured(monkeypatch, tmp_path):
-    register()
-
+def test_a_case_that_fails_is_named_and_the_others_are_measured(monkeypatch, tmp_path, capsys):
     def peak(case):
         if case.restore == "snapshot":
             raise torch.OutOfMemoryError("no room for a copy")
         return Peak(1.0, 0.5)
 
     monkeypatch.setattr(measure, "peak_of_child", peak)
-    common = {"batch_size": 2, "batches": 1, "device": "cpu", "threads": torch.get_num_threads()}
-    pairs = [("subtract", "torch"), ("snapshot", "torch")]
-    wanted = list(cases(["reviews-tiny"], None, ["sst2"], ["mezo"], pairs, **common))
-    failed = command.measure(wanted, 1, tmp_path / "steps.csv")
-    assert list(failed.values()) == ["no room for a copy"]
-    assert list(read(tmp_path / "steps.csv")["method"]) == [FORWARD, "mezo"]
+    assert command.main([*LINE, "--out", str(tmp_path)]) == 1
+    assert "bszo snapshot torch: no room for a copy" in " ".join(capsys.readouterr().out.split())
+    assert list(read(tmp_path / "steps.csv")["restore"]) == ["subtract", "subtract"]
 
 
 def row(**changes):
     texts = {"machine": "m", "device": "cpu", "shape": "opt-125m", "dtype": "float32"}
     texts |= {"examples": "sst2", "method": "bszo", "restore": "subtract", "noise": "torch"}
-    texts |= {"code": "c", "revision": "r", "versions": "v", "date": "2026-01-01"}
-    counts = {"threads": 1, "batches": 1, "rounds": 1, "batch_size": 16, "values": 1000}
-    times = {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "passes": 5.0}
-    return texts | counts | times | {"peak_gib": 1.5, "before_gib": 0.5} | changes
+    texts |= {"code": "c", "versions": "v", "date": "2026-01-01"}
+    numbers = {"threads": 1, "batches": 1, "rounds": 1, "batch_size": 16, "values": 1000}
+    numbers |= {"step_ms": 50.0, "forward_ms": 20.0, "weights_ms": 25.0, "passes": 5.0}
+    return texts | numbers | {"peak_gib": 1.5, "before_gib": 0.5} | changes
 
 
 def test_a_newer_row_takes_the_place_of_the_same_case_s_older_one(tmp_path):
@@ -88,19 +82,3 @@ def test_a_row_is_compared_with_the_released_step_forward_and_mezo():
     wanted |= {"memory × forward's": "1.33", "memory × MeZO's": "1.05"}  # 1.0 / 0.75, 1.0 / 0.95
     assert dict(shown.iloc[2][list(wanted)]) == wanted
     assert shown["memory × MeZO's"][3] == "–", "MeZO was not measured under snapshot"
-
-
-def test_cases_are_timed_in_turns_and_the_first_round_does_not_count():
-    order = []
-
-    class Fake:
-        def __init__(self, name, seconds):
-            self.name, self.seconds = name, iter(seconds)
-
-        def timed(self):
-            order.append(self.name)
-            return Times(next(self.seconds), 1.0)
-
-    found = in_turns([Fake("a", [99, 1, 5, 2]), Fake("b", [99, 7, 7, 8])], rounds=3)
-    assert order == ["a", "b"] * 4
-    assert [times.step for times in found] == [2, 7]

@@ -1,16 +1,17 @@
 """An evaluation that processes divide has the bits of one process, in the order of the examples."""
 
 from dataclasses import asdict
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from tests.support.crowd import alone, gather_results
+from tests.support.crowd import gather_results
 from tests.support.tiny_models import opt, tokenizer
 from zo.distributed.processes import Processes
 from zo.lm.baselines import LinearProbe
 from zo.lm.generation import Generator
-from zo.lm.objectives import MetricScorer, text_scorer
+from zo.lm.objectives import text_scorer
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskConfig
 
@@ -30,53 +31,47 @@ def asked():
     ]
 
 
-def evaluated(processes: Processes, kind: str, function: str = "") -> tuple:
-    """Returns an evaluation, the examples that were counted, and the texts that this process wrote for it."""
+def score(prompts, texts):
+    return [10 ** (int(p) % 4) + len(t) / 7 for p, t in zip(prompts, texts, strict=True)]
+
+
+def fail(prompts, texts):
+    return [1 / (int(p) - 9) for p in prompts]
+
+
+def evaluated(processes: Processes, kind: str) -> tuple:
+    """Returns an evaluation, the examples that were counted, and how many texts this process wrote for it."""
     model, tok, told, wrote = opt(), tokenizer(), [], []
     tok.pad_token = tok.eos_token
-    write = Generator.__call__
-    Generator.__call__ = lambda self, of: wrote.extend(of) or write(self, of)
     options = (model, 1, "float32", "decoder", "classification", False, processes)
-    if kind == "text":
-        scorer = text_scorer(TASK, function or None, model, tok, processes)
-    elif kind == "linear probe":
+    if kind == "linear probe":
         scorer = LinearProbe(CandidateScorer(*options), asked()[:8], 1.0, BUDGET)
+    elif kind == "classification":
+        scorer = CandidateScorer(*options)
     else:
-        scorer = {"metric": MetricScorer, "classification": CandidateScorer}[kind](*options)
-    try:
+        scorer = text_scorer(TASK, f"{__file__}:{kind}", model, tok, processes)
+    write = Generator.__call__
+    with mock.patch.object(
+        Generator, "__call__", lambda self, of: wrote.extend(of) or write(self, of)
+    ):
         found = scorer.evaluate(asked(), BUDGET, told.append)
-    except ValueError as error:
-        return str(error), [], 0
-    finally:
-        Generator.__call__ = write
     return repr(asdict(found)), sum(told), len(wrote)
 
 
-@pytest.mark.parametrize("kind", ["classification", "metric", "text", "linear probe"])
+@pytest.mark.parametrize("kind", ["classification", "linear probe", "score"])
 def test_processes_evaluate_as_one_does(kind):
-    one, several = alone(evaluated, kind), gather_results(3, evaluated, kind)
+    one, several = evaluated(Processes(), kind), gather_results(3, evaluated, kind)
     assert [of[:2] for of in several] == [one[:2]] * 3
     assert one[1] == COUNT
-    if kind == "text":
+    if kind == "score":
         assert sum(of[2] for of in several) == one[2] == COUNT
         assert all(0 < of[2] < COUNT for of in several)
 
 
-RULES = """
-def score(prompts, texts):
-    return [10 ** (int(p) % 4) + len(t) / 7 for p, t in zip(prompts, texts)]
-def fail(prompts, texts):
-    return [1 / (int(p) - 9) for p in prompts]
-"""
+def test_a_failure_on_one_process_is_one_sentence_on_all():
+    assert gather_results(2, failed) == [None, None]
 
 
-def test_rewards_come_back_in_the_order_of_the_examples_and_a_failure_is_one_sentence_on_all(
-    tmp_path,
-):
-    """What fails does so on one process."""
-    rules = tmp_path / "rules.py"
-    rules.write_text(RULES)
-    one = alone(evaluated, "text", f"{rules}:score")
-    assert [of[0] for of in gather_results(2, evaluated, "text", f"{rules}:score")] == [one[0]] * 2
-    told = [of[0] for of in gather_results(2, evaluated, "text", f"{rules}:fail")]
-    assert all("ZeroDivisionError: division by zero (row 9)" in of for of in told), told
+def failed(processes: Processes) -> None:
+    with pytest.raises(ValueError, match=r"ZeroDivisionError: division by zero \(row 9\)"):
+        evaluated(processes, "fail")

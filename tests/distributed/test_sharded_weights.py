@@ -1,6 +1,7 @@
 """Sharded weights, FSDP2's or anybody's: two processes that hold parts move them as one process moves the whole."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,20 +10,26 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import zo
 from tests.support.crowd import gather_results
 from zo.distributed.processes import Processes
-from zo.library import METHODS
-from zo.optim import OPTIMIZERS, SHARDABLE
-from zo.weights.space import ParameterSpace
+from zo.optim import SHARDABLE
 
 pytestmark = pytest.mark.process
 
 IDS = torch.arange(16).reshape(4, 4)
 POLICIES = "merged", "snapshot"
+SETTINGS = {"adamezo": {"window": 1}}  # else its first ten steps are MeZO's
+PLACED = [
+    ((6, 4), Shard(0)),
+    ((5, 4), Shard(1)),
+    ((7,), Shard(0)),  # four values here, three there
+    ((3, 5), Replicate()),
+    ((1, 3), Shard(0)),  # nothing on the second process
+]
 
 
 def built(shard: str) -> nn.Module:
@@ -42,23 +49,36 @@ def built(shard: str) -> nn.Module:
     return model
 
 
-def trained(shard: str, rows: slice, name: str = "bszo", **options: Any) -> Any:
-    """Returns losses and bits of the weights after three steps on some rows, or the sentence that stopped it."""
-    model, calls = built(shard), []
-    model.register_forward_hook(lambda *_: calls.append(1))
+def trained(model: nn.Module, loss: Callable[[], Any], name: str = "bszo", **options: Any) -> Any:
+    """Returns losses and bits of the weights after three steps, or the sentence that stopped it."""
+    try:
+        optimizer = zo.optimizer(name, model, lr=1e-2, **SETTINGS.get(name, {}), **options)
+        losses = [optimizer.step(loss) for _ in range(3)]
+    except ValueError as error:
+        return str(error)
+    return losses, [t.detach().numpy().tobytes() for t in optimizer.method.params.wholes()[1]]
+
+
+def fit(shard: str, rows: slice = slice(4), name: str = "bszo", **options: Any) -> Any:
+    """Trains the model that `built` returns on some rows."""
+    model = built(shard)
 
     def loss() -> torch.Tensor:
         return F.cross_entropy(model(IDS[rows])[:, :-1].flatten(0, 1), IDS[rows, 1:].flatten())
 
-    try:
-        optimizer = zo.optimizer(name, model, lr=1e-2, **options)
-        losses = [optimizer.step(loss) for _ in range(3)]
-    except ValueError as error:
-        return str(error)
-    assert len(calls) == 2 + 3 * optimizer.method.forwards_per_step
-    assert isinstance(model, FSDPModule) == bool(shard)
-    wholes = optimizer.method.params.wholes()[1]
-    return losses, [t.detach().numpy().tobytes() for t in wholes]
+    return trained(model, loss, name, **options)
+
+
+def move(placed: bool, name: str, **options: Any) -> Any:
+    """Moves tensors, placed in other ways than FSDP's or whole, by losses that are told, not measured."""
+    torch.manual_seed(1)
+    mesh, tensors = init_device_mesh("cpu", (2,)), []
+    for shape, placement in PLACED:
+        whole = torch.randn(shape)
+        tensors.append(distribute_tensor(whole, mesh, [placement]) if placed else whole)
+    losses = iter([1 + 0.1 * math.sin(i) for i in range(400)])
+    told = nn.ParameterList(tensors)
+    return trained(told, lambda: next(losses), name, check_closure=False, **options)
 
 
 def cases(processes: Processes) -> dict[Any, Any]:
@@ -66,20 +86,19 @@ def cases(processes: Processes) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for i, name in enumerate(SHARDABLE):
         how = {"restore": POLICIES[i % 2], "noise": "torch" if i % 3 else "philox"}
+        found[name, "placed"] = [move(placed, name, **how) for placed in (True, False)]
         for shard in ("layers", "root"):
-            several, one = (trained(of, slice(4), name, **how) for of in (shard, ""))
-            found[name, shard] = several, one
+            found[name, shard] = [fit(of, name=name, **how) for of in (shard, "")]
     half = slice(2 * processes.rank, 2 * processes.rank + 2)
-    group = dist.group.WORLD
-    found["own parts"] = tuple(trained(of, half, group=group) for of in ("layers", ""))
-    found["other batches"] = trained("layers", half)
-    found["conmezo"] = trained("layers", slice(4), "conmezo")
-    found["streamed"] = trained("layers", slice(4), restore="streamed")
-    found["record"] = trained("layers", slice(4), record="run.zo")
+    found["own parts"] = [fit(of, half, group=dist.group.WORLD) for of in ("layers", "")]
+    found["other batches"] = fit("layers", half)
+    found["conmezo"] = fit("layers", name="conmezo")
+    found["streamed"] = fit("layers", restore="streamed")
+    found["record"] = fit("layers", record="run.zo")
     return found
 
 
-def test_fully_shard_gives_the_bits_of_one_process():
+def test_sharded_weights_have_the_bits_of_one_process():
     first, second = gather_results(2, cases)
     assert first == second
     refused = {"other batches": "need the same mini-batch, or group="}
@@ -90,61 +109,3 @@ def test_fully_shard_gives_the_bits_of_one_process():
     for case, (several, one) in first.items():
         assert several == one, case
         assert len(set(several[0])) == 3, case
-
-
-PLACED = [
-    ((6, 4), Shard(0)),
-    ((5, 4), Shard(1)),
-    ((7,), Shard(0)),  # four values here, three there
-    ((3, 5), Replicate()),
-    ((1, 3), Shard(0)),  # nothing on the second process
-]
-
-KINDS = (("torch", "merged"), ("philox", "snapshot"))
-CASES = [(method, *kind) for method in METHODS for kind in KINDS]
-SETTINGS = {"adamezo": {"window": 1}}  # else its first ten steps are MeZO's
-
-
-def stepped(
-    processes: Processes,
-    named: list[tuple[str, torch.Tensor]],
-    method: str,
-    noise: str,
-    restore: str,
-) -> Any:
-    """Makes four steps whose losses are told, not measured; returns θ in one piece, or why there is none."""
-    losses = iter([1 + 0.1 * math.sin(i) for i in range(400)])
-    how, problem = OPTIMIZERS[method], ""
-    try:
-        space = ParameterSpace(named, restore, noise=noise)
-        optimizer = how.optimizer(space, how.config(**SETTINGS.get(method, {})), lr=1e-2, seed=5)
-        for _ in range(4):
-            optimizer.step(lambda: next(losses))
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-    problem = next(filter(None, processes.exchange(problem)), "")
-    return problem or list(space.wholes()[1])
-
-
-def same_as_whole(processes: Processes) -> list[tuple[str, str, str]]:
-    """Returns the methods, noises and policies with which θ ends as with tensors in one piece."""
-    mesh, same = init_device_mesh("cpu", (2,)), []
-    for case in CASES:
-        generator = torch.Generator().manual_seed(1)
-        wholes = [torch.randn(shape, generator=generator) for shape, _ in PLACED]
-        shared = [
-            distribute_tensor(w.clone(), mesh, [p])
-            for w, (_, p) in zip(wholes, PLACED, strict=True)
-        ]
-        parts, one = (
-            stepped(processes, [(str(i), t) for i, t in enumerate(ts)], *case)
-            for ts in (shared, wholes)
-        )
-        if not isinstance(parts, str) and all(map(torch.equal, parts, one)):
-            same.append(case)
-    return same
-
-
-def test_exactly_the_methods_that_a_run_takes_move_parts_as_they_move_whole_tensors():
-    first, second = gather_results(2, same_as_whole, timeout_s=200)
-    assert first == second == [case for case in CASES if case[0] in SHARDABLE]

@@ -2,61 +2,40 @@
 
 import json
 import pkgutil
+from itertools import chain, repeat
+from unittest.mock import DEFAULT, patch
 
 import pytest
 
 import launch
 from launch import slurm, submit
 from launch.profile import SlurmProfile
+from tests.launch.conftest import changed, note
 
 SLURM = "hydra/launcher=slurm"
 
 
 @pytest.fixture
 def sbatch(monkeypatch):
-    """Takes the place of sbatch: a list of (groups, profile, name)."""
+    """Takes the place of sbatch: a list of (groups, profile, name), of which all wait in the queue."""
     taken = []
+
+    def waiting(names):
+        return {(name, index) for groups, _, name in taken for index in range(len(groups))}
+
     monkeypatch.setattr(slurm, "check", lambda: None)
-    monkeypatch.setattr("launch.records.queue", lambda names: set())
+    monkeypatch.setattr("launch.records.queue", waiting)
     monkeypatch.setattr(slurm, "submit", lambda *given: taken.append(given) or "7")
     return taken
 
 
-@pytest.fixture
-def queue(sbatch, monkeypatch):
-    """All that was submitted waits in the queue."""
-
-    def waiting(names):
-        return {(name, index) for groups, _, name in sbatch for index in range(len(groups))}
-
-    monkeypatch.setattr("launch.records.queue", waiting)
-
-
-def once(monkeypatch, name, error):
-    """Makes the first call of a function raise an error; returns the list of such calls."""
-    original, calls = pkgutil.resolve_name(name), []
-
-    def first_raises(*arguments):
-        if calls:
-            return original(*arguments)
-        calls.append(name)
-        raise error
-
-    monkeypatch.setattr(name, first_raises)
-    return calls
-
-
-def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(
-    grid, runs, note, sbatch, capsys
-):
+def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(grid, runs, sbatch, capsys):
     note(runs[0], "finished")
     note(runs[1], "interrupted")
     note(runs[2], "failed", error="E")
     assert submit.main([*grid, SLURM]) == 0
     ((groups, _, name),) = sbatch
-    assert [[path.name for path in group] for group in groups] == [
-        [runs[1].run_id], [runs[3].run_id],
-    ]  # fmt: skip
+    assert groups == [[runs[1].directory], [runs[3].directory]]
     out = capsys.readouterr().out
     assert "4 runs: 1 finished, 1 interrupted, 1 failed, 1 missing; 2 submitted" in out
     assert "1 failed before: --retry-failed submits them, too" in out
@@ -64,6 +43,8 @@ def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(
         assert (run.directory / "config.yaml").exists()
         assert json.loads((run.directory / "job.json").read_text())["name"] == name
     assert not (runs[0].directory / "job.json").exists()
+    assert submit.main([*grid, SLURM, "--retry-failed"]) == 0
+    assert sbatch[1][0] == [[runs[2].directory]]
 
 
 def test_a_dry_run_writes_nothing(grid, runs, sbatch, tmp_path, capsys):
@@ -84,15 +65,11 @@ def test_a_dry_run_writes_nothing(grid, runs, sbatch, tmp_path, capsys):
         "time.sleep",
     ],
 )
-def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(
-    grid, queue, monkeypatch, capsys, moment
-):
-    pressed = once(monkeypatch, moment, KeyboardInterrupt)
-    try:
+def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsys, moment):
+    first = chain([KeyboardInterrupt], repeat(DEFAULT))
+    with patch(moment, wraps=pkgutil.resolve_name(moment), side_effect=first) as function:
         assert submit.submit_and_watch([*grid, SLURM]) == 130
-    except KeyboardInterrupt:
-        pytest.fail("Ctrl-C got through")
-    assert pressed == [moment]
+    assert function.called
     out = capsys.readouterr().out.splitlines()
     assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
     assert out[-2] == ("4 missing" if "submit" in moment else "4 queued")
@@ -117,8 +94,7 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(
 def test_bad_input_is_refused_before_anything_is_written(
     grid, sbatch, tmp_path, capsys, arguments, says
 ):
-    chosen = [] if any(a.startswith("hydra/launcher=") for a in arguments) else [SLURM]
-    assert submit.main([*grid, *chosen, *arguments]) == 2
+    assert submit.main(changed([*grid, SLURM], *arguments)) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

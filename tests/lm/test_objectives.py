@@ -1,19 +1,21 @@
-"""Objectives without a gradient, generated texts, and encoder-decoder models, on random models of 2 layers."""
+"""Objectives without a gradient, generated texts, encoder-decoder models, and baselines that make no step."""
 
-import json
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, f1_score
 
-from tests.support.tiny_models import opt, t5, tokenizer
-from tests.tasks.test_task_data import from_yaml
+from tests.support.tiny_models import examples_of, opt, t5, tokenizer
+from zo.lm.baselines import LinearProbe, with_demonstrations
 from zo.lm.encoder_decoder import EncoderDecoderScorer
 from zo.lm.generation import Generator
 from zo.lm.objectives import MetricScorer, text_scorer
-from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
+from zo.lm.scoring import CandidateScorer
+from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 
 TOKENS = tokenizer()
@@ -21,21 +23,19 @@ TOKENS.pad_token = TOKENS.eos_token
 PROMPTS = ["the film was", "the plot", "a story that it was good to see , and"]
 
 
-def asked(n=3):
-    ids = TOKENS(PROMPTS[:n])["input_ids"]
-    return [
-        Encoded(x, [], 0, prompt=p, references=("the plot",), row=i)
-        for i, (x, p) in enumerate(zip(ids, PROMPTS, strict=False))
-    ]
+ASKED = [
+    Encoded(TOKENS(text)["input_ids"], [], 0, prompt=text, references=("the plot",), row=row)
+    for row, text in enumerate(PROMPTS)
+]
 
 
 def test_a_batch_writes_what_each_prompt_alone_does_up_to_the_stop():
     write = Generator(opt(), TOKENS, 8, None)
-    together = write(asked())
-    assert together == [write([e])[0] for e in asked()] == write(asked())
+    together = write(ASKED)
+    assert together == [write([e])[0] for e in ASKED] == write(ASKED)
     assert len(set(together)) > 1
     stop = together[0][len(together[0]) // 2]
-    stopped = Generator(opt(), TOKENS, 8, stop)(asked(1))[0]
+    stopped = Generator(opt(), TOKENS, 8, stop)(ASKED[:1])[0]
     assert stopped == together[0].partition(stop)[0]
 
 
@@ -73,109 +73,81 @@ def rewards(tmp_path, body):
 def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with_their_prompts(
     tmp_path,
 ):
-    assert text_scorer(TASK, None, opt(), TOKENS).evaluate(asked(), 200).measure.name == "f1"
+    assert text_scorer(TASK, None, opt(), TOKENS).evaluate(ASKED, 200).measure.name == "f1"
     function = rewards(tmp_path, "return [len(p) + 100 * len(t) for p, t in zip(prompts, texts)]")
     model = opt()
-    written = Generator(model, TOKENS, 6, None)(asked())
+    written = Generator(model, TOKENS, 6, None)(ASKED)
     expected = [len(p) + 100 * len(t) for p, t in zip(PROMPTS, written, strict=True)]
     scorer = text_scorer(TASK, function, model, TOKENS)
-    found = scorer.evaluate(asked(), 200)
-    assert found.value == pytest.approx(sum(expected) / 3)
-    assert found.measure.name == "reward"
-    assert scorer.loss(asked()) == found.loss == -found.value != 0
-
-
-FAILING = {
-    "return [1 / (len(p) - 8) for p in prompts]": r"ZeroDivisionError: .* \(row 1\)",
-    "return [1.0]": r"returns 1 numbers for 3 texts",
-    "return ['good'] * len(texts)": r"returns 'good' for row 0; a finite number",
-    "return [0, 0, float('nan')]": r"returns nan for row 2",
-    "pass": r"TypeError: 'NoneType' object is not iterable",
-    "no_such_module:score": "No module named 'no_such_module'",
-    "json:score": "json has no function score",
-    "/nowhere/rules.py:score": "No such file",
-}
-
-
-@pytest.mark.parametrize("function", FAILING)
-def test_a_reward_that_fails_or_is_not_there_is_one_sentence(function, tmp_path):
-    address = function if function.endswith(":score") else rewards(tmp_path, function)
-    with pytest.raises(TaskError, match=r"^objective\.function: .*" + FAILING[function]):
-        text_scorer(TASK, address, opt(), TOKENS).check(asked())
-
-
-def test_a_prompt_that_leaves_no_room_to_write_is_named():
-    long = Encoded([5] * 60, [], 0, row=7)
-    with pytest.raises(
-        TaskError, match=r"task\.max_new_tokens=6: row 7 has 60 prompt tokens, .* sees 64"
-    ):
-        text_scorer(TASK, None, opt(), TOKENS).check([long])
+    found = scorer.evaluate(ASKED, 200)
+    assert (found.value, found.measure.name) == (pytest.approx(sum(expected) / 3), "reward")
+    assert scorer.loss(ASKED) == found.loss == -found.value != 0
 
 
 def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded():
     model = t5()
-    examples = [
-        Encoded([5, 6, 7], [[8, 2], [9, 10, 2]], 0),
-        Encoded([5, 6, 7, 8, 9], [[11, 2], [12, 2]], 1),
-    ]
+    examples = examples_of([2, 3], (3, 5))
     scorer = EncoderDecoderScorer(model, 1, kind="encoder-decoder")
-    scorer.check(examples)
-    scores = scorer.scores(scorer.collate(examples))
+    batch = scorer.collate(examples)
+    scores = scorer.scores(batch)
     for example, row in zip(examples, scores, strict=True):
         for ids, score in zip(example.candidate_ids, row, strict=True):
-            loss = model(
-                input_ids=torch.tensor([example.prompt_ids]), labels=torch.tensor([ids])
-            ).loss
+            given = {"input_ids": [example.prompt_ids], "labels": [ids]}
+            loss = model(**{key: torch.tensor(of) for key, of in given.items()}).loss
             assert score.item() == pytest.approx(-loss.item(), abs=1e-5)
-    batch = scorer.collate(examples)
     assert scorer.loss(batch) == pytest.approx(F.cross_entropy(scores, torch.tensor([0, 1])).item())
     assert scorer.branches(batch, 2) == pytest.approx([scorer.loss(batch)] * 2)
 
 
 def test_an_encoder_decoder_reads_prompt_and_completion_apart():
-    task = TaskConfig(name="own", path="x", kind="completion", prompt="{a}", completion="{b}")
-    (found,) = tokenize(
-        task, TOKENS, [Example({"a": "the film", "b": " was"}, 0)], "encoder-decoder"
-    )
+    task, example = replace(TASK, prompt="{a}", completion="{b}"), {"a": "the film", "b": " was"}
+    (found,) = tokenize(task, TOKENS, [Example(example, 0)], "encoder-decoder")
     assert found.prompt_ids == TOKENS("the film")["input_ids"]
     assert found.candidate_ids == [TOKENS(text_target="was")["input_ids"]]
 
 
-ROWS = {
-    "squad": {
-        "title": "Town", "context": "It is old.", "question": " How old? ",
-        "answers": {"text": ["very old", "old"], "answer_start": [0, 0]},
-    },
-    "drop": {
-        "passage": "It is old.", "question": "How old?",
-        "answers_spans": {"spans": ["very old", "old"], "types": ["span", "span"]},
-    },
-    "record": {
-        "passage": "A town.\n@highlight\nIt is old", "query": "People like @placeholder .",
-        "entities": ["Rome", "Oslo", "Bern"], "answers": ["Oslo", "Bern"],
-    },
-}  # fmt: skip
-PROMPT = {
-    "squad": "Title: Town\nContext: It is old.\nQuestion: How old?\nAnswer:",
-    "drop": "Passage: It is old.\nQuestion: How old?\nAnswer:",
-    "record": "A town.\n- It is old\n-",
-}
+REVIEWS = ("the film was good", "the plot was terrible", "a story", "it wasn't the best film")
+REVIEWED = TaskConfig(name="x", prompt="{text} It was", candidates=[" bad", " good"], max_length=60)
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_tasks_of_the_mezo_line_are_asked_in_its_form(name, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text((json.dumps(ROWS[name]) + "\n") * 8)
-    changes = {"revision": None, "data_dir": None}
-    sizes = {"train_size": 4, "validation_size": 2, "test_size": 2, "test_split": None}
-    task = from_yaml(name, path=str(file), **sizes, **changes)
-    splits = load_splits(task)
-    found = tokenize(task, TOKENS, splits.train, "decoder")[0]
-    assert TOKENS.decode(found.prompt_ids[1:]) == PROMPT[name]
-    texts = [TOKENS.decode(ids) for ids in found.candidate_ids]
-    if name == "record":
-        assert texts == [f" People like {entity} ." for entity in ("Rome", "Oslo", "Bern")]
-        assert (found.label, found.accepted) == (1, (1, 2))
-    else:
-        assert texts == [" very old\n"]
-        assert found.references == ("very old", "old")
+def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_alone():
+    examples = [Example({"text": text}, i % 2) for i, text in enumerate([*REVIEWS, "to see"])]
+    *train, own = encode(REVIEWED, TOKENS, examples)
+    scorer = CandidateScorer(opt(max_position_embeddings=300), pad_id=1)
+    (found,) = with_demonstrations([own], train, 2, 3, "\n\n", TOKENS, scorer)
+    *shown, last = TOKENS.decode(found.prompt_ids).removeprefix("</s>").split("\n\n")
+    labelled = {f"{t} It was{REVIEWED.candidates[i % 2]}" for i, t in enumerate(REVIEWS)}
+    assert (last, found.candidate_ids) == ("to see It was", own.candidate_ids)
+    assert {*shown} < labelled
+    assert len({*shown}) == 2
+
+    def prompt(k, seed):
+        return with_demonstrations([own], train, k, seed, " ", TOKENS, scorer)[0].prompt_ids
+
+    assert prompt(2, 0) == prompt(2, 0)
+    assert len({tuple(prompt(2, seed)) for seed in range(6)}) > 1
+    assert sorted(prompt(4, 0)) == sorted(prompt(99, 1)), "all, if there are fewer"
+    with pytest.raises(TaskError, match=r"^optimizer\.k: with demonstrations \d+ tokens, but the"):
+        with_demonstrations(train, train * 4, 16, 0, " ", TOKENS, CandidateScorer(opt(), pad_id=1))
+
+
+def test_a_probe_finds_what_the_last_states_know():
+    """The last token of a text tells its label, which the candidates' own scores do not.
+
+    Texts are of different lengths, so that batches have them in another order.
+    """
+    rng = np.random.default_rng(0)
+    examples = [
+        Encoded([*rng.choice([20, 30], 1 + i % 3).tolist(), 7 + 2 * (i % 2)], [[3], [4]], i % 2)
+        for i in range(40)
+    ]
+    scorer = CandidateScorer(opt(), pad_id=1)
+    probe = LinearProbe(scorer, examples[:30], 1.0, 200)
+    found = probe.evaluate(examples[30:], 200)
+    assert found.value == 1.0
+    assert found.predictions == [e.label for e in examples[30:]]
+    assert 0 < found.loss < 0.3
+    wrong = [Encoded(e.prompt_ids, e.candidate_ids, 1 - e.label) for e in examples[30:]]
+    assert probe.evaluate(wrong, 200).value == 0.0
+    with pytest.raises(TaskError, match=r"^task\.train_size: all training examples are of one"):
+        LinearProbe(scorer, examples[::2], 1.0, 200)

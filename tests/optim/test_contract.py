@@ -22,6 +22,7 @@ from tests.support.quadratic import (
     ZEROTH_ORDER,
     Interrupted,
     Quadratic,
+    interrupt,
     same,
     start,
     steps,
@@ -31,13 +32,11 @@ from zo.optim import OPTIMIZERS
 from zo.optim.base import NonFiniteError
 
 ROUNDED = [
-    *[(dtype, noise, "nearest") for dtype in DTYPES for noise in NOISES],
-    *[(dtype, "philox", "stochastic") for dtype in DTYPES if dtype != torch.float32],
+    *[(dtype, "philox", "stochastic") for dtype in DTYPES[1:]],
+    *[(dtype, noise, "nearest") for noise in reversed(NOISES) for dtype in DTYPES],
     *[(dtype, noise, "compensated") for dtype, noise in zip(DTYPES[1:], NOISES, strict=True)],
 ]
-
-ONE_PASS = ("mezo", "hizoo", "mezo_adam")
-"""Their updates under Philox noise are passes of their own, which undo what `merged` has left."""
+"""The first methods, which have passes of their own that undo what `merged` has left, get Philox noise."""
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
@@ -47,23 +46,6 @@ def device(request, monkeypatch) -> str:
         pytest.skip("no GPU")
     monkeypatch.setattr(Quadratic, "device", request.param)
     return request.param
-
-
-INTERRUPTED = Interrupted()
-
-
-def interrupt(record) -> None:
-    raise INTERRUPTED
-
-
-def assert_back(loss: Quadratic, was: list[Tensor], moves: int, restore: str, eps: float) -> None:
-    """Each weight within half a unit in the last place per move; bit for bit under snapshot."""
-    now = loss.params.tensors
-    assert restore != "snapshot" or same(now, was)
-    for p, q in zip(now, was, strict=True):
-        reach = q.double().abs() + 6 * eps  # the farthest a probe takes it
-        drift = (p.double() - q.double()).abs()
-        assert drift.le(moves * UNIT_ROUNDOFF[p.dtype] * reach * 1.1).all()
 
 
 @pytest.mark.parametrize(
@@ -125,12 +107,12 @@ def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, pa
 
 @pytest.mark.parametrize(
     ("name", "restore", "dtype", "answer", "noise"),
-    pairwise(TRAINING, POLICIES, DTYPES, [INTERRUPTED, math.nan, -math.inf], NOISES),
+    pairwise(TRAINING, POLICIES, DTYPES, [Interrupted(), math.nan, -math.inf], NOISES),
 )
 def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
     name, restore, dtype, answer, noise
 ):
-    """Or what comes behind the last one."""
+    """Or what comes behind the last one. θ is back within half a unit in the last place per move, or to the bit."""
     forwards = start(name, Quadratic()).forwards_per_step
     for n in range(forwards + 1):
         loss = Quadratic(dtype, restore, noise=noise)
@@ -139,10 +121,12 @@ def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
         loss.answers[loss.calls + 1 + n] = answer
         if n == forwards:
             opt.advance = interrupt
-        raises = Interrupted if answer == INTERRUPTED or n == forwards else NonFiniteError
+        raises = Interrupted if isinstance(answer, Interrupted) or n == forwards else NonFiniteError
         with pytest.raises(raises) as error:
             opt.step(loss)
-        assert_back(loss, was, 2 * forwards, restore, eps=1e-3)
+        for p, q in zip(loss.params.tensors, was, strict=True):
+            reach = 2 * forwards * UNIT_ROUNDOFF[dtype] * (q.abs().double() + 6e-3)
+            assert ((p - q).abs() <= 1.1 * reach * (restore != "snapshot")).all()
         assert same(opt.state_dict(), state), "a failed step is no step"
         if raises is NonFiniteError:
             assert (error.value.step, error.value.what) == (2, "loss")
@@ -150,17 +134,17 @@ def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
             assert error.value.value == answer or math.isnan(answer)
 
 
-@pytest.mark.parametrize("name", ZEROTH_ORDER)
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_coefficient_that_overflows_is_a_collapse(name):
-    """Finite losses too far apart for their difference quotient."""
+    """Finite losses too far apart for their difference quotient, or one whose gradient is not finite."""
     loss = Quadratic(restore="snapshot")
     opt = start(name, loss)
     was = loss.weights()
     loss.answers = {n: 1e308 * (-1) ** n for n in range(1, 1 + opt.forwards_per_step)}
-    with pytest.raises(NonFiniteError) as error:
+    loss.target[1][2, 3] = math.inf
+    with pytest.raises(NonFiniteError, match=r"^step 0: (?!loss)"):
         opt.step(loss)
-    assert error.value.step == 0
-    assert error.value.what != "loss"
+    assert opt.step_index == 0
     assert same(loss.weights(), was)
 
 
@@ -173,37 +157,28 @@ def test_the_seed_alone_decides_the_trajectory(name, noise):
         return steps(start(name, loss, seed=seed), loss, 5)
 
     first = run(seed=1)
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
-    try:
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1234)
-        np.random.seed(1234)  # noqa: NPY002
-        seeded_torch, seeded_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+        seeded = torch.get_rng_state()
         assert same(run(seed=1), first)
-        assert torch.equal(torch.get_rng_state(), seeded_torch)
-        for a, b in zip(np.random.get_state(), seeded_numpy, strict=True):  # noqa: NPY002
-            np.testing.assert_array_equal(a, b)
-    finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+        assert torch.equal(torch.get_rng_state(), seeded)
     assert same(run(seed=2), first) == (name in FIRST_ORDER)  # which draw nothing
 
 
-@pytest.mark.parametrize(
-    ("name", "rounded"),
-    [
-        *rotated(ZEROTH_ORDER, ROUNDED),
-        *((name, (torch.bfloat16, "philox", "stochastic")) for name in ONE_PASS),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "rounded"), rotated(ZEROTH_ORDER, ROUNDED), ids=str)
 def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded):
-    """Without a forward pass: the probes' roundings are repeated, and under snapshot the probes are left out."""
+    """Without a forward pass: the probes' roundings are repeated, and under snapshot the probes are left out.
+
+    Losses of another method are refused, and change nothing.
+    """
     (dtype, noise, rounding), runs = rounded, []
     decay = {} if name.startswith("bszo") else {"weight_decay": 0.1}
     for restore in POLICIES:
         loss, again = (Quadratic(dtype, restore, rounding, noise) for _ in range(2))
         opt, replayed = start(name, loss, **decay), start(name, again, **decay)
         made = [opt.step(loss) for _ in range(15)]
+        with pytest.raises(ValueError, match=f" losses for a step of {opt.forwards_per_step}"):
+            replayed.replay(made[0].losses[1:])
         assert [replayed.replay(info.losses) for info in made] == made
         assert again.calls == 0
         runs.append([made, loss.weights(), opt.state_dict()])
@@ -222,18 +197,6 @@ def test_the_bits_that_round_an_update_are_new_each_step(name):
     assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
 
 
-@pytest.mark.parametrize("name", ["mezo", "bszo", "fzoo"])  # slopes, and coefficients of their own
-def test_a_replay_with_losses_of_another_method_is_refused(name):
-    loss = Quadratic()
-    opt = start(name, loss)
-    was = loss.weights()
-    for more in (-1, 1):
-        with pytest.raises(ValueError, match=f"for a step of {opt.forwards_per_step}"):
-            opt.replay([0.5] * (opt.forwards_per_step + more))
-    assert opt.step_index == 0
-    assert same(loss.weights(), was)
-
-
 @pytest.mark.parametrize("name", FIRST_ORDER)
 def test_a_backpropagated_step_needs_a_gradient_and_cannot_be_replayed(name):
     loss = Quadratic()
@@ -248,35 +211,14 @@ def test_a_backpropagated_step_needs_a_gradient_and_cannot_be_replayed(name):
     assert same(loss.weights(), was)
 
 
-@pytest.mark.parametrize(("name", "bad"), pairwise(FIRST_ORDER, [math.nan, math.inf]))
-def test_a_gradient_that_is_not_finite_is_a_collapse(name, bad):
-    loss = Quadratic()
-    opt = start(name, loss)
-    was = steps(opt, loss, 1)
-    loss.target[1][2, 3] = bad
-    loss.answers = {2: 1.0}  # the loss itself is fine
-    with pytest.raises(NonFiniteError) as error:
-        opt.step(loss)
-    assert (error.value.step, error.value.what) == (1, "gradient norm")
-    assert same(loss.weights(), was)
-    assert opt.step_index == 1
-
-
-ZERO = "eps adam_eps scale c share noise_ema prior_std noise_std n k rank interval ramp smooth_steps window"
-MINUS = "weight_decay hold vector_lr std_floor noise_floor angle"
-ONE = "beta1 beta2 beta beta_start norm_beta momentum hessian_smooth"
-NAMES = "directions state_dtype step_norm smooth_schedule noise_update variant msign"
-WRONG = {
-    key: value
-    for keys, value in ((ZERO, 0), (MINUS, -1.0), (ONE, 1.0), (NAMES, "half"))
-    for key in keys.split()
-}
+WITHOUT_RANGE = ("name", "m", "separator")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_configurations_find_values_out_of_range(name):
     config = OPTIMIZERS[name].config
-    wrong = {of.name: WRONG[of.name] for of in fields(config) if of.name in WRONG}
+    ranged = [of for of in fields(config) if of.type is not bool and of.name not in WITHOUT_RANGE]
+    wrong = {of.name: "half" if of.type is str else -1 for of in ranged}
     assert {key for key, _ in config(**wrong).problems()} == wrong.keys()
     assert not config().problems()
 

@@ -1,7 +1,6 @@
 """HiZOO's and Adam's updates in one pass: compiled and not, the same bits; and what today's separate passes give."""
 
 import importlib
-import importlib.util
 import itertools
 import os
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.noise.test_philox import OTHERS
 from tests.support.quadratic import DTYPES, same
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.noise.reference import NumpyEngine
@@ -28,20 +28,6 @@ KINDS = [*itertools.product(DTYPES, ["param", "float32"]), (torch.float32, "half
 """Of θ and state; state narrower than what is moved is compensated rounding's, which moves p + c."""
 
 MOVES = list(itertools.product([None, 0.03], [0.0, 0.25], [False, True]))
-
-
-def engines() -> list:
-    """The compiled modules that can be had here: Triton's on a GPU where there is one, or interpreted."""
-    found = []
-    if importlib.util.find_spec("numba"):
-        marks = pytest.mark.process
-        found += [pytest.param("cpu", kind, MOVES, "cpu", marks=marks) for kind in KINDS]
-    on = "cuda" if torch.cuda.is_available() else "cpu"
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if importlib.util.find_spec("triton") and (on == "cuda" or interpreted):
-        few = [(0.03, 0.25, True), (None, 0.0, False)]
-        found += [pytest.param("cuda", kind, few, on) for kind in KINDS[1:5]]
-    return found
 
 
 def values(seed: int, dtype: torch.dtype, positive: bool = False) -> Tensor:
@@ -69,10 +55,12 @@ def moved_by(passes, kind, pending, decay, at_random, on="cpu") -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("module", "kind", "moves", "on"), engines(), ids=str)
-def test_compiled_passes_are_the_reference_bit_for_bit(module, kind, moves, on):
-    passes = importlib.import_module(f"zo.optim.kernels.{module}")
-    for move in moves:
+@pytest.mark.process
+@pytest.mark.parametrize(("compiled", "on"), OTHERS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_compiled_passes_are_the_reference_bit_for_bit(compiled, on, kind):
+    passes = importlib.import_module(f"zo.optim.kernels.{compiled.kernels}")
+    for move in MOVES:
         assert same(moved_by(passes, kind, *move, on), moved_by(reference, kind, *move))
 
 
@@ -80,6 +68,7 @@ FUSED = [
     *(("hizoo", {"hessian_smooth": 0.1, "weight_decay": 0.1}, "param", dtype) for dtype in DTYPES),
     ("hizoo", {"hessian_smooth": 0.1}, "float32", torch.float16),
     ("mezo_adam", {"adam_eps": 1e-3}, "param", torch.float32),
+    ("mezo_adam", {}, "param", torch.bfloat16),
     ("mezo_adam", {"n": 3, "weight_decay": 0.1}, "float32", torch.bfloat16),
     ("mezo_adam", {"n": 2, "directions": "rademacher"}, "float32", torch.float32),
 ]

@@ -4,12 +4,10 @@ import random
 
 import pytest
 
-from tests.support.damage import flip_bit, truncate
-from tests.support.victims import what_it_came_to
-from zo.run.directory import freeze
+from tests.support.victims import flip_bit, truncate, what_it_came_to
+from zo.run.directory import directory_of
 from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
-from zo.run.tracking import read_status
 from zo.tasks.measures import LOSS
 
 STEPS, EVAL_EVERY = 6, 2
@@ -49,31 +47,30 @@ def test_a_row_that_lacks_its_evaluation_or_losses_is_made_again(cfg):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("first", "second"), [(5, 9), (9, 5)])
-def test_more_or_fewer_steps_go_on_from_a_finished_run(make_run, tmp_path, capsys, first, second):
-    more = ("optimizer=mezo", "eval_every=2")
-    run(make_run(*more, f"steps={first}"))
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("steps=5", "steps=9", 5),
+        ("steps=9", "steps=5", 4),
+        ("lr=1e-12 patience=1", "lr=1e-12 patience=null", 4),  # nothing gets better
+        ("lr=1e-12 patience=null", "lr=1e-12 patience=1", 4),
+    ],
+)
+def test_another_number_of_steps_or_patience_goes_on_from_a_finished_run(
+    make_run, tmp_path, capsys, first, second, kept
+):
+    more = ("optimizer=mezo", "eval_every=2", "steps=7")
+    run(make_run(*more, *first.split()))
     capsys.readouterr()
-    longer = make_run(*more, f"steps={second}")
-    run(longer)
-    kept = min(first, second - (second % 2 if second < first else 0))
+    other = make_run(*more, *second.split())
+    run(other)
     assert f"goes on after step {kept} of " in capsys.readouterr().out
-    fresh = make_run(*more, f"steps={second}", f"out={tmp_path / 'fresh'}")
+    fresh = make_run(*more, *second.split(), f"out={tmp_path / 'fresh'}")
     run(fresh)
-    one, other = freeze(longer), freeze(fresh)
-    ends = [what_it_came_to(one), what_it_came_to(other)]
-    assert [end.pop("trajectory") for end in ends]  # its header has the number of steps
+    directories = directory_of(other), directory_of(fresh)
+    ends = [what_it_came_to(directory) for directory in directories]
+    assert [end.pop("trajectory.bin") for end in ends]  # its header has the number of steps
     assert ends[0] == ends[1]
-    assert trajectory_of(one).bests == trajectory_of(other).bests
-    assert len(list(one.parent.iterdir())) == 2
-
-
-@pytest.mark.process
-def test_another_patience_goes_on_where_this_one_ends(make_run, tmp_path):
-    more = ("optimizer=mezo", "steps=12", "eval_every=1", "lr=1e-12")
-    run(make_run(*more, "patience=6"))
-    summary = run(make_run(*more, "patience=2"))
-    assert (summary["run/stop_reason"], summary["run/steps"]) == ("patience", 3)
-    longer = make_run(*more, "patience=null")
-    assert run(longer)["run/steps"] == 12
-    assert read_status(freeze(longer))["run/status"] == "finished"
+    bests = [trajectory_of(directory).bests for directory in directories]
+    assert bests[0] == bests[1]
+    assert len(list(directories[0].parent.iterdir())) == 2

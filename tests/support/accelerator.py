@@ -2,15 +2,12 @@
 
 Each operation runs on the CPU, on aliases of its tensors. So its numbers are those of the CPU, bit for bit. As with
 GPUs, an operation on tensors of two devices is refused, apart from tensors without dimensions that the host holds, and
-from `_foreach` functions. Each copy of values to the host is counted. There are no streams and no events.
+from `_foreach` functions. There are no streams and no events.
 
 Aliases are made by DLPack: a capsule holds the device, which is changed there.
 """
 
 import ctypes
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,8 +23,8 @@ CPU = torch.device("cpu")
 KINDS = {"cpu": 1, NAME: 12}
 """DLPack's numbers: 12 stands for extensions."""
 
-COMPOSED = ("native_layer_norm",)
-"""Operations that torch would make of others here, which round otherwise."""
+COPIES: list[str] = []
+"""Operations that copied values to the host."""
 
 
 class _Capsule(ctypes.Structure):
@@ -39,7 +36,6 @@ class _Capsule(ctypes.Structure):
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _libraries = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-_copies: list[str] = []
 
 
 def register() -> None:
@@ -49,19 +45,12 @@ def register() -> None:
     _setup_privateuseone_for_python_backend(NAME)
     every, aten = _libraries
     every.fallback(_run, "PrivateUse1")
-    for name in COMPOSED:
-        aten.impl(name, partial(_run, getattr(torch.ops.aten, name).default), "PrivateUse1")
+    norm = torch.ops.aten.native_layer_norm.default  # torch would compose it, and round otherwise
+    aten.impl("native_layer_norm", partial(_run, norm), "PrivateUse1")
     of_device = torch.Generator
     torch_generator.Generator = lambda device: of_device(  # type: ignore[misc,assignment]
         CPU if device.type == NAME else device
     )
-
-
-@contextmanager
-def copies_to_host() -> Iterator[list[str]]:
-    """Yields a list that gets the line of code of each copy of values to the host while the body runs."""
-    _copies.clear()
-    yield _copies
 
 
 def _alias(t: Tensor, device: torch.device) -> Tensor:
@@ -77,9 +66,11 @@ def _run(op: Any, *args: Any, **options: Any) -> Any:
     """Runs an operation of which a tensor is, or is to be, on a device."""
     name = op._schema.name
     if name == "aten::_copy_from":
-        return _copy(args[0], args[1])
-    if name == "aten::_local_scalar_dense":
-        _copies.append(_caller())
+        source, target = args[:2]
+        COPIES.extend([name] * (target.device == CPU))
+        _alias(target, CPU).copy_(_alias(source, CPU))
+        return target
+    COPIES.extend([name] * (name == "aten::_local_scalar_dense"))
     places: list[torch.device] = []
     given: dict[int, Tensor] = {}
 
@@ -97,39 +88,21 @@ def _run(op: Any, *args: Any, **options: Any) -> Any:
         given[id(alias)] = x
         return alias
 
-    on_cpu, outputs = tree_map(lowered, (args, options))
-    if len({*places}) > 1 and not name.startswith("aten::_foreach"):
-        where = " and ".join(sorted({str(place) for place in places}))
-        raise RuntimeError(f"{name}: its tensors are on {where}")
-    place = next(of for of in places if of != CPU)
-    for key, x in options.items():
-        if isinstance(x, Tensor) and not x.numel():  # the operation gives memory to it
-            outputs[key] = torch.empty(0, dtype=x.dtype)
-            given[id(outputs[key])] = x
-    found = op(*on_cpu, **outputs)
-    for key, x in options.items():
-        if isinstance(x, Tensor) and not x.numel():
-            x.data = _alias(outputs[key], place)
-
     def raised(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         return given[id(x)] if id(x) in given else _alias(x, place)
 
+    on_cpu, outputs = tree_map(lowered, (args, options))
+    if len({*places}) > 1 and not name.startswith("aten::_foreach"):
+        where = " and ".join(sorted({str(place) for place in places}))
+        raise RuntimeError(f"{name}: its tensors are on {where}")
+    place = next(of for of in places if of != CPU)
+    empty = {key: x for key, x in options.items() if isinstance(x, Tensor) and not x.numel()}
+    for key, x in empty.items():  # the operation gives memory to it
+        outputs[key] = torch.empty(0, dtype=x.dtype)
+        given[id(outputs[key])] = x
+    found = op(*on_cpu, **outputs)
+    for key, x in empty.items():
+        x.data = _alias(outputs[key], place)
     return tree_map(raised, found)
-
-
-def _copy(source: Tensor, target: Tensor) -> Tensor:
-    """Copies values from device to device."""
-    if target.device == CPU:
-        _copies.append(_caller())
-    _alias(target, CPU).copy_(_alias(source, CPU))
-    return target
-
-
-def _caller() -> str:
-    """Returns the line of this repository that is running, this file left out."""
-    for frame in reversed(traceback.extract_stack()):
-        if "site-packages" not in frame.filename and frame.filename != __file__:
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
-    return "unknown"

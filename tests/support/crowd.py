@@ -1,15 +1,26 @@
-"""Processes that are connected by gloo, as torchrun starts them; each is joined or killed in the end."""
+"""Processes that begin with all libraries imported, also connected by gloo as torchrun starts them."""
 
+import multiprocessing
 import os
 import socket
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
+from multiprocessing import forkserver
 from typing import Any
 
-from tests.support.forkserver import preloaded_context
-from zo.distributed.processes import Processes, join
+import pytest
+
+from zo.distributed.processes import join
+
+
+def preloaded_context() -> Any:
+    """Returns the context whose processes are forked from one that has imported what a run needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.preloaded"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # this repository, too
+        forkserver.ensure_running()
+    return context
 
 
 def free_port() -> int:
@@ -19,74 +30,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """Returns what torchrun tells a process."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+def environments(world: int, port: int) -> list[dict[str, str]]:
+    """Returns what torchrun tells each process."""
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **shared} for rank in range(world)]
 
 
 def gather_results(
-    world: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60, **options: Any
+    world: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60
 ) -> list[Any]:
-    """Calls `function(processes, *args)` in connected processes; returns what each returned, or its exception."""
-    context, port = preloaded_context(), free_port()
-    pipes, started = [], []
-    for rank in range(world):
-        receiver, sender = context.Pipe(duplex=False)
-        told = (environment(rank, world, port), sender, function, args, options)
-        started.append(context.Process(target=_member, args=told))
-        started[-1].start()
-        sender.close()
-        pipes.append(receiver)
-    with ended(started):
-        deadline = time.monotonic() + timeout_s
-        return [_received(pipe, deadline) for pipe in pipes]
+    """Calls `function(processes, *args)` in connected processes; returns what each returned."""
+    with preloaded_context().Pool(world) as pool:  # no process ends before all have begun
+        calls = [(env, function, args) for env in environments(world, free_port())]
+        return pool.starmap_async(_member, calls, chunksize=1).get(timeout_s)
 
 
-@contextmanager
-def ended(processes: list[Any]) -> Iterator[None]:
-    """Kills what is left of processes after the body."""
-    try:
-        yield
-        for process in processes:
-            process.join(10)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _received(pipe: Any, deadline: float) -> Any:
-    if not pipe.poll(max(0.0, deadline - time.monotonic())):
-        raise TimeoutError("a process did not answer in time")
-    try:
-        return pipe.recv()
-    except EOFError:
-        return None
-
-
-def _member(
-    env: dict[str, str],
-    sender: Any,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-) -> None:
+def _member(env: dict[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     os.environ.update(env)
-    try:
-        result = function(join(options.get("timeout", 30.0)), *args)
-    except Exception as error:
-        traceback.print_exc()
-        result = RuntimeError(f"{type(error).__name__}: {error}")
-    sender.send(result)
-    sender.close()
-
-
-def alone(function: Callable[..., Any], *args: Any) -> Any:
-    """Returns what the function returns without other processes."""
-    return function(Processes(), *args)
+    return function(join(timeout=30), *args)

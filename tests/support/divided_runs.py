@@ -1,51 +1,18 @@
-"""Runs on several processes, some of which are killed or see other things than the rest."""
+"""Runs on two processes, one of which sees other things than the other."""
 
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.support.crowd import environment, free_port
-from tests.support.victims import At, start
 from zo.config import RunConfig
 from zo.distributed.processes import Processes
 from zo.lm.config import ModelError
 from zo.run import runner, together
 from zo.run.assembly import Session
 from zo.weights.space import ParameterSpace
-
-NOBODY: Mapping[int, tuple[At, ...]] = {}
-
-
-def exit_statuses(
-    directory: Path,
-    world: int,
-    points: Mapping[int, tuple[At, ...]] = NOBODY,
-    timeout_s: float = 120,
-    after: Callable[[list[Any]], None] = lambda started: None,
-) -> list[int | None]:
-    """Continues a run on so many processes, some of which send themselves signals; returns their exit statuses.
-
-    A process that does not end in time has none. `after` is called once all have started.
-    """
-    port = free_port()
-    started = [
-        start(directory, *points.get(rank, ()), env=environment(rank, world, port))
-        for rank in range(world)
-    ]
-    deadline = time.monotonic() + timeout_s
-    try:
-        after(started)
-        for process in started:
-            process.join(max(0.0, deadline - time.monotonic()))
-        return [process.exitcode for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
 
 
 def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
@@ -56,26 +23,18 @@ def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
         return runner.run(cfg)["run/status"]
     except runner.UNUSABLE as error:
         return str(error)
-    except SystemExit as stopped:
-        return stopped.code
 
 
 def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunConfig], None]:
     """Returns what has the third update spoil a tensor, of which `spoil` gets the values."""
+    carry_out, calls = ParameterSpace.carry_out, itertools.count(1)
 
-    def arm(_: RunConfig) -> None:
-        calls: list[int] = []
-        carry_out = ParameterSpace.carry_out
+    def spoiling(self: ParameterSpace, *args: Any) -> None:
+        carry_out(self, *args)
+        if next(calls) == 3:
+            spoil(self.tensors[number].view(-1))
 
-        def spoiling(self: ParameterSpace, *args: Any) -> None:
-            carry_out(self, *args)
-            calls.append(1)
-            if len(calls) == 3:
-                spoil(self.tensors[number].view(-1))
-
-        ParameterSpace.carry_out = spoiling  # type: ignore[method-assign]
-
-    return arm
+    return lambda _: setattr(ParameterSpace, "carry_out", spoiling)
 
 
 def _refuse(cfg: RunConfig) -> None:

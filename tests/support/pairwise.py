@@ -1,34 +1,20 @@
 """Combinations of settings for tests, in far fewer cases than their product."""
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 
 def pairwise(*values: Iterable[Any]) -> list[tuple]:
     """Rows of one value per axis in which every two values of two axes meet at least once."""
     axes = [list(axis) for axis in values]
-
-    def pairs(row: dict[int, int]) -> set[tuple[int, int, int, int]]:
-        return {(i, row[i], j, row[j]) for i, j in combinations(sorted(row), 2)}
-
-    left = [
-        (i, a, j, b)
-        for i, j in combinations(range(len(axes)), 2)
-        for a in range(len(axes[i]))
-        for b in range(len(axes[j]))
-    ]
-    rows = []
+    every = product(*(range(len(axis)) for axis in axes))
+    pairs = {row: {*combinations(enumerate(row), 2)} for row in every}
+    rows, left = [], set().union(*pairs.values())
     while left:
-        i, a, j, b = left[0]
-        row, open_pairs = {i: a, j: b}, set(left)
-        for k in set(range(len(axes))) - {i, j}:
-            row[k] = max(
-                range(len(axes[k])), key=lambda v, k=k: len(pairs({**row, k: v}) & open_pairs)
-            )
-        made = pairs(row)
-        left = [pair for pair in left if pair not in made]
-        rows.append(tuple(axis[row[k]] for k, axis in enumerate(axes)))
+        row = max(pairs, key=lambda row: len(pairs[row] & left))
+        left -= pairs[row]
+        rows.append(tuple(axis[i] for axis, i in zip(axes, row, strict=True)))
     return rows
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -35,81 +35,67 @@ class Twin:
         opt: The suite's optimizer.
         theta: θ, moved in place.
         problem: Has L(θ) and ∇L(θ), tensor by tensor.
-        exact: Whether θ is put back after a probe; else it comes back by subtraction.
     """
 
-    def __init__(self, opt: Any, theta: list[Tensor], problem: Any, exact: bool):
+    def __init__(self, opt: Any, theta: list[Tensor], problem: Any):
         self.opt, self.theta, self.problem = opt, theta, problem
-        self.exact, self.lr, self.s = exact, opt.rates[0].lr, asdict(opt.config)
+        self.lr, self.s = opt.rates[0].lr, asdict(opt.config)
         self.eps, self.n = self.s.get("eps", 0.0), self.s.get("n", 1)
-        self.two_sided = self.s.get("two_sided", True)
 
     def normal(self, stream: int, step: int, i: int, j: int, shape: Any) -> Tensor:
         return NOISE.draw_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
-
-    def loss(self) -> float:
-        return self.problem.at(self.theta)
 
     def z(self, i: int) -> list[Tensor]:
         signs = self.s["directions"] == "rademacher"
         key = NoiseKey(self.opt.seed, PERTURBATION, self.opt.step_index, i)
         return [NOISE.draw_(torch.empty(p.shape), key, j, signs) for j, p in enumerate(self.theta)]
 
-    def zeros(self) -> list[Tensor]:
-        return [torch.zeros(p.shape) for p in self.theta]
+    def at(self, scale: float, *parts: Part) -> list[Tensor]:
+        """θ + scale Σ c z, part by part, in tensors of their own."""
+        found = [p.clone() for p in self.theta]
+        for c, z in parts:
+            torch._foreach_add_(found, z, alpha=scale * c)
+        return found
+
+    def loss(self, scale: float = 0.0, *parts: Part) -> float:
+        """L(θ + scale Σ c z)."""
+        return self.problem.at(self.at(scale, *parts))
 
     def move(self, scale: float, *parts: Part) -> None:
-        """θ ← θ + scale · c z, part by part; the arithmetic in float32 and each tensor rounded once per part."""
-        for c, z in parts:
-            for p, z_p in zip(self.theta, z, strict=True):
-                p.copy_(p.float().add(z_p, alpha=scale * c))
+        """θ ← θ + scale Σ c z."""
+        torch._foreach_copy_(self.theta, self.at(scale, *parts))
 
     def decay(self) -> None:
         """θ ← θ − η λ θ where decay applies."""
-        factor = self.lr * self.s.get("weight_decay", 0.0)
         for p, does in zip(self.theta, self.opt.params.decays, strict=True):
-            if does and factor:
-                p.copy_(p.float() - factor * p.float())
-
-    def at(self, scales: tuple[float, ...], *parts: Part) -> list[float]:
-        """L(θ + scale Σ c z) of each scale, on one way out and back."""
-        was, here, found = [p.clone() for p in self.theta], 0.0, []
-        for scale in (*scales, 0.0):
-            if self.exact:
-                for p, q in zip(self.theta, was, strict=True):
-                    p.copy_(q)
-                here = 0.0
-            if scale != here:
-                self.move(scale - here, *parts)
-            here = scale
-            if len(found) < len(scales):
-                found.append(self.loss())
-        return found
+            p.sub_(self.lr * self.s["weight_decay"] * does * p)
 
     def slope(self, here: float, *parts: Part) -> float:
-        """The difference quotient, one-sided from the loss at θ or two-sided."""
-        if self.two_sided:
-            plus, minus = self.at((self.eps, -self.eps), *parts)
-            return (plus - minus) / (2 * self.eps)
-        (plus,) = self.at((self.eps,), *parts)
-        return (plus - here) / self.eps
+        """The difference quotient, two-sided or one-sided from the loss at θ."""
+        ahead = self.loss(self.eps, *parts)
+        if self.s.get("two_sided", True):
+            return (ahead - self.loss(-self.eps, *parts)) / (2 * self.eps)
+        return (ahead - here) / self.eps
 
     def slopes(self, directions: list[list[Tensor]]) -> list[float]:
-        here = math.nan if self.two_sided else self.loss()
+        here = self.loss()
         return [self.slope(here, (1.0, z)) for z in directions]
 
     def directions(self) -> list[list[Tensor]]:
         return [self.z(i) for i in range(self.n)]
 
-    def sample(self) -> tuple[list[float], list[list[Tensor]]]:
-        """Slopes along n directions, and the directions."""
-        z = self.directions()
-        return self.slopes(z), z
-
     def mean(self, slopes: list[float], directions: list[list[Tensor]]) -> list[Tensor]:
         """1/n Σ c_i z_i."""
         pairs = list(zip(slopes, directions, strict=True))
         return [sum(c * z[j] for c, z in pairs) / len(pairs) for j in range(len(self.theta))]
+
+    def gradient(self) -> tuple[list[float], list[Tensor]]:
+        """Slopes along n directions, and the estimate that they make; of a first-order method, none and ∇L."""
+        if not self.opt.replays:
+            return [], self.problem.gradient(self.theta)
+        z = self.directions()
+        c = self.slopes(z)
+        return c, self.mean(c, z)
 
 
 def mezo(t: Twin) -> Steps:
@@ -128,44 +114,21 @@ def mezo(t: Twin) -> Steps:
         yield tuple(c)
 
 
-def descend(optimizer: torch.optim.Optimizer, theta: list[Tensor], gradient: list[Tensor]) -> None:
-    """A step of torch's."""
-    for p, g in zip(theta, gradient, strict=True):
-        p.grad = g
-    optimizer.step()
-
-
-def adam_of(t: Twin) -> torch.optim.Adam:
-    betas = t.s["beta1"], t.s["beta2"]
-    return torch.optim.Adam(t.theta, t.lr, betas, t.s["adam_eps"])
-
-
-def mezo_adam(t: Twin) -> Steps:
-    """g = c z, or the mean of n of them, is Adam's gradient."""
-    adam = adam_of(t)
-    while True:
-        c, z = t.sample()
-        t.decay()
-        descend(adam, t.theta, t.mean(c, z))
-        yield tuple(c)
-
-
-def adam(t: Twin) -> Steps:
-    adam = adam_of(t)
-    while True:
-        gradient = t.problem.gradient(t.theta)
-        t.decay()
-        descend(adam, t.theta, gradient)
-        yield ()
-
-
-def sgd(t: Twin) -> Steps:
+def torchs(t: Twin) -> Steps:
+    """torch's own SGD or AdamW, of the gradient or of MeZO's estimate of it."""
     decays = [does * t.s["weight_decay"] for does in t.opt.params.decays]
     groups = [{"params": [p], "weight_decay": d} for p, d in zip(t.theta, decays, strict=True)]
-    sgd = torch.optim.SGD(groups, t.lr, momentum=t.s["momentum"])
+    if "momentum" in t.s:
+        optimizer: Any = torch.optim.SGD(groups, t.lr, t.s["momentum"])
+    else:
+        betas = t.s["beta1"], t.s["beta2"]
+        optimizer = torch.optim.AdamW(groups, t.lr, betas, t.s["adam_eps"])
     while True:
-        descend(sgd, t.theta, t.problem.gradient(t.theta))
-        yield ()
+        c, gradient = t.gradient()
+        for p, g in zip(t.theta, gradient, strict=True):
+            p.grad = g
+        optimizer.step()
+        yield tuple(c)
 
 
 def hizoo(t: Twin) -> Steps:
@@ -176,11 +139,9 @@ def hizoo(t: Twin) -> Steps:
         if t.s["smooth_schedule"] == "cosine":
             done = min(1, t.opt.step_index / t.s["smooth_steps"])
             smooth *= 0.5 * (1 + math.cos(math.pi * done))
-        here = t.loss()
-        plus, minus = t.at(
-            (t.eps, -t.eps), (1.0, [x / r.sqrt() for x, r in zip(z, h, strict=True)])
-        )
-        bend = abs(plus + minus - 2 * here)
+        along = (1.0, [x / r.sqrt() for x, r in zip(z, h, strict=True)])
+        plus, minus = t.loss(t.eps, along), t.loss(-t.eps, along)
+        bend = abs(plus + minus - 2 * t.loss())
         for x, h_x in zip(z, h, strict=True):
             h_x.copy_((1 - smooth) * h_x + bend * smooth * h_x * x**2 / (2 * t.eps**2))
         c = (plus - minus) / (2 * t.eps)
@@ -213,7 +174,7 @@ def bszo(t: Twin) -> Steps:
 
     while True:
         mu, cov = np.zeros(k), prior_std**2 * np.eye(k)
-        f0 = math.nan if t.two_sided else t.loss()
+        f0 = t.loss()
         cache: dict[int, float] = {}
         d, y = np.zeros(k), math.nan
         for tau in range(m):
@@ -246,26 +207,15 @@ def bszo(t: Twin) -> Steps:
 
 def zo_sign(t: Twin) -> Steps:
     while True:
-        c, z = t.sample()
-        t.move(-t.lr, (1.0, [g.sign() for g in t.mean(c, z)]))
-        yield tuple(c)
-
-
-def zo_momentum(t: Twin) -> Steps:
-    m = t.zeros()
-    while True:
-        c, z = t.sample()
-        for m_p, g in zip(m, t.mean(c, z), strict=True):
-            m_p.copy_(t.s["momentum"] * m_p + g)
-        t.move(-t.lr, (1.0, m))
+        c, gradient = t.gradient()
+        t.move(-t.lr, (1.0, [g.sign() for g in gradient]))
         yield tuple(c)
 
 
 def zo_conservative(t: Twin) -> Steps:
     while True:
-        c, z = t.sample()
-        g = t.mean(c, z)
-        here, (ahead, behind) = t.loss(), t.at((-t.lr, t.lr), (1.0, g))
+        c, g = t.gradient()
+        here, ahead, behind = t.loss(), t.loss(-t.lr, (1.0, g)), t.loss(t.lr, (1.0, g))
         side = 0.0 if here <= min(ahead, behind) else 1.0 if ahead <= behind else -1.0
         t.move(-t.lr * side, (1.0, g))
         yield tuple(side * c_i for c_i in c)
@@ -303,26 +253,24 @@ def conmezo(t: Twin) -> Steps:
 def adamezo(t: Twin) -> Steps:
     past: list[tuple[float, list[Tensor]]] = []
     while True:
-        (c,), z = t.sample()
-        past.insert(0, (c, z[0]))
-        if len(past) <= t.s["window"] + 1:  # as the released code counts
-            t.move(-t.lr * c, (1.0, z[0]))
-            yield (c,)
-            continue
-        recent = past[: t.s["window"]]
+        z = t.z(0)
+        (c,) = t.slopes([z])
+        past.insert(0, (c, z))
+        begins = len(past) <= t.s["window"] + 1  # as the released code counts
+        recent = list(enumerate(past[: t.s["window"]]))
         for j, p in enumerate(t.theta):
-            m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in enumerate(recent))
-            v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in enumerate(recent))
-            p.sub_(t.lr * t.s["scale"] * m / (v.sqrt() + t.s["adam_eps"]))
+            m = sum(t.s["beta1"] ** k * c_k * z_k[j] for k, (c_k, z_k) in recent)
+            v = sum(t.s["beta2"] ** k * (c_k * z_k[j]) ** 2 for k, (c_k, z_k) in recent)
+            adam = t.s["scale"] * m / (v.sqrt() + t.s["adam_eps"])
+            p.sub_(t.lr * (c * z[j] if begins else adam))
         yield (c,)
 
 
 def fzoo(t: Twin) -> Steps:
     while True:
         u = t.directions()
-        here, losses = t.loss(), [t.at((t.eps,), (1.0, u_i))[0] for u_i in u]
-        sigma = statistics.stdev(losses)
-        c = [(loss - here) / sigma for loss in losses]
+        losses = [t.loss(t.eps, (1.0, u_i)) for u_i in u]
+        c = [(loss - t.loss()) / statistics.stdev(losses) for loss in losses]
         t.move(-t.lr, (1.0, t.mean(c, u)))
         yield tuple(c)
 
@@ -394,8 +342,7 @@ def subzero(t: Twin) -> Steps:
             if p.dim() > 1:
                 m, n = p.shape
                 a, b = haar(t, 0, j, m), haar(t, 1, j, n)
-                square = (t.s["rank"], t.s["rank"])
-                z = t.normal(PERTURBATION, t.opt.step_index, 0, j, square)
+                z = columns(t, 0, j, t.opt.step_index, kept=False, length=t.s["rank"]).T
                 z = z[: a.shape[1], : b.shape[1]]
                 d[j] = math.sqrt(m * n / (a.shape[1] * b.shape[1])) * a @ z @ b.T
         (c,) = t.slopes([d])
@@ -440,12 +387,10 @@ def zo_muon(t: Twin) -> Steps:
         for i, of in enumerate(psi):
             for j, (p, b) in enumerate(zip(t.theta, basis, strict=True)):
                 if b is not None:
-                    shape = (t.s["rank"], p.shape[1])
-                    drawn = t.normal(PERTURBATION, t.opt.step_index, i, j, shape)
-                    of[j] = drawn[: b.shape[1]]
+                    normals = columns(t, i, j, t.opt.step_index, kept=False, length=p.shape[1])
+                    of[j] = normals[:, : b.shape[1]].T
         z = [[x if b is None else b @ x for x, b in zip(of, basis, strict=True)] for of in psi]
-        here = t.loss()
-        c = [(t.at((t.eps,), (1.0, z_i))[0] - here) / t.eps for z_i in z]
+        c = [(t.loss(t.eps, (1.0, z_i)) - t.loss()) / t.eps for z_i in z]
         for p, b, g in zip(t.theta, basis, t.mean(c, psi), strict=True):
             if b is None:
                 p.sub_(t.lr * t.s["vector_lr"] * g)
@@ -453,12 +398,3 @@ def zo_muon(t: Twin) -> Steps:
             left, _, right = torch.linalg.svd(g.double(), full_matrices=False)
             p.sub_(t.lr * b @ (left @ right).float())
         yield tuple(c)
-
-
-RENDERINGS: dict[str, Callable[[Twin], Steps]] = {
-    made.__name__: made
-    for made in (
-        *(mezo, mezo_adam, adam, sgd, hizoo, bszo, zo_sign, zo_momentum, zo_conservative),
-        *(sparse_mezo, conmezo, adamezo, fzoo, lozo, lozo_m, subzero, tezo, zo_muon),
-    )
-} | {"bszo_b": bszo}

@@ -19,15 +19,6 @@ def plain_loss(model, examples):
     return sum(losses) / len(losses)
 
 
-def plain_lm_loss(model, examples):
-    """Minus the mean log-probability of all tokens of all true answers."""
-    total, count = 0.0, 0
-    for scores, example in zip(plain_scores(model, examples), examples, strict=True):
-        tokens = len(example.candidate_ids[example.label])
-        total, count = total - scores[example.label] * tokens, count + tokens
-    return total / count
-
-
 def _score(model, example, answer):
     masked = example.mask_at is not None
     sequence = example.prompt_ids + ([] if masked else answer)

@@ -1,6 +1,5 @@
 """A problem of 32 numbers on which every registered method makes progress."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -8,7 +7,7 @@ from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
 WORKING = [n for n, m in OPTIMIZERS.items() if m.config.trains and not m.config.reads_weights]
-"""Methods that work with every restore policy; tests/optim/test_variants.py has the other."""
+"""Methods that work with every restore policy but `factors`."""
 FIRST_ORDER = [name for name in WORKING if not OPTIMIZERS[name].config.replays]
 ZEROTH_ORDER = [name for name in WORKING if name not in FIRST_ORDER]
 ZEROTH_ORDER += ["mezo_adam signs", "bszo_b signs"]  # directions=rademacher
@@ -43,10 +42,6 @@ class Quadratic:
         restore: Restore policy.
         rounding: Of updates.
         noise: Noise engine.
-        curved: Whether h is between 0.1 and 2, not 1.
-        shape: Of the matrix m.
-        scale: Factor of the loss.
-        exempt: Names of tensors without weight decay.
     """
 
     device = "cpu"
@@ -57,22 +52,16 @@ class Quadratic:
         restore: str = "subtract",
         rounding: str = "nearest",
         noise: str = "torch",
-        *,
-        curved: bool = False,
-        shape: tuple[int, int] = (4, 5),
-        scale: float = 1.0,
-        exempt: tuple[str, ...] = (),
     ):
         generator = torch.Generator().manual_seed(9)
-        shapes = {"v": (12,), "m": shape}
-        made = [torch.randn(shape, generator=generator) for shape in shapes.values()]
-        target = [torch.randn(shape, generator=generator) for shape in shapes.values()]
-        h = [torch.rand(shape, generator=generator) * 1.9 + 0.1 for shape in shapes.values()]
-        tensors = [t.to(self.device, dtype) for t in made]
-        self.named = list(zip(shapes, tensors, strict=True))
-        self.target = [t.to(self.device, torch.float64) for t in target]
-        self.h = [scale * (x if curved else torch.ones(x.shape)).to(self.target[0]) for x in h]
-        self.params = ParameterSpace(self.named, restore, exempt, noise, rounding)
+        shapes = (12,), (4, 5)
+        made, target = (
+            [torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2)
+        )
+        h = [torch.rand(shape, generator=generator) * 1.9 + 0.1 for shape in shapes]
+        named = zip("vm", [t.to(self.device, dtype) for t in made], strict=True)
+        self.params = ParameterSpace(named, restore, ["v"], noise, rounding)
+        self.target, self.h = ([x.to(self.device, torch.float64) for x in of] for of in (target, h))
         self.calls = 0
         self.answers: dict[int, float | BaseException] = {}
 
@@ -104,9 +93,6 @@ class Quadratic:
 
     def weights(self) -> list[Tensor]:
         return [t.clone() for t in self.params.tensors]
-
-    def flat(self) -> np.ndarray:
-        return torch.cat([t.double().flatten() for t in self.params.tensors]).numpy()
 
 
 def start(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):
@@ -143,3 +129,7 @@ def same(a, b) -> bool:
 
 class Interrupted(Exception):
     """Stands for anything that a forward pass may raise."""
+
+
+def interrupt(*_) -> None:
+    raise Interrupted

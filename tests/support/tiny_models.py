@@ -25,7 +25,6 @@ LLAMA = WIDE | {"num_key_value_heads": 2}
 MASKED_LM = WIDE | {"max_position_embeddings": 66}  # RoBERTa's first token has position 2
 GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 GPT2 |= {"vocab_size": VOCABULARY, "initializer_range": 0.3}
-BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
 T5 |= {"vocab_size": VOCABULARY, "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2}
 
@@ -57,6 +56,33 @@ MODELS = {
     "gpt2, untied": partial(gpt2, tie_word_embeddings=False),
 }
 
+BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
+GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
+MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
+DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 301}
+DEBERTA = MASKED_LM | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+DEBERTA |= {"position_biased_input": False, "pad_token_id": 0}  # knows distances in columns
+PACKED = {
+    "capped logits": partial(
+        random_model, "Gemma2ForCausalLM", **GEMMA2, final_logit_softcapping=2.0
+    ),
+    "a sliding window": partial(mistral, sliding_window=6),  # packs texts that are shorter
+    "a loss beside its head": partial(random_model, "DistilBertForMaskedLM", **DISTILBERT),
+}
+ALONE = {
+    "no positions": partial(random_model, "BloomForCausalLM", **BLOOM),
+    "no attention": partial(random_model, "MambaForCausalLM", **MAMBA),
+    "convolutions": partial(random_model, "Lfm2ForCausalLM", **LFM2),
+    "distances": partial(random_model, "DebertaV2ForMaskedLM", **DEBERTA),
+}
+UNUSUAL = PACKED | ALONE
+
+
+def kind_of(model):
+    """Returns what `model.kind` says of it."""
+    return "masked" if type(model).__name__.endswith("MaskedLM") else "decoder"
+
 
 def examples_of(candidates, lengths=(7, 2, 19, 1, 11), masked=False, start=()):
     """Prompts of these lengths behind a common start, and candidates of these; or a mask and words for it."""
@@ -80,25 +106,24 @@ def tokenizer(bos="</s>", mask=None):
 
     With a `mask` it is RoBERTa's instead: a token in front, one behind, and a mask that takes the space before it.
     """
+    first = "<unk>" if mask is None else "<s>"
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=["<s>" if mask else "<unk>", "<pad>", "</s>"],
+        special_tokens=[first, "<pad>", "</s>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     bpe.train_from_iterator([WORDS] * 3, trainer)
+    given = {"bos_token": "</s>", "eos_token": "</s>"}
+    around = "$A" if bos is None else f"{bos} $A"
     if mask is not None:
         bpe.add_special_tokens([AddedToken(mask, lstrip=True)])
-        bpe.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-        )
-        names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-        return PreTrainedTokenizerFast(tokenizer_object=bpe, mask_token=mask, **names)
-    if bos is not None:
-        bpe.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, bpe.token_to_id(bos))]
-        )
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="</s>", eos_token="</s>")
+        given |= {"bos_token": "<s>", "pad_token": "<pad>", "mask_token": mask}
+        around = "<s> $A </s>"
+    bpe.post_processor = processors.TemplateProcessing(
+        single=around, special_tokens=[(first, 0), ("</s>", 2)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **given)

@@ -10,17 +10,7 @@ from zo.weights.space import ParameterSpace
 
 
 class TinyRun:
-    """A method's steps on a tiny model.
-
-    Args:
-        model: The model, or one with an adapter.
-        method: Name of the method, see `quadratic.start`.
-        restore: Restore policy.
-        noise: Noise engine.
-        lr: Learning rate.
-        candidates: Their lengths in tokens.
-        settings: Of the method.
-    """
+    """A method's steps on a tiny model, or one with an adapter; `candidates` are lengths in tokens."""
 
     def __init__(
         self, model, method, restore, noise="torch", lr=1e-3, candidates=(1, 1), **settings

@@ -1,28 +1,30 @@
-"""Runs in processes of their own that are really killed, at a chosen call of a chosen function."""
+"""Runs in processes of their own that are really killed, at a chosen call of a chosen function, and damaged files."""
 
-import importlib
-import json
-import multiprocessing
+import itertools
 import os
+import pkgutil
+import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
-from tests.support.forkserver import preloaded_context
+from tests.support.crowd import environments, free_port, preloaded_context
+from zo.run.__main__ import main
 from zo.run.rows import read_rows
 from zo.run.tracking import read_status
 
+KILLED = -signal.SIGKILL
 TIMED = ("time/", "mem/", "dist/")
-FINAL = "final.json"
 
 
 class At(NamedTuple):
     """Where in its work a process sends itself a signal.
 
     Attributes:
-        target: Function of zo or of the standard library, as `zo.run.losses:BatchLoss.backward`.
+        target: Function of zo or of the standard library, as `zo.run.losses.BatchLoss.backward`.
         call: Which call of it, from 1.
         when: before, after, or when half of the bytes that it is to write are written.
         number: The signal.
@@ -34,53 +36,47 @@ class At(NamedTuple):
     number: int = signal.SIGKILL
 
 
-def attempt(directory: str, log: str, points: tuple[At, ...], env: dict[str, str]) -> None:
-    """Continues a run and gets a signal at each of the points; to be called in a process of its own."""
-    os.environ.update(env)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    for point in points:
-        _arm(point)
-    sys.exit(here(Path(directory)))
+def exit_statuses(
+    directory: Path,
+    world: int = 1,
+    points: Mapping[int, At] | None = None,
+    timeout_s: float = 120,
+    rest_s: float = 20,
+) -> list[int | None]:
+    """Continues a run on so many processes, some of which send themselves a signal; returns their exit statuses.
 
-
-def here(directory: Path) -> int:
-    """Continues a run in this process; returns its exit status, and notes the hash of θ at the run's end."""
-    from zo.run import __main__ as command
-    from zo.run import runner
-
-    train = runner.train
-
-    def noting(cfg: Any, session: Any, *rest: Any) -> Any:
-        summary = train(cfg, session, *rest)
-        final = session.assembly.weights_hash()  # all processes put sharded tensors together
-        if session.processes.leads:
-            (directory / FINAL).write_text(final)
-        return summary
-
-    runner.train = noting
+    Their output goes to log.txt in the directory. A process has none that does not end in time: the first in
+    `timeout_s`, each other one in `rest_s` more.
+    """
+    context, started = preloaded_context(), []
+    for rank, env in enumerate(environments(world, free_port())):
+        given = (directory, (points or {}).get(rank), env)
+        started.append(context.Process(target=_continue, args=given))
+        started[-1].start()
     try:
-        return command.main([str(directory)])
+        for rank, process in enumerate(started):
+            process.join(rest_s if rank else timeout_s)
+        return [process.exitcode for process in started]
     finally:
-        runner.train = train
+        for process in started:
+            process.kill()
+            process.join()
 
 
-def _arm(point: At) -> None:
-    module, _, path = point.target.partition(":")
-    *owners, name = path.split(".")
-    owner = importlib.import_module(module)
-    for part in owners:
-        owner = getattr(owner, part)
-    function: Callable[..., Any] = getattr(owner, name)
-    calls = 0
+def _continue(directory: Path, point: At | None, env: dict[str, str]) -> None:
+    os.environ.update(env)
+    sys.stdout = sys.stderr = (directory / "log.txt").open("a", buffering=1)
+    if point is not None:
+        armed(point).start()
+    sys.exit(main([str(directory)]))
 
-    def armed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls != point.call:
+
+def armed(point: At) -> Any:
+    """Returns a context manager, in which this process sends itself the signal."""
+    function, calls = pkgutil.resolve_name(point.target), itertools.count(1)
+
+    def sending(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) != point.call:
             return function(*args, **kwargs)
         if point.when == "half":
             function(args[0], args[1][: len(args[1]) // 2])
@@ -88,18 +84,7 @@ def _arm(point: At) -> None:
         os.kill(os.getpid(), point.number)
         return function(*args, **kwargs) if point.when == "before" else result
 
-    setattr(owner, name, armed)
-
-
-def start(
-    directory: Path, *points: At, env: dict[str, str] | None = None
-) -> multiprocessing.Process:
-    """Starts a process that continues the run in a directory; its output goes to log.txt there."""
-    process = preloaded_context().Process(
-        target=attempt, args=(str(directory), str(directory / "log.txt"), points, env or {})
-    )
-    process.start()
-    return process
+    return mock.patch(point.target, sending)
 
 
 def what_it_came_to(directory: Path) -> dict[str, Any]:
@@ -108,15 +93,25 @@ def what_it_came_to(directory: Path) -> dict[str, Any]:
     def untimed(data: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in data.items() if not key.startswith(TIMED)}
 
-    def raw(name: str) -> bytes | None:
-        return (directory / name).read_bytes() if (directory / name).exists() else None
-
+    written = [directory / name for name in ("predictions.json", "trajectory.bin")]
+    left = [*directory.glob(".*"), *directory.glob("checkpoints/*")]
     return {
         "history": [untimed(row) for row in read_rows(directory)],
         "summary": untimed(read_status(directory)),
-        "predictions": json.loads(raw("predictions.json") or b"{}"),
-        "trajectory": raw("trajectory.bin"),
-        "weights": raw(FINAL),
-        "leftovers": sorted(path.name for path in directory.glob(".*"))
-        + sorted(path.name for path in directory.glob("checkpoints/*")),
+        "leftovers": sorted(path.name for path in left),
+        **{path.name: path.read_bytes() for path in written if path.exists()},
     }
+
+
+def flip_bit(path: Path, rng: random.Random) -> None:
+    """Flips one bit of a file that is not empty."""
+    data = bytearray(path.read_bytes())
+    bit = rng.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def truncate(path: Path, rng: random.Random) -> None:
+    """Cuts off at least one byte of a file that is not empty."""
+    data = path.read_bytes()
+    path.write_bytes(data[: rng.randrange(len(data))])

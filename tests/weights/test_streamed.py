@@ -8,18 +8,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from tests.support.pairwise import rotated
-from tests.support.quadratic import DTYPES, ZEROTH_ORDER, same
+from tests.support.quadratic import DTYPES, ZEROTH_ORDER, Interrupted, same
 from tests.support.tiny_models import MODELS
 from tests.support.tiny_runs import TinyRun
-from zo.noise import NOISES, NoiseKey, engine
+from zo.noise import NOISES, NoiseKey
 from zo.weights.directions import Gaussian
 from zo.weights.restore import streamed
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import LinearUpdate
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
-ONE_TOKEN = ("opt", "gpt2", "mistral, tied", "llama")
-"""Models whose answers are of one token each; others' first ones differ in length."""
 FLOAT32_STATE = {name: {"state_dtype": "float32"} for name in ("mezo_adam", "hizoo")}
 METHODS = [*ZEROTH_ORDER, "sparse_mezo"]
 
@@ -31,8 +28,8 @@ class Run(TinyRun):
         self, name="opt", method="bszo", restore="streamed", dtype=torch.float32, noise="torch"
     ):
         settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2} | FLOAT32_STATE.get(method, {})
-        settings["candidates"] = (1, 1, 1) if name in ONE_TOKEN else (1, 2, 1)
-        super().__init__(MODELS[name]().to(dtype), method, restore, noise, **settings)
+        model, candidates = MODELS[name]().to(dtype), (1, 2, 1)
+        super().__init__(model, method, restore, noise, candidates=candidates, **settings)
 
 
 def as_it_was(model: nn.Module) -> list[tuple]:
@@ -63,65 +60,36 @@ def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", ["llama, tied", "bert"])
-def test_theta_is_the_same_bits_while_a_probe_is_measured(name):
-    run = Run(name, "mezo", dtype=torch.bfloat16)
-    theta, seen = run.weights(), []
-    for module in run.model.modules():
-        module.register_forward_hook(lambda *_: seen.append(same(run.weights(), theta)))
-    with run.params.excursion() as probe:
-        probe.to([(0.5, Z[0])])
-        far = run.loss()
-        probe.to([])
-        here = run.loss()
-    assert far != here == run.loss()
-    assert all(seen)
-    assert len(seen) > 20
-
-
-def test_an_exception_at_any_depth_leaves_model_and_theta_as_they_were():
+def test_theta_never_moves_and_an_exception_at_any_depth_leaves_the_model_as_it_was():
     """Before and after the forward of each module that holds weights, also of those inside another one."""
     run, twin = Run("roberta", "mezo"), Run("roberta", "mezo", "snapshot")
-    before, theta = as_it_was(run.model), run.weights()
+    before, theta, seen = as_it_was(run.model), run.weights(), []
 
-    def fail(*_):
-        raise KeyboardInterrupt
+    def fail(*_) -> None:
+        seen.append(same(run.weights(), theta))
+        raise Interrupted
 
     for module in [
         m for m in run.model.modules() if any(p is not None for p in m._parameters.values())
     ]:
         for register in (module.register_forward_pre_hook, module.register_forward_hook):
             handle = register(fail)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(Interrupted):
                 run.optimizer.step(run.loss)
             handle.remove()
             assert as_it_was(run.model) == before
             assert same(run.weights(), theta)
+    assert all(seen)
     assert run.optimizer.step(run.loss) == twin.optimizer.step(twin.loss)
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(noise, monkeypatch):
-    table, ids = nn.Embedding(50, 33), torch.tensor([[3, 49, 3], [0, 17, 18]])
+def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(monkeypatch):
+    table = nn.Embedding(50, 33)
     space = ParameterSpace.of(table, "streamed")
-    terms = [(c, Gaussian(z.key, engine(noise))) for c, z in ((0.3, Z[0]), (-0.7, Z[1]))]
-    whole = ParameterSpace([("w", table.weight.detach().clone())])
-    whole.carry_out(LinearUpdate(terms))
     monkeypatch.setattr(streamed, "add_", None)  # which displaces all of them
     with space.excursion() as probe:
-        probe.to(terms)
-        found = table(ids)
-    assert torch.equal(found, whole.tensors[0][ids])
-
-
-class Inner(nn.Module):
-    def __init__(self, bias: nn.Parameter):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(5, 5))
-        self.bias = bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight.T + self.bias
+        probe.to([(0.3, Z[0])])
+        assert table(torch.tensor([[3, 49, 3], [0, 17, 18]])).shape == (2, 3, 33)
 
 
 class Returning(nn.Module):
@@ -138,16 +106,17 @@ class Returning(nn.Module):
 class Outer(nn.Module):
     """Holds weights, and reads them before and after the call of modules that hold some of them, too.
 
-    It reads what one returned after the next was called, which takes the same place in the buffer.
+    It reads what one returned after the next was called, which takes the same place in the buffer. Somebody gave one
+    of them another forward.
     """
 
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(5, 5))
         self.bias = nn.Parameter(torch.randn(5))
-        self.inner = Inner(self.bias)
-        self.shared = nn.Linear(5, 5)
-        self.again, self.returning = self.shared, Returning()
+        self.inner, self.shared, self.returning = nn.Linear(5, 5), nn.Linear(5, 5), Returning()
+        self.inner.bias, self.again, own = self.bias, self.shared, self.shared.forward
+        self.shared.forward = lambda x: 2 * own(x)
 
     def forward(self, x: Tensor) -> Tensor:
         views, first = self.returning(), x @ self.weight + self.bias
@@ -155,80 +124,37 @@ class Outer(nn.Module):
         return torch.cat([within @ self.weight - self.bias, *tree_flatten(views)[0]])
 
 
-def displaced(model: nn.Module, *inputs: Tensor, terms=((0.5, Z[0]), (0.25, Z[1]))) -> list[Tensor]:
+def displaced(model: nn.Module, *inputs: Tensor) -> list[Tensor]:
     """What the model returns displaced, by snapshot and streamed."""
     outputs = []
     for restore in ("snapshot", "streamed"):
         space = ParameterSpace.of(model, restore)
         with torch.inference_mode(), space.excursion() as probe:
-            probe.to(terms)
+            probe.to([(0.5, Z[0]), (0.25, Z[1])])
             outputs.append(model(*inputs))
     return outputs
 
 
-def test_the_buffer_holds_what_modules_inside_modules_hold_together():
-    """Outer's two, and inside of it the larger of inner's one and shared's two, each rounded up to 64 bytes."""
-    assert ParameterSpace.of(Outer(), "streamed").policy.bytes == 128 + 64 + max(128, 128 + 64)
-
-
-def replaced() -> nn.Module:
-    """Somebody gave a module another forward."""
-    model = nn.Sequential(nn.Linear(5, 5))
-    own = model[0].forward
-    model[0].forward = lambda x: 2 * own(x)
-    return model
-
-
-@pytest.mark.parametrize("make", [Outer, replaced])
-def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were(make):
-    model, x = make(), torch.randn(3, 5)
+def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were():
+    """The buffer holds Outer's two and, inside of it, the larger of inner's and shared's, in steps of 64 bytes."""
+    model, x = Outer(), torch.randn(3, 5)
     before, plain = as_it_was(model), model(x)
     expected, found = displaced(model, x)
     assert torch.equal(found, expected)
     assert not torch.equal(found, plain)
     assert as_it_was(model) == before
+    assert ParameterSpace.of(model, "streamed").policy.bytes == 128 + 64 + max(128, 128 + 64)
 
 
-class Tied(nn.Module):
-    """Reads an embedding's weight through the embedding and past it."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 5)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.embed(ids) @ self.embed.weight.to(self.embed.weight.dtype)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("make", "given", "name"),
-    [
-        (  # which reads out_proj's weights itself
-            lambda: nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0),
-            torch.ones(3, 4),
-            r"self_attn\.out_proj\.weight, self_attn\.out_proj\.bias",
-        ),
-        (Tied, torch.tensor([0, 3]), r"embed\.weight"),
-        (  # a hook reads the weight
-            lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5))),
-            torch.ones(5),
-            r"0\.weight_v, 0\.weight_g",
-        ),
-    ],
-)
-def test_a_weight_that_is_read_past_its_module_is_refused_by_name(make, given, name):
-    model = make()
+def test_a_weight_that_is_read_past_its_module_is_refused_by_name():
+    """In every probe; the layer reads out_proj's weights itself."""
+    model, given = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0), torch.ones(3, 4)
     space, expected = ParameterSpace.of(model, "streamed"), model(given)
-
-    def probe() -> None:
-        with space.excursion() as trip:
-            trip.to([(0.5, Z[0])])
-            model(given)
-
-    for _ in range(2):  # in every probe
-        with pytest.raises(RuntimeError, match=f"{name} is read outside of the call"):
-            probe()
+    for _ in range(2):
+        with space.excursion() as probe:
+            probe.to([(0.5, Z[0])])
+            with pytest.raises(RuntimeError, match=r"out_proj\.bias is read outside of the call"):
+                model(given)
     assert torch.equal(model(given), expected)
     assert {type(p) for p in model.parameters()} == {nn.Parameter}
 
@@ -250,22 +176,17 @@ def test_a_view_of_a_displaced_weight_that_stays_is_refused():
         displaced(nn.Sequential(Keeping()), torch.ones(5))
 
 
-def compiled_part(model: nn.Module) -> nn.Module:
-    model[0].compile(backend="eager")
-    return model
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "compiled", [lambda model: torch.compile(model, backend="eager"), compiled_part]
-)
-def test_a_compiled_model_is_displaced_as_it_is_uncompiled(compiled):
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
-    given = torch.ones(2, 3)
+@pytest.mark.parametrize("part", [False, True])
+def test_a_compiled_model_is_displaced_as_it_is_uncompiled(part):
+    model, given = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)), torch.ones(2, 3)
     expected, _ = displaced(model, given)
+    if part:
+        model[0].compile(backend="eager")
+    else:
+        model = torch.compile(model, backend="eager")
     for _ in range(2):
-        _, found = displaced(compiled(model), given)
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(displaced(model, given)[1], expected)
 
 
 def test_what_cannot_be_displaced_is_refused():

@@ -1,7 +1,8 @@
-"""The figures of a sweep's runs: loss, accuracy over steps, passes and time, BSZO's signals, learning rates."""
+"""The figures of a sweep's runs: loss, validation over steps, passes and time, BSZO's signals, learning rates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,16 @@ from analysis.report.figures.histories import (
 from analysis.report.style import RAMP, look
 from analysis.select.trials import FACET, Trials, facet_title
 
-NATS = "training loss (nats)"
-STEP, FORWARDS, MINUTES = "step", "forward passes (training)", "minutes of training steps"
-VALIDATION = "validation accuracy (%)"
-ACCURACY = {
+NATS, STEP = "training loss (nats)", "step"
+AXES = {
     "steps": ("step", STEP),
-    "forwards": ("forwards", FORWARDS),
-    "time": ("minutes", MINUTES),
+    "forwards": ("forwards", "forward passes (training)"),
+    "time": ("minutes", "minutes of training steps"),
 }
 """Ending of the figure's name -> column of the evaluations, and its words."""
+VALIDATION = "validation accuracy (%)"
+HEIGHTS = {"accuracy": (VALIDATION, 100), "loss": ("validation loss (nats)", 1)}
+"""Column of the evaluations -> its words and the factor of their unit."""
 BANDS = 8  # lines in a panel whose bands do not cover each other
 DECADES = 1.5  # a signal that spans more is drawn on a logarithmic scale
 SEEDS = "Lines: mean over runs that differ in nothing but the seed; shaded: from the smallest to the largest."
@@ -51,21 +53,25 @@ def sweep_figures(trials: Trials) -> list[Figure]:
     made = [
         loss_by_rate(trials, histories),
         Figure("train_loss", words, loss, notes),
-        *(accuracy(trials, histories, name) for name in ACCURACY),
+        *(validation(trials, histories, name) for name in AXES),
         rates(trials),
         Figure("signals", f"{trials.sweep}: BSZO's own signals", signals, notes, columns),
     ]
     return [figure for figure in made if figure is not None and figure.panels]
 
 
-def accuracy(trials: Trials, histories: Histories, name: str) -> Figure:
-    """Validation accuracy of the chosen runs, a panel per facet where something was evaluated twice."""
-    column, xlabel = ACCURACY[name]
+def validation(trials: Trials, histories: Histories, name: str) -> Figure:
+    """Validation of the chosen runs: a panel of accuracies, then one of losses, per facet that was evaluated twice."""
+    column, xlabel = AXES[name]
     drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
     panels = []
-    for title, facet, rows in _facets(trials, drawn):
+    for (height, (label, factor)), (title, facet, rows) in product(
+        HEIGHTS.items(), list(_facets(trials, drawn))
+    ):
         series: list[Series] = []
-        for runs, mean, line in _lines(rows, histories.evaluations, column, "accuracy", 100):
+        for runs, mean, line in _lines(rows, histories.evaluations, column, height, factor):
+            if not np.isfinite(line.y).any():
+                continue
             if line.method in UNTRAINED:
                 level = [float(np.mean(line.y))]
                 series.append(replace(line, x=[0.0], y=level, shape="level", low=None, high=None))
@@ -73,12 +79,12 @@ def accuracy(trials: Trials, histories: Histories, name: str) -> Figure:
                 best = np.flatnonzero(mean["step"] == runs["best_step"].iloc[0]).tolist()
                 series.append(replace(line, best=best[0] if best and len(runs) == 1 else None))
         if any(s.shape == "line" for s in series):
-            panels.append(Panel(title, xlabel, VALIDATION, series, facet))
+            panels.append(Panel(title, xlabel, label, series, facet))
     sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
     said = f"Chosen learning rates only; {sizes} validation examples."
     notes = [said, *[SEEDS] * bool(drawn.duplicated(SAME).any()), *trials.notes]
-    title = f"{trials.sweep}: validation accuracy over {'steps' if xlabel == STEP else xlabel}"
-    return Figure(f"accuracy_{name}", title, panels, notes)
+    title = f"{trials.sweep}: validation over {'steps' if xlabel == STEP else xlabel}"
+    return Figure(f"validation_{name}", title, panels, notes)
 
 
 def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:

@@ -15,8 +15,6 @@ import pandas as pd
 from analysis.paper.names import method_order, plain
 from analysis.report.style import look
 
-SHAPES = ("line", "points", "cross", "level", "bar")
-
 
 @dataclass(frozen=True)
 class Series:
@@ -27,8 +25,8 @@ class Series:
     x: Any  # horizontal positions
     y: Any  # heights; of a `cross`, an infinite one lies at the panel's edge
     words: str = ""  # what a reader is told who points at it
-    shape: str = "line"  # one of SHAPES; a `level` is a horizontal line at y[0]
-    # lower ends of the band around a line, of the whiskers around points, or of bars; None without
+    shape: str = "line"  # or points, cross, bar, level: a horizontal line at y[0]
+    # lower ends of the band around a line, or of the whiskers around points; None without
     low: Any = None
     high: Any = None  # upper ends
     hollow: bool = False  # whether marks are not filled: the paper's own numbers
@@ -75,9 +73,7 @@ class Figure:
     panels: Sequence[Panel]  # at least one
     notes: Sequence[str] = ()  # sentences below the figure
     columns: int = 3  # panels beside each other on paper
-    height: float = 2.05  # of a panel, inches
     best: str = "best step"  # what the larger mark of a line means
-    hollow: str = "the paper"  # what a hollow mark means
 
     @property
     def methods(self) -> list[str]:
@@ -92,7 +88,7 @@ class Figure:
         there = {
             ("x", "collapsed"): any(s.shape == "cross" for s in series),
             ("o", self.best): any(s.best is not None for s in series),
-            ("hollow", self.hollow): any(s.hollow for s in series),
+            ("hollow", "the paper"): any(s.hollow for s in series),
         }
         return {sign: words for (sign, words), occurs in there.items() if occurs}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.select.evaluations import EVALUATED, evaluations
+from analysis.logs.history import EVALUATED, evaluations
 from analysis.select.trials import FACET, Trials
 
 BINS = 60  # pieces of a history, of a panel's width

@@ -10,17 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Page
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-    StrMethodFormatter,
-)
+from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.style import MUTED, RC, WIDTH, look
 
-LEGEND_ROW, NOTE_ROW = 0.17, 0.125  # inches
+LEGEND_ROW, NOTE_ROW, PANEL = 0.17, 0.125, 2.05  # heights, inches
 NOTE_CHARACTERS = 128  # that fit into the width
 MARKS = 8  # markers along a line
 SMALL, TINY = 5.5 / 8, 4.5 / 8  # of the font's size
@@ -47,7 +42,7 @@ def page(figure: Figure) -> Page:
     across = max(1, min(len(entries), int(110 / (longest + 7))))
     top_of_notes = len(notes) * NOTE_ROW + 0.05
     below = -(-len(entries) // across) * LEGEND_ROW + top_of_notes + 0.05
-    height = rows * figure.height + below + 0.2
+    height = rows * PANEL + below + 0.2
     drawn = Page(figsize=(WIDTH, height), layout="constrained")
     drawn.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
     drawn.suptitle(figure.title)
@@ -96,11 +91,13 @@ def _paint_series(axes: Axes, s: Series, panel: Panel) -> None:
     if s.shape == "level":
         axes.axhline(y[0], linestyle=style.line, linewidth=1.2, **colour)
     elif s.shape == "bar":
-        base: Any = 0.0 if s.low is None else np.asarray(s.low, float)
         looks: Any = {"facecolor": "none" if s.hollow else style.colour, "edgecolor": style.colour}
-        axes.bar(x, y - base, 0.88 * panel.width, base, linewidth=1.0, **looks)
-        if s.low is None:
-            _write_values(axes, x, y, sum(len(other.x) for other in panel.series))
+        bars = axes.bar(x, y, 0.88 * panel.width, linewidth=1.0, **looks)
+        texts = [f"{value:.1f}" if value < 100 else f"{value:,.0f}" for value in y]
+        among = len(panel.series)
+        size = (SMALL if among <= 16 else TINY) * mpl.rcParams["font.size"]
+        looks = {"fontsize": size, "rotation": 0 if among <= 8 else 90, "color": MUTED}
+        axes.bar_label(bars, texts, padding=1.5, **looks)
     elif s.shape == "cross":
         heights = np.clip(y, *panel.limits)
         looks = {"markersize": 6, "markeredgewidth": 1.6, "clip_on": False, "zorder": 5}
@@ -118,17 +115,6 @@ def _paint_series(axes: Axes, s: Series, panel: Panel) -> None:
         if s.best is not None:
             looks = {"markersize": 7, "markeredgecolor": "white", "markeredgewidth": 0.8}
             axes.plot(x[s.best], y[s.best], marker=style.marker, zorder=4, **looks, **colour)
-
-
-def _write_values(axes: Axes, x: np.ndarray, y: np.ndarray, among: int) -> None:
-    size, rotation = (
-        (SMALL if among <= 16 else TINY) * mpl.rcParams["font.size"],
-        (0 if among <= 8 else 90),
-    )
-    for at, value in zip(x, y, strict=True):
-        text = f"{value:.1f}" if value < 100 else f"{value:,.0f}"
-        axes.annotate(text, (at, value), (0, 1.5), textcoords="offset points", ha="center",
-                      fontsize=size, rotation=rotation, color=MUTED)  # fmt: skip
 
 
 def _write_ends(axes: Axes, panel: Panel) -> None:

@@ -13,20 +13,18 @@ from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
-from analysis.report.figures.beside_paper import paper_figures
+from analysis.report.figures.beside_paper import EFFICIENCY, efficiency
 from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
 from analysis.report.figures.drawing import Figure
-from analysis.report.figures.study import curves_figure
 from analysis.report.page import rows, vega
 from analysis.report.paper_tables import build as paper_tables
-from analysis.report.study.write import study_page_tables, study_sentences
+from analysis.report.study import study_page_tables, study_sentences
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_runs import Study, of_filled
 from analysis.select.study_runs import names as study_names
-from analysis.select.sweep_cells import sweep_names
 from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
@@ -116,7 +114,7 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     going = mine[mine["status"] == "unfinished"]
     if len(going):
         blocks.append(rows.runs_table(going, f"{sweep}: running, killed or failed"))
-    drawn = [*sweep_figures(there), *paper_figures(sweep, material.paper, there)]
+    drawn = [*sweep_figures(there), *efficiency(sweep, material.paper, there)]
     return [*blocks, *figures(drawn, there.notes)]
 
 
@@ -126,29 +124,25 @@ def _studies(material: Material) -> Iterator[Block]:
     for name in study_names():
         study: Study = of_filled(name, material.filled, material.frames)
         if study.any:
-            claims, drawn = claims_frame(study), curves_figure(study)
+            claims = claims_frame(study)
             first, *more = study_page_tables(study, claims)
             quotes = {"kind": "quotes", "quotes": study_sentences(claims)}
             every = folded("Every table", "ablations, claims", more)
-            blocks += [first, quotes, every, *figures([drawn] if drawn else [])]
+            blocks += [first, quotes, every]
     yield section("studies", "Studies", blocks)
 
 
 def _paper(material: Material) -> Iterator[Block]:
-    """The paper's cells and tables beside what was measured, and what is missing."""
+    """The paper's tables beside what was measured."""
     behind = {sweep for names in SWEEPS.values() for sweep in names}
     asked = material.filled[material.filled["sweep"].isin(behind)]
     beside_printed = beside(material.paper, asked)
     blocks = []
     for result in paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked):
         blocks.append(folded(f"Table {result.number}", result.summary, result.pages))
-    alone = [name for name in sweep_names() if name not in _newest(material)]
-    drawn = figures([f for name in alone for f in paper_figures(name, material.paper, None)])
-    missing = [rows.coverage_table(material.filled)]
-    blocks += [
-        folded("Figures of the paper's numbers", "ablations, memory and time", drawn),
-        folded("What is missing", "every sweep, and the command that runs the rest", missing),
-    ]
+    if EFFICIENCY not in _newest(material):
+        drawn = figures(efficiency(EFFICIENCY, material.paper, None))
+        blocks.append(folded("Figure 2, the paper's numbers", "memory and time", drawn))
     yield section("paper", "The paper's tables", blocks)
 
 

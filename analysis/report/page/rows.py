@@ -7,9 +7,7 @@ import pandas as pd
 
 from analysis.paper.names import SWEEPS, method_label, model_label, task_label
 from analysis.report.table import ABSENT, Cell, Column, Row, Table, number
-from analysis.select.cell_runs import STATUSES, command
 from analysis.select.provenance import revisions
-from analysis.select.study_runs import PREFIX
 
 LABELS: dict[str, Callable[[str], str]] = {
     "model": model_label,
@@ -83,31 +81,6 @@ def runs_table(runs: pd.DataFrame, title: str, name: str = "") -> Table:
         "process's."
     ]
     return Table.of(title, records, RUN, name=name, caption=caption, facets=facets)
-
-
-def coverage_table(filled: pd.DataFrame) -> Table:
-    """How much of each sweep has been run, and the command for the rest."""
-    counts = pd.crosstab(filled["sweep"], filled["status"])
-    counts = counts.reindex(filled["sweep"].unique(), columns=STATUSES, fill_value=0)
-    counts["cells"] = counts.sum(axis=1)
-    counts["lacking"] = counts["cells"] - counts[list(STATUSES[:2])].sum(axis=1)
-
-    def stands_for(row: Row) -> str:
-        ours = "ours: a study" if row["sweep"].startswith(PREFIX) else "ours"
-        return SWEEPS.get(row["sweep"], {"name": ours})["name"]
-
-    columns: dict[str, Column] = {
-        "sweep": "sweep",
-        "stands for": stands_for,
-        **{key: (key, ".0f") for key in ("cells", "finished", "collapsed")},
-        "interrupted": ("unfinished", ".0f"),
-        "lacking": ("lacking", ".0f"),
-        "to run the rest": lambda r: command(r["sweep"]) if r["lacking"] else "complete",
-    }
-    said = "Every sweep is a file in conf/sweep. A run that several sweeps share is made once and counted in each."
-    records = counts.rename_axis("sweep").reset_index().to_dict("records")
-    more = {"names": 2, "name": "coverage-table", "caption": [said]}
-    return Table.of("Cells of every sweep", records, columns, **more)
 
 
 def _status(row: Row) -> Cell:

@@ -174,7 +174,8 @@ class CandidateScorer:
             return _means(self._values(batch), batch)
         hidden = self._hidden(batch)[batch.token_reads[:, 0, 0]]  # (B, D)
         rows = self._rows(batch.token_ids[:, :, 0])  # (B, C, D)
-        return (rows @ hidden[:, :, None])[:, :, 0].to(self._loss_dtype)
+        scores = (rows @ hidden[:, :, None])[:, :, 0].to(self._loss_dtype)
+        return scores.masked_fill(batch.absent[:, :, 0], -torch.inf)
 
     def _values(self, batch: Batch) -> Tensor:
         """Returns each token's log-probability, or its logit at the mask.  # (B, C, T)."""

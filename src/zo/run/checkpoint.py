@@ -9,6 +9,7 @@ with a message.
 import os
 import shutil
 import sys
+from contextlib import suppress
 from itertools import count
 from mmap import MAP_SHARED
 from pathlib import Path
@@ -133,8 +134,8 @@ def remove(run: Path, keep: int | None = None) -> None:
     remove_partial(run)
     for step in steps(run):
         if step != keep:
-            shutil.rmtree(_place(run, step))
-    if (run / FOLDER).is_dir() and not any((run / FOLDER).iterdir()):
+            shutil.rmtree(_place(run, step), ignore_errors=True)  # others may remove it, too
+    with suppress(OSError):  # there is none, or one is kept
         (run / FOLDER).rmdir()
 
 

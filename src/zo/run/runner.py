@@ -104,6 +104,7 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
     if cfg.resume and (recorded := Inputs.load(directory)) is not None:
         recorded.check_files(cfg, directory)
     if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
+        _remove_checkpoints(cfg, directory, status)  # a kill may have come before that
         _show(f"{status['run/status']} before: {outcome(status, cfg.patience)}{advice}", directory)
         return status
     with _room(directory), _held(directory), signals.requests() as requests:
@@ -184,8 +185,13 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     if session.assembly.optimizer.replays and totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
-    checkpoint.remove(directory, keep=totals.best.step if cfg.checkpoint.keep_best else None)
+    _remove_checkpoints(cfg, directory, summary)
     return summary
+
+
+def _remove_checkpoints(cfg: RunConfig, directory: Path, summary: Summary) -> None:
+    """Removes the checkpoints of a run that has ended, but the one that it is to keep."""
+    checkpoint.remove(directory, summary.get("best/step") if cfg.checkpoint.keep_best else None)
 
 
 def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:

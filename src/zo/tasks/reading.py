@@ -76,7 +76,9 @@ def _load(task: TaskConfig, split: str | None) -> Any:
 
     try:
         path, options = _source(task)
-        with hub.quiet(datasets.logging), hub.patient(path in FORMATS or Path(path).exists()):
+        local = path in FORMATS or Path(path).exists()
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS &= not local  # to count a load it asks the hub
+        with hub.quiet(datasets.logging), hub.patient(local):
             if any((Path(path) / name).exists() for name in SAVED):
                 found = datasets.load_from_disk(path)
                 splits = found if isinstance(found, dict) else {"train": found}

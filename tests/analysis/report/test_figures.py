@@ -1,5 +1,6 @@
 """The figures' numbers: what is averaged, what is thinned, what stands beside the paper; and when they are drawn."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,14 @@ from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
-from tests.analysis.make_frames import Status, expected, finished, made_frames
+from tests.analysis.make_frames import expected, made_frames
 
 
-def made(sweep: str, status: Status = finished, steps: int = 40) -> Trials:
+def made(sweep: str, status: Callable[[dict], str]) -> Trials:
     cells = sweep_cells.cells([sweep], CACHE)
-    frames = made_frames(cells, status, steps)
+    frames = made_frames(cells, status)
     filled = fill(cells, frames.runs)
-    there = of_name(sweep, filled, frames)
-    assert there is not None
-    return there
+    return of_name(sweep, filled, frames)
 
 
 def lines(panel: Panel, shape: str = "line") -> list[Series]:
@@ -42,9 +41,8 @@ def test_thinning_keeps_every_spike() -> None:
 
 def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
     there = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
-    figure = curves.accuracy(there, read(there), "steps")
-    assert figure is not None
-    (panel,) = figure.panels
+    figure = curves.validation(there, read(there), "steps")
+    panel, _ = figure.panels  # accuracy and loss
     assert panel.facet["task"] == "sst2"
     assert {len(series.runs.split()) for series in lines(panel)} == {5}
     assert len({series.method for series in lines(panel)}) == len(lines(panel))
@@ -65,7 +63,6 @@ def test_runs_of_different_models_are_never_averaged() -> None:
     for paths, averaged in ((["gpt2", "llama-3.2-1b", "qwen3-0.6b"], 1), (["gpt2"] * 3, 3)):
         runs = frames.runs.assign(**{"model.path": paths})
         there = of_name("mine", seeds.iloc[:0], Frames(runs, frames.history, ()))
-        assert there is not None
         drawn = [s for f in curves.sweep_figures(there) for p in f.panels for s in lines(p)]
         assert max(len(series.runs.split()) for series in drawn) == averaged
 
@@ -73,14 +70,12 @@ def test_runs_of_different_models_are_never_averaged() -> None:
 def test_figure_1_marks_collapses_and_every_rate() -> None:
     there = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
     figure = curves.loss_by_rate(there, read(there))
-    assert figure is not None
     assert len(figure.panels) == 7  # six methods, and all at their best
     (cross,) = lines(figure.panels[0], "cross")
     assert list(cross.x) == [20.0]
     ends = [series.end for series in lines(figure.panels[0])]
-    assert {end.rstrip(" ←") for end in ends} == {
-        f"{lr:g}" for lr in (5e-6, 1e-6, 5e-7, 1e-7, 5e-8)
-    }
+    rates = {"5e-06", "1e-06", "5e-07", "1e-07", "5e-08"}
+    assert {end.rstrip(" ←") for end in ends} == rates
     assert sum("←" in end for end in ends) == 1
 
 

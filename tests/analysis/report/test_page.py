@@ -1,39 +1,76 @@
-"""The page's text: what the reader ran comes first, self-contained, the same for the same logs."""
+"""The page: what the reader ran comes first; self-contained, and at work in Debian's chromium, driven by Playwright."""
 
 import json
+import os
 import re
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import html5lib
+import numpy as np
+import pandas as pd
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from analysis.report.page.build import report
-from analysis.select.cell_runs import EDGE
-from tests.analysis.report.report_page import NASTY, material
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
+from analysis.logs.sources import CACHE
+from analysis.paper import printed_numbers
+from analysis.report.page.build import Material, report
+from analysis.select import sweep_cells
+from analysis.select.cell_runs import EDGE, fill
+from tests.analysis.make_frames import made_frames
 
-pytestmark = pytest.mark.xdist_group("page")  # one process makes the page
 XHTML = "{http://www.w3.org/1999/xhtml}"
+NASTY = 'cpu: <img src=x onerror=alert(1)> & "co" </script>'
+SINGLE = {"gpt2-bszo": 0.0, "llama-bszo": np.nan, "qwen3-bszo": 1.0}
+"""Runs without a sweep -> exit code: finished, without an end, failed."""
+CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or shutil.which("chromium-browser"))
+
+
+def status(cell: dict) -> str:
+    """Table 4 is complete, one task of Table 3 has collapses, the quickstart an interrupted run."""
+    if cell["sweep"] == "table4":
+        return "finished"
+    if cell["sweep"] == "table3_mistral_7b" and cell["task"] == "trec":
+        return "collapsed" if cell["optimizer"] == "hizoo" else "finished"
+    if cell["sweep"] == "quickstart":
+        return "unfinished" if cell["optimizer"] == "bszo" and cell["lr"] > 5e-4 else "finished"
+    return "missing"
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    return report(material())
+def text() -> str:
+    """A page with something of everything: cells measured, collapsed, interrupted and missing, and single runs.
+
+    The quickstart is the newest sweep, one device would break a careless page.
+    """
+    cells = sweep_cells.cells((), CACHE)
+    frames = made_frames(cells, status)
+    runs = frames.runs.assign(steps=40.0)
+    runs["exit_code"] = runs["exit_code"].astype(float)
+    runs.loc[runs["status"] == "unfinished", "exit_code"] = np.nan
+    runs.loc[runs["group"] == "quickstart", "started"] = "2026-02-01T12:00:00"
+    runs.loc[runs["optimizer.name"] == "zero_shot", "provenance.device"] = NASTY
+    bszo = runs[(runs["group"] == "table4") & (runs["optimizer.name"] == "bszo")].iloc[[0, 0, 0]]
+    single = bszo.assign(run_id=list(SINGLE), group="", exit_code=list(SINGLE.values()))
+    single["status"] = ["finished", "unfinished", "unfinished"]
+    source = frames.history._rows
+    rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
+    both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
+    return report(Material(both, fill(cells, both.runs), printed_numbers.load()))
 
 
 @pytest.fixture(scope="module")
-def tree(page: str) -> ElementTree.Element:
+def tree(text: str) -> ElementTree.Element:
     parser = html5lib.HTMLParser(strict=True)  # raises at the first error
-    return parser.parse(page)
+    return parser.parse(text)
 
 
-def rows_of(tree: ElementTree.Element, table: str) -> list[ElementTree.Element]:
-    (found,) = [node for node in tree.iter(f"{XHTML}table") if node.get("id") == table]
-    return list(found.find(f"{XHTML}tbody") or [])
-
-
-def section(tree: ElementTree.Element, name: str) -> ElementTree.Element:
-    (found,) = [node for node in tree.iter(f"{XHTML}section") if node.get("id") == name]
+def part(tree: ElementTree.Element, name: str) -> ElementTree.Element:
+    (found,) = [node for node in tree.iter() if node.get("id") == name]
     return found
 
 
@@ -48,12 +85,10 @@ def test_page_is_valid_and_ids_are_unique(tree: ElementTree.Element) -> None:
     assert targets <= set(ids)
 
 
-def test_page_needs_no_network_and_is_small(page: str) -> None:
-    assert len(page) < 5_000_000
-    outside = page.partition("<script>")[0]
-    assert re.findall(r'(?:src|href)="(?!#|data:,)[^"]*"', outside) == []
-    assert "url(" not in outside
-    assert "@import" not in outside
+def test_page_needs_no_network_and_is_small(text: str) -> None:
+    assert len(text) < 5_000_000
+    outside = text.partition("<script>")[0]
+    assert re.findall(r'(?:src|href)="(?!#|data:,)[^"]*"|url\(|@import', outside) == []
 
 
 def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
@@ -62,25 +97,120 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     assert names[:3] == ["newest", "sweeps", "single"]
     assert names.index("paper") > names.index("runs")
     assert shown(next(tree.iter(f"{XHTML}h1"))) == "quickstart"
-    newest = section(tree, "newest")
-    bszo = next(row for row in rows_of(tree, "sweep-quickstart") if shown(row[0]) == "BSZO")
-    assert [shown(bszo[i]) for i in (1, 4)] == ["0.0001ᵇᵃ", "75.0"]
+    newest = part(tree, "newest")
+    rows = part(tree, "sweep-quickstart").iter(f"{XHTML}tr")
+    bszo = next(row for row in rows if shown(row[0]) == "BSZO")
+    assert [shown(bszo[i]) for i in (1, 4)] == ["0.0003ᵇᵃ", "65.0"]
     assert EDGE in shown(newest)
     assert "running or killed" in shown(newest)
     assert len([n for n in newest.iter(f"{XHTML}div") if n.get("class") == "plot"]) > 5
     assert "6 finished, 1 running or killed" in shown(next(tree.iter(f"{XHTML}header")))
 
 
-def test_text_of_logs_is_text(page: str, tree: ElementTree.Element) -> None:
-    assert "<img" not in page.replace("\\u003c", "<").partition("<script>")[0].replace(NASTY, "")
-    assert any(NASTY in shown(row) for row in rows_of(tree, "runs-table"))
+def test_text_of_logs_is_text(text: str, tree: ElementTree.Element) -> None:
+    assert "<img" not in text.replace("\\u003c", "<").partition("<script>")[0].replace(NASTY, "")
+    assert NASTY in shown(part(tree, "runs-table"))
 
 
 def test_a_figures_data_have_the_pages_colours_and_say_what_each_line_is(
     tree: ElementTree.Element,
 ) -> None:
-    found = [node.get("data-panel") for node in section(tree, "newest").iter()]
+    found = [node.get("data-panel") for node in part(tree, "newest").iter()]
     series = [one for panel in found if panel for one in json.loads(panel)["s"]]
     mine = [one for one in series if one["m"] == "bszo"]
     assert any("BSZO, lr 0.0001, run bszo-" in one["t"] for one in mine)
     assert {one["c"] for one in mine if one["k"] == "line"} >= {"var(--m-bszo)"}
+
+
+@pytest.fixture(scope="module")
+def address(text: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(text, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page; whatever the browser complains about, or asks the network for, fails the test."""
+    page = browser.new_page(viewport={"width": 1600, "height": 900})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda r: r.url.startswith(("file:", "data:")) or complaints.append(r.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def column(page: Page, table: str, i: int) -> list[str]:
+    return page.eval_on_selector_all(
+        f"#{table} tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{i}].innerText)"
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    page.wait_for_selector("#newest .plot.drawn svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.eval_on_selector_all(
+        "body p, body td", "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
+    assert min(sizes) >= 12
+    panel = page.locator("#newest .plot.drawn svg").first.bounding_box()
+    assert panel["width"] > 280
+    ink, ground = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert ink != ground
+
+
+@pytest.mark.process
+def test_tables_sort_and_come_back(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
+    before = column(page, "runs-table", 9)
+    header = page.locator("#runs-table thead th").nth(9)  # validation accuracy
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    numbers = [float(value) for value in column(page, "runs-table", 9)]
+    assert numbers == sorted(numbers)
+    header.locator("button").press("Enter")
+    assert [float(v) for v in column(page, "runs-table", 9)] == sorted(numbers, reverse=True)
+    header.locator("button").click()
+    assert column(page, "runs-table", 9) == before
+
+
+@pytest.mark.process
+def test_filters_work_together_and_live_in_the_address(page: Page, address: str) -> None:
+    everything = len(column(page, "runs-table", 0))
+    page.select_option("#filter-model", "opt-13b")
+    page.select_option("#filter-method", "hizoo")
+    assert page.evaluate("location.hash") == "#model=opt-13b&method=hizoo"
+    assert "rows" in page.locator("#count").inner_text()
+    assert page.locator("#newest .legend [data-method=bszo].off").count() > 0
+    page.goto("about:blank")
+    page.goto(f"{address}#task=trec&precision=fp16")
+    assert page.input_value("#filter-task") == "trec"
+    assert 0 < len(column(page, "runs-table", 0)) < everything
+    page.evaluate("location.hash = '#method=nobody'")  # a stale address filters nothing
+    page.wait_for_function("document.getElementById('filter-task').value === ''")
+    assert len(column(page, "runs-table", 0)) == everything
+    page.select_option("#filter-task", "sst2")
+    page.click("#reset")
+    page.wait_for_function("location.hash === ''")
+    assert len(column(page, "runs-table", 0)) == everything

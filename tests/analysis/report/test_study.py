@@ -1,26 +1,54 @@
 """Effects that are put into a study must come out, with the right sign and verdict."""
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.logs.run_file import LogError
-from analysis.report.study.claims_page import claims_markdown, summary
-from analysis.report.study.tables import accuracy_table
-from analysis.report.study.write import write_study
+from analysis.report.claims_page import claims_markdown, summary
+from analysis.report.study import accuracy_table, write_study
 from analysis.report.table import markdown
-from analysis.select.cell_runs import over_seeds
+from analysis.select.cell_runs import fill, over_seeds
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_frames import accuracy_frame
-from analysis.select.study_runs import Study
+from analysis.select.study_runs import Study, of_filled
 from analysis.stats.intervals import holm
-from tests.analysis.make_study import LABELS, LRS, Made, cells, made_study
+from tests.analysis.make_frames import LABELS, expected, made_frames
 
-FP32 = {"precisions": ["fp32"]}
+NAME, METHODS, LRS = "study_made", ("zero_shot", "mezo", "bszo", "bszo_b"), (1e-4, 1e-3)
+PRECISIONS, FP32 = ("fp32", "bf16", "fp16"), {"precisions": ["fp32"]}
+
+
+def cells(
+    *methods: str, precisions: Iterable[str] = PRECISIONS, ending: str = "", **grid: Any
+) -> pd.DataFrame:
+    """The cells of one sweep: these methods, or all, with every precision, learning rate and seed."""
+    every = expected(NAME + ending, optimizer=methods or METHODS, lr=LRS, seed=(0, 1, 2), **grid)
+    untrained = every["optimizer"] == "zero_shot"
+    every = every[~untrained | (every["lr"] == LRS[0])]
+    every.loc[untrained, ["lr", "steps"]] = 0
+    return pd.concat(
+        [every.assign(precision=name, run_id=every["run_id"] + name) for name in precisions]
+    )
+
+
 PAIR = cells("mezo", "bszo", **FP32)
+
+
+def made_study(cells: pd.DataFrame, **made: Callable[[dict], Any]) -> Study:
+    """A study of these cells, whose runs are those of `made_frames`."""
+    frames = made_frames(cells, **made)
+    return of_filled(NAME, fill(cells, frames.runs), frames)
+
+
+def of(**values: float) -> Callable[[dict], float]:
+    """A number per method."""
+    return lambda cell: values[cell["optimizer"]]
 
 
 def row(frame: pd.DataFrame, claim: str, **wanted) -> dict:
@@ -37,8 +65,11 @@ def row(frame: pd.DataFrame, claim: str, **wanted) -> dict:
 def claims() -> pd.DataFrame:
     """BSZO is 8 points ahead in fp32, level in bf16, 8 behind in fp16."""
     lead = {"fp32": 8, "bf16": 0, "fp16": -8}
-    made = Made(lambda cell: 70 + (cell["optimizer"] == "bszo") * lead[cell["precision"]])
-    return claims_frame(made_study(cells(), made))
+
+    def accuracy(cell: dict) -> float:
+        return 70 + (cell["optimizer"] == "bszo") * lead[cell["precision"]]
+
+    return claims_frame(made_study(cells(), accuracy=accuracy))
 
 
 @pytest.mark.parametrize(
@@ -66,12 +97,10 @@ def test_changes_from_float32_are_in_no_family(claims) -> None:
 
 
 def test_ahead_per_step_may_be_behind_per_forward_pass():
-    made = Made(loss=lambda cell: 0.5 if cell["optimizer"] == "bszo" else 0.55)
-    frame = claims_frame(made_study(PAIR, made))
+    frame = claims_frame(made_study(PAIR, loss=of(bszo=0.5, mezo=0.55)))
     per_step = row(frame, "ii", quantity="mean validation loss")
     assert per_step["verdict"] == "holds"
-    mean = 0.05 * 25 / 40  # over steps 10 to 40
-    assert per_step["estimate"] == pytest.approx(mean, abs=1e-3)
+    assert per_step["estimate"] == pytest.approx(0.05 * 25 / 40, abs=1e-3)  # steps 10 to 40
     last = row(frame, "ii", quantity="last validation loss")
     assert last["estimate"] == pytest.approx(0.05, abs=1e-3)
     at = frame[(frame["claim"] == "ii") & frame["quantity"].str.contains("at step")]
@@ -102,23 +131,17 @@ def test_a_study_is_written(tmp_path: Path) -> None:
         cells("bszo", ending="_5c", variant=noise, **bf16),
         cells("bszo", ending="_eps", variant=[{"optimizer.eps": 1e-3}], **bf16),
     ]
-    write_study(made_study(pd.concat(sweeps), Made(accuracy)), tmp_path)
-    names = (
-        "accuracy.csv accuracy.md accuracy.tex grid.csv grid.md ablation.csv ablation.md eps.csv"
-    )
-    names += " eps.md claims.csv claims.md curves.csv curves.pdf curves.png provenance.json"
+    write_study(made_study(pd.concat(sweeps), accuracy=accuracy), tmp_path)
+    names = "accuracy.csv accuracy.md accuracy.tex ablation.csv ablation.md claims.csv claims.md"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.split())
     claims = pd.read_csv(tmp_path / "claims.csv").set_index("what")["estimate"]
     assert claims["slope over log2 k = 1, 2, 4, m = k + 1"] == pytest.approx(2, abs=0.5)
     assert claims["m = k + 1 against m = k, mean over k"] == pytest.approx(1, abs=0.5)
     assert claims["adaptive noise on against off, k = 1"] == pytest.approx(5, abs=0.8)
-    eps = pd.read_csv(tmp_path / "eps.csv")
-    assert eps["gain"].tolist() == pytest.approx([np.nan, np.nan, 3], abs=0.8, nan_ok=True)
+    assert claims["BSZO, ε = 0.001 against its own"] == pytest.approx(3, abs=0.8)
     ablation = pd.read_csv(tmp_path / "ablation.csv")
     bold = ablation[ablation["bold"]]
     assert list(bold["setting"]) == [*["m = k + 1"] * 3, "with adaptive noise"]
-    grid = pd.read_csv(tmp_path / "grid.csv")
-    assert grid.loc[grid["chosen"], "lr"].tolist() == [LRS[1]] * 2
 
 
 def broken(cell: dict) -> str:
@@ -132,7 +155,7 @@ def broken(cell: dict) -> str:
 
 
 def test_missing_and_collapsed_cells_are_said():
-    study = made_study(cells(), Made(status=broken))
+    study = made_study(cells(), status=broken)
     frame = accuracy_frame(study)
     page = markdown(accuracy_table(study, frame))
     mezo = next(line for line in page.splitlines() if line.startswith("| MeZO |"))
@@ -152,12 +175,11 @@ def test_missing_and_collapsed_cells_are_said():
 
 def test_different_examples_and_wrong_accuracies_are_refused():
     study = made_study(PAIR)
-    study.filled.loc[0, "labels"] = LABELS[::-1]
-    with pytest.raises(LogError, match="tested on different examples"):
-        claims_frame(study)
-    study = made_study(PAIR)
     study.filled["test_accuracy"] += 0.1
     with pytest.raises(LogError, match="logs a test accuracy of"):
+        claims_frame(study)
+    study.filled.loc[0, "labels"] = LABELS[::-1]
+    with pytest.raises(LogError, match="tested on different examples"):
         claims_frame(study)
 
 
@@ -175,17 +197,14 @@ def test_a_rival_with_the_same_runs_is_said_and_not_counted() -> None:
 
 def test_a_collapsed_seed_is_last_in_losses_and_gets_nothing_right() -> None:
     """MeZO is better than BSZO where it finishes, and collapses in seed 2 at both rates."""
-
-    def status(cell: dict) -> str:
-        lost = cell["optimizer"] == "mezo" and cell["seed"] == 2
-        return "collapsed" if lost else "finished"
-
-    made = Made(
-        status=status,
-        accuracy=lambda cell: 75.0 if cell["optimizer"] == "mezo" else 70.0,
-        loss=lambda cell: 0.4 if cell["optimizer"] == "mezo" else 0.5,
+    lost = PAIR[(PAIR["optimizer"] == "mezo") & (PAIR["seed"] == 2)].to_dict("records")
+    study = made_study(
+        PAIR,
+        status=lambda cell: "collapsed" if cell in lost else "finished",
+        accuracy=of(mezo=75, bszo=70),
+        loss=of(mezo=0.4, bszo=0.5),
     )
-    frame = claims_frame(made_study(PAIR, made))
+    frame = claims_frame(study)
     found = row(frame, "i")
     assert (found["n"], found["estimate"]) == (3, pytest.approx((-5 - 5 + 69) / 3, abs=0.7))
     loss = row(frame, "ii", quantity="last validation loss")
@@ -206,7 +225,7 @@ def test_equal_values_have_no_interval() -> None:
 
 def test_the_choice_of_the_rate_is_in_the_interval_of_an_accuracy() -> None:
     """MeZO's rates are close on validation and 20 points apart on the test: seeds decide between them."""
-    study = made_study(PAIR, Made(lambda cell: 80.0 if cell["optimizer"] == "bszo" else 60.0))
+    study = made_study(PAIR, accuracy=of(mezo=60, bszo=80))
     mezo = study.filled["optimizer"] == "mezo"
     small = mezo & (study.filled["lr"] == LRS[0])
     study.filled.loc[mezo & ~small, "val_accuracy"] = [0.70, 0.72, 0.71]

@@ -9,36 +9,23 @@ from analysis.report.sweep import method_frame, method_table
 from analysis.select.cell_runs import fill
 from analysis.select.trials import of_name
 from tests.analysis.make_frames import expected, made_frames
-from tests.analysis.make_logs import config, history, summary, write_run
+from tests.analysis.make_logs import config, history, write_run
 
 
 def make(logs: Path, results: Path, *more: str) -> Path:
-    assert (
-        main(["tables", "quickstart", "--runs", str(logs), "--results", str(results), *more]) == 0
-    )
+    asked = ["tables", "quickstart", "--runs", str(logs), "--results", str(results)]
+    assert main([*asked, *more]) == 0
     return results / "quickstart"
-
-
-@pytest.fixture(scope="module")
-def made(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of the miniature sweep, to be read only."""
-    return make(quickstart, tmp_path_factory.mktemp("results"))
 
 
 def records(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("| ").split(" | ")]
-
-
-def test_values_by_hand(made: Path) -> None:
+def test_values_by_hand(quickstart: Path, tmp_path: Path) -> None:
     """zero-shot gets examples 1-10 right, mezo 1-17, bszo 1-16: discordant 7 and 6, all one way."""
-    zero, mezo, bszo = records(made / "table.csv")
-    assert (zero["method"], zero["lr"], zero["gain_points"], zero["p_mcnemar"]) == (
-        *("zero_shot", "", "", ""),
-    )
+    zero, mezo, bszo = records(make(quickstart, tmp_path) / "table.csv")
+    assert {zero[key] for key in ("lr", "gain_points", "p_mcnemar")} == {""}
     words = {"method": "mezo", "best_step": "20", "val_accuracy": "0.75", "val_n": "20"}
     words |= {"test_accuracy": "0.85", "step_ms": "50", "forwards_per_step": "2"}
     assert words.items() <= mezo.items()
@@ -47,7 +34,7 @@ def test_values_by_hand(made: Path) -> None:
     # Wilson, 17 of 20, z = 1.95996: (0.85 + z^2/40 -+ z sqrt(0.1275/20 + z^2/1600)) / (1 + z^2/20)
     assert float(mezo["test_low"]) == pytest.approx(0.63958, abs=1e-5)
     assert float(mezo["test_high"]) == pytest.approx(0.94763, abs=1e-5)
-    assert (bszo["run_id"], float(bszo["gain_points"])) == ("bszo-4", 30.0)
+    assert (bszo["run_ids"], float(bszo["gain_points"])) == ("bszo-4", 30.0)
     assert float(bszo["p_mcnemar"]) == 2 / 2**6
     assert (mezo["forwards_to_best"], bszo["forwards_to_best"]) == ("40", "120")
 
@@ -62,76 +49,49 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     write_run(logs, "bszo-6", config("bszo", 1e-6), [], {})
     directory = make(logs, tmp_path)
     page = (directory / "table.md").read_text()
-    rows = {cells(line)[0]: cells(line) for line in page.splitlines() if line.startswith("| ")}
-    assert rows["HiZOO"][1:6] == ["–"] * 5
-    assert rows["LOZO"][1:6] == [r"\*"] * 5
-    assert rows["MeZO"][1] == "0.0001ᵃ"
+    assert "| HiZOO |" + 5 * " – |" in page
+    assert "| LOZO |" + 5 * r" \* |" in page
+    assert "| MeZO | 0.0001ᵃ |" in page
     assert "ᵃ chosen without the runs that have not finished" in page
     assert "Drawn are the 10 runs that were logged under its name, with another" in page
     grid = (directory / "grid.md").read_text()
     assert "| HiZOO | 0.0001 | – | – | – | – stopped at step 10 |" in grid
     assert "| LOZO | 0.0001 | \\* | \\* | \\* | \\* collapsed at step 3 |" in grid
     assert "| – stopped before its first step |" in grid
-    found = {row["method"]: row for row in records(directory / "table.csv")}
-    assert (found["hizoo"]["status"], found["hizoo"]["test_accuracy"]) == ("unfinished", "")
-    assert found["lozo"]["status"] == "collapsed"
+    found = {row["method"]: row["status"] for row in records(directory / "table.csv")}
+    assert (found["hizoo"], found["lozo"]) == ("unfinished", "collapsed")
     assert r"0.0001\textsuperscript{a}" in (directory / "table.tex").read_text()
 
 
 def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
     grid = expected(task=["rte", "sst2"], optimizer=["zero_shot", "mezo"], seed=[0, 1, 2])
     grid.loc[grid["optimizer"] == "zero_shot", "steps"] = 0
-    frames = made_frames(
-        grid, lambda c: "collapsed" if c["task"] == "sst2" and c["seed"] else "finished"
-    )
+    lost = grid[(grid["task"] == "sst2") & (grid["seed"] > 0)].to_dict("records")
+    frames = made_frames(grid, lambda cell: "collapsed" if cell in lost else "finished")
+    frames.runs["best/test_accuracy"] = 0.75 + 0.004 * frames.runs["seed"]
     trials = of_name("s", fill(grid, frames.runs), frames)
-    assert trials is not None
     frame = method_frame(trials)
     assert list(frame["method"]) == ["zero_shot", "mezo"] * 2
     assert list(frame["n"]) == [1, 3, 1, 1]
-    mezo = frame.iloc[1]  # accuracies 0.75, 0.754, 0.758; zero-shot's is 0.57
+    mezo = frame.iloc[1]  # accuracies 0.75, 0.754, 0.758
     assert (mezo["test_accuracy"], mezo["test_std"]) == pytest.approx((0.754, 0.004))
     assert pd.isna(mezo["test_low"])
     shown = method_table(trials, frame)
     assert [cell.text + cell.tail for cell in shown.frame.iloc[1]][:6] == [
         *("MeZO", "RTE", "0.0001", "40"),
-        *("76.00 ± 0.00", "75.40 ± 0.40"),
+        *("60.00 ± 0.00", "75.40 ± 0.40"),
     ]
     assert [cell.text for cell in shown.frame["n"]] == ["1 of 1", "3 of 3", "1 of 1", "1 of 3"]
     assert [cell.text for cell in shown.frame["collapsed"]] == ["0", "0", "0", "2"]
 
 
-@pytest.mark.parametrize(
-    ("condition", "methods"), [("lr=1e-4", ["mezo", "bszo"]), ("optimizer.name=mezo", ["mezo"])]
-)
 def test_where_leaves_runs_out(
-    quickstart: Path, tmp_path: Path, condition: str, methods: list[str]
+    quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = make(quickstart, tmp_path, "--where", condition)
-    assert [row["method"] for row in records(directory / "table.csv")] == methods
-
-
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence that the command says when it stops with exit code 2."""
-    assert main(["tables", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-def test_accuracy_must_agree_with_predictions(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    final = summary(2, [0.5, 0.9], 12, **{"best/test_accuracy": 0.65})
-    write_run(logs, "liar", config("mezo", 3e-4), history(2, [0.5, 0.9]), final)
-    said = fails(capsys, "quickstart", "--runs", str(logs), "--results", str(tmp_path))
-    assert "run liar logs a test accuracy of 0.650000, but its predictions have 0.600000" in said
-    assert not (tmp_path / "quickstart").exists()
-
-
-def test_a_condition_on_an_unknown_key_is_refused(
-    quickstart: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = fails(capsys, "quickstart", "--runs", str(quickstart), "--where", "optimiser.k=2")
-    assert "--where optimiser.k=2: wanted is key=value, with a configuration key" in said
+    directory = make(quickstart, tmp_path, "--where", "lr=1e-4")
+    assert [row["method"] for row in records(directory / "table.csv")] == ["mezo", "bszo"]
+    capsys.readouterr()
+    asked = ["tables", "quickstart", "--runs", str(quickstart), "--where", "optimiser.k=2"]
+    assert main(asked) == 2
+    said = "error: --where optimiser.k=2: wanted is key=value, with a configuration key\n"
+    assert capsys.readouterr() == ("", said)

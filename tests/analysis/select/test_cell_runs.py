@@ -1,11 +1,13 @@
 """Selection on frames made by hand; the rules are those of the paper's protocol."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.select import sweep_cells
 from analysis.select.cell_runs import choose, fill, over_seeds
 from tests.analysis.make_frames import expected
 
@@ -33,8 +35,8 @@ def collapsed(lr: float, seed: int) -> dict[str, Any]:
     return {"run_id": f"mezo-{lr:g}-{seed}", "status": "collapsed", "run/collapse_step": 7}
 
 
-def filled(*runs: dict[str, Any], cells: pd.DataFrame | None = None) -> pd.DataFrame:
-    return fill(expected(**GRID) if cells is None else cells, pd.DataFrame(runs))
+def filled(*runs: dict[str, Any], **grid: Any) -> pd.DataFrame:
+    return fill(expected(**GRID | grid), pd.DataFrame(runs))
 
 
 def setting(*runs: dict[str, Any]) -> dict[Any, Any]:
@@ -48,13 +50,11 @@ def test_a_run_fills_its_cell_whatever_its_group() -> None:
     twice = run(1e-6, 2, 0.7, duplicates=2)
     rows = filled(run(1e-5, 1, 0.7, 0.65), killed, twice, collapsed(1e-5, 0)).set_index("run_id")
     cell = rows.loc["mezo-1e-05-1"]
-    assert cell["status"] == "finished"  # under another group
     assert (cell["val_accuracy"], cell["test_accuracy"], cell["best_step"]) == (0.7, 0.65, 50)
     assert (cell["val_n"], cell["test_n"], cell["step_ms"]) == (500, 277, 11.0)
-    assert rows.loc["mezo-1e-06-1", "status"] == "unfinished"
-    assert rows.loc["mezo-1e-06-2", "status"] == "duplicated"
-    assert rows.loc["mezo-1e-05-0", "status"] == "collapsed"
-    assert (rows["status"] == "missing").sum() == 5
+    said = {"mezo-1e-05-1": "finished", "mezo-1e-06-1": "unfinished"}
+    said |= {"mezo-1e-06-2": "duplicated", "mezo-1e-05-0": "collapsed"}
+    assert rows["status"].to_dict() == dict.fromkeys(rows.index, "missing") | said
     assert rows.loc["mezo-1e-06-0", "device"] is None
     assert np.isnan(rows.loc["mezo-1e-06-0", "test_accuracy"])
 
@@ -65,7 +65,7 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
     runs += [run(1e-5, s, v, t) for s, v, t in ((0, 0.7, 0.6), (1, 0.8, 0.7), (2, 0.75, 0.5))]
     runs += [run(1e-4, s, v, 0.9) for s, v in ((0, 0.9), (1, 0.6), (2, 0.6))]
     line = setting(*runs)
-    assert (line["lr"], line["at_edge"], line["n_expected"]) == (1e-5, False, 9)
+    assert (line["lr"], line["at_edge"], line["grid"]) == (1e-5, False, 9)
     assert line["test_mean"] == pytest.approx(0.6)
     assert line["test_std"] == pytest.approx(0.1)  # n - 1, by hand: sqrt((0 + 0.01 + 0.01) / 2)
     assert (line["n"], line["seeds"], line["status"]) == (3, 3, "finished")
@@ -77,7 +77,8 @@ def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
     """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
     killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
     runs = [*(run(1e-5, s, 0.72) for s in SEEDS), run(1e-4, 0, 0.74), killed]
-    assert setting(*runs)["lr"] == 1e-5
+    line = setting(*runs)
+    assert (line["lr"], line["at_edge"]) == (1e-5, True)  # the only rate that all seeds have ended
     runs = [run(1e-6, 0, 0.9), run(1e-6, 1, 0.5), run(1e-5, 1, 0.6), run(1e-5, 2, 0.6)]
     assert setting(*runs)["lr"] == 1e-5
 
@@ -89,7 +90,7 @@ def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     assert setting(*better, *(run(1e-5, s, 0.5) for s in SEEDS))["lr"] == 1e-4
     line = setting(*better, *(collapsed(1e-5, s) for s in SEEDS))
     assert line["lr"] == 1e-4
-    assert (line["n"], line["collapsed"], line["n_collapsed"], line["n_missing"]) == (2, 1, 4, 3)
+    assert (line["n"], line["collapsed"], line["lacking"]) == (2, 1, 3)
 
 
 def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
@@ -100,17 +101,27 @@ def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
     assert (line["lr"], line["n"], line["seeds"]) == (1e-5, 2, 3)
 
 
-def test_a_rate_at_the_grids_edge_is_marked() -> None:
-    inside = setting(*(run(lr, s, 0.7 + 0.1 * (lr == 1e-5)) for lr in LRS for s in SEEDS))
-    assert (inside["lr"], inside["at_edge"]) == (1e-5, False)
-    edge = setting(*(run(1e-4, s, 0.9) for s in SEEDS))
-    assert (edge["lr"], edge["at_edge"]) == (1e-4, True)
-
-
 def test_variants_choose_for_themselves() -> None:
-    ks: Any = [{"optimizer.k": k} for k in (2, 4)]
-    cells = expected(**GRID | {"variant": ks, "run_id": "mezo-{lr:g}-{seed}-{variant}"})
-    runs = [run(1e-5, 0, 0.7) | {"run_id": 'mezo-1e-05-0-{"optimizer.k": 2}'}]
-    runs += [run(1e-4, 0, 0.7) | {"run_id": 'mezo-0.0001-0-{"optimizer.k": 4}'}]
-    rows = over_seeds(filled(*runs, cells=cells))
+    ks = [{"optimizer.k": k} for k in (2, 4)]
+    runs = [run(1e-5, 0, 0.7, run_id='mezo-1e-05-0-{"optimizer.k": 2}')]
+    runs += [run(1e-4, 0, 0.7, run_id='mezo-0.0001-0-{"optimizer.k": 4}')]
+    rows = over_seeds(filled(*runs, variant=ks, run_id="mezo-{lr:g}-{seed}-{variant}"))
     assert (list(rows["k"]), list(rows["lr"])) == ([2, 4], [1e-5, 1e-4])
+
+
+def test_cells_of_the_suite_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    answer = sweep_cells._ask
+    monkeypatch.setattr(sweep_cells, "_ask", lambda names: asked.append(names) or answer(names))
+    frame = sweep_cells.cells(["quickstart", "figure1"], tmp_path)
+    assert list(frame["sweep"].unique()) == ["quickstart", "figure1"]
+    quickstart = frame[frame["sweep"] == "quickstart"]
+    assert list(quickstart["optimizer"]) == ["zero_shot"] + ["mezo"] * 3 + ["bszo"] * 3
+    assert quickstart["lr"].iloc[0] == 0.0
+    again = sweep_cells.cells(["figure1"], tmp_path)
+    assert asked == [["quickstart", "figure1"]]
+    assert again.equals(frame[frame["sweep"] == "figure1"].reset_index(drop=True))
+    monkeypatch.setattr(sweep_cells, "DECIDING", (*sweep_cells.DECIDING, "README.md"))
+    sweep_cells.cells(["quickstart"], tmp_path)  # as if a file that decides had changed
+    assert asked[1:] == [["quickstart"]]
+    assert len(list(tmp_path.rglob("*.json"))) == 1

@@ -4,13 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stats.contrasts import (
-    choice_interval,
-    contrast,
-    of_examples,
-    of_values,
-    verdicts,
-)
+from analysis.stats.contrasts import of_examples, of_values, verdicts
 from analysis.stats.intervals import NAN, bootstrap
 
 NO_CHOICE = (NAN, NAN)
@@ -32,23 +26,16 @@ def test_the_interval_that_decides_is_wider_than_either():
     assert (found.seeds_low, found.seeds_high) == (seeds.low, seeds.high)
     assert (found.examples_low, found.examples_high) == pytest.approx(examples)
     assert found.low < min(found.seeds_low, found.examples_low)
-    assert found.high > max(found.seeds_high, found.examples_high)
     squares = (seeds.high - found.estimate) ** 2 + (examples[1] - found.estimate) ** 2
     assert found.high - found.estimate == pytest.approx(np.sqrt(squares))
     assert (found.n, found.examples) == (3, 500)
 
 
-def test_one_seed_or_equal_values_have_no_interval_and_no_verdict():
-    assert (of_values([3.0]).n, of_values([]).n) == (1, 0)
-    for found in (
-        of_values([3.0]),
-        of_values([1.5, 1.5, 1.5]),
-        of_examples(np.ones((3, 50)), NO_CHOICE),
-    ):
-        assert np.isnan([found.low, found.high, found.p_value]).all()
-        assert not np.isnan(found.estimate)
-        (row,) = judged(vars(found)).to_dict("records")
-        assert row["verdict"] == "–"
+def test_one_seed_has_no_interval_and_no_verdict():
+    found = of_values([3.0])
+    assert (found.n, found.estimate, of_values([]).n) == (1, 3.0, 0)
+    assert np.isnan([found.low, found.high, found.p_value]).all()
+    assert list(judged(vars(found))["verdict"]) == ["–"]
 
 
 def judged(*rows: dict) -> pd.DataFrame:
@@ -68,22 +55,3 @@ def test_a_verdict_needs_the_corrected_p_value_and_the_interval():
     alone = judged(claim(0.01, low=-1, high=-0.1), claim(0.01) | {"claim": "ii"})
     assert list(alone["verdict"]) == ["contradicted", "holds"]
     assert list(judged(claim(0.01, low=-0.1))["verdict"]) == ["open"]
-
-
-def test_the_choice_of_the_learning_rate_widens_the_interval():
-    """Three seeds choose a rate with +1, unless seed 2 is drawn twice: then one with −1."""
-
-    def value(pick):
-        return np.full(100, -1.0 if pick.count(2) > 1 else 1.0)
-
-    assert choice_interval([0, 1, 2], value) == (-1.0, 1.0)  # 7 of the 27 resamples
-    assert choice_interval([0, 1], lambda pick: np.ones(10)) == (1.0, 1.0)
-    values = np.random.default_rng(6).normal(1, 0.1, (3, 100))
-    held, chosen = of_examples(values, NO_CHOICE), of_examples(values, (-1.0, 1.0))
-    assert held.low > 0 > chosen.low == -1.0
-    assert (chosen.high, chosen.choice_low) == (held.high, -1.0)
-
-
-def test_contrast_takes_the_seeds_that_all_have():
-    values = contrast([(1, {0: 5.0, 1: 6.0, 2: 7.0}), (-1, {2: 3.0, 1: 1.0})])
-    assert list(values) == [5.0, 4.0]

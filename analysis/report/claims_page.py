@@ -4,15 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import method_label
 from analysis.report.markdown import page
 from analysis.report.table import ABSENT, Cell, Column, Table, number
-from analysis.select.contrast_rows import ACCURACY, AREA, AT_STEP, CHANGE, NATS
-from analysis.select.study_claims import CLAIMS, OURS, RIVAL
+from analysis.select.contrast_rows import ACCURACY, AREA, CHANGE, NATS
+from analysis.select.study_claims import CLAIMS
 from analysis.select.study_runs import Study
 from analysis.stats.contrasts import CONTRADICTED, HOLDS, NONE, OPEN
-
-WORDS = {HOLDS: "ahead", CONTRADICTED: "behind", OPEN: "open"}
 
 
 def claims_markdown(study: Study, frame: pd.DataFrame) -> str:
@@ -30,8 +27,8 @@ def summary(frame: pd.DataFrame, claim: str) -> str:
     clauses = []
     for precision, of_precision in rows.groupby("precision", sort=False):
         claimed = of_precision[of_precision["kind"] != CHANGE]
-        parts = []
-        for verdict in WORDS:  # `holds: against MeZO (+1.20 points), LOZO (+0.30 points)`
+        parts = []  # `holds: against MeZO (+1.20 points), LOZO (+0.30 points)`
+        for verdict in (HOLDS, CONTRADICTED, OPEN):
             found = claimed[claimed["verdict"] == verdict].to_dict("records")
             named = ", ".join(f"{row['short']} ({_value(row)})" for row in found)
             parts += [f"{verdict}: {named}"] if found else []
@@ -40,28 +37,8 @@ def summary(frame: pd.DataFrame, claim: str) -> str:
             reasons = ", ".join(dict.fromkeys(none["short"]))
             named = f": {reasons}" if len(none) < len(claimed) else ""
             parts.append(f"nothing can be said yet{named}")
-        more = {"iv": _changes(of_precision), "ii": _steps(frame, str(precision))}.get(claim, "")
-        clauses.append(f"{precision}: {'; '.join(parts)}{more}.")
+        clauses.append(f"{precision}: {'; '.join(parts)}.")
     return " ".join(clauses) or "Nothing has been run for it."
-
-
-def _changes(rows: pd.DataFrame) -> str:
-    """What each of the two methods loses, with its interval."""
-    mine = rows[(rows["kind"] == CHANGE) & rows["method"].isin([OURS, RIVAL]) & rows["low"].notna()]
-    said = [
-        f"{method_label(row['method'])} changes by {_value(row)} ({_interval(row)})"
-        for row in mine.to_dict("records")
-    ]
-    return ". From fp32 " + ", ".join(said) if said else ""
-
-
-def _steps(frame: pd.DataFrame, precision: str) -> str:
-    """At how many evaluations BSZO is ahead of MeZO."""
-    rows = frame[(frame["precision"] == precision) & (frame["kind"] == AT_STEP)]
-    if (rows["verdict"] == NONE).all():
-        return ""
-    counts = [f"{words} at {(rows['verdict'] == v).sum()}" for v, words in WORDS.items()]
-    return f". Against MeZO at the {len(rows)} evaluations: {', '.join(counts)}"
 
 
 def claims_tables(frame: pd.DataFrame) -> list[Table]:

@@ -1,0 +1,132 @@
+"""Runs out of directories and committed frames: fragments merged, files read once, cells filled under new ids."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.logs import committed, local
+from analysis.logs.fragments import Fragment, with_history
+from analysis.logs.frames import merge
+from analysis.logs.run_file import LogError, history_table
+from analysis.logs.sources import load
+from analysis.select.cell_runs import cell_key, fill
+from tests.analysis.make_logs import config, cut_copy, history, predictions, summary, write_run
+
+ENDED = {"run/status": "finished"}
+
+
+def test_runs_and_history(quickstart: Path) -> None:
+    frames = load([quickstart], cache_dir=None)
+    runs = frames.runs.set_index("run_id")
+    assert list(runs.index) == ["bszo-3", "bszo-4", "mezo-1", "mezo-4", "mezo-5", "zero"]
+    mezo = runs.loc["mezo-4"]
+    seen = mezo[["group", "status", "fragments", "torn"]].tolist()
+    assert seen == ["quickstart", "finished", 1, False]
+    assert (mezo["optimizer.name"], mezo["lr"], mezo["seed"]) == ("mezo", 1e-4, 0)
+    assert mezo["task.label_words"] == '["terrible", "great"]'
+    assert mezo["best/test_accuracy"] == 0.85
+    assert mezo["best/test_predictions"] == predictions(17)
+    assert mezo["git_revisions"] == "1489d1e0000000000000000000000000000000ab"
+    assert runs.loc["mezo-1", "status"] == "collapsed"
+    rows = frames.history.one("mezo-4")
+    assert list(rows.columns[:2]) == ["run_id", "step"]
+    assert list(rows["eval/val_accuracy"].dropna()) == [0.5, 0.6, 0.75, 0.7, 0.75]
+    assert frames.unidentified == ()
+
+
+def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
+    """A run killed at step 12, its file torn, continued from step 10 by another revision."""
+    first = [*history(2, [0.5, 0.6], seed=1), {"step": 11, "train/loss": 9.0}]
+    path = write_run(tmp_path / "first", "r", config("mezo", 1e-4), first, {})
+    out = tmp_path / "out"
+    cut_copy(path, out, path.stat().st_size - 30)  # inside the exit record
+    second = [{"step": 10, "train/loss": 0.1}, {"step": 12, "train/loss": 0.2}]
+    settings = config("mezo", 1e-4, provenance={"git_revision": "fff"})
+    write_run(out, "r", settings, second, summary(2, [0.5, 0.6], 12))
+    frames = load([out], cache_dir=None)
+    (run,) = frames.runs.to_dict("records")
+    assert (run["fragments"], run["torn"], run["status"]) == (2, True, "finished")
+    assert run["git_revisions"] == "1489d1e0000000000000000000000000000000ab fff"
+    rows = frames.history.one("r").set_index("step")
+    assert list(rows.index) == list(range(13))
+    assert rows.loc[9:, "train/loss"].tolist() == [first[9]["train/loss"], 0.1, 9.0, 0.2]
+
+
+def fragment(
+    place: str, losses: dict[int, float], summary: dict[str, Any], is_copy: bool = False
+) -> Fragment:
+    rows = [{"_step": step, "train/loss": loss} for step, loss in losses.items()]
+    known = Fragment(place, "r", identified=True, summary=summary, is_copy=is_copy)
+    return with_history(known, history_table(rows))
+
+
+@pytest.mark.parametrize("ended_here", [True, False])
+def test_of_a_run_file_and_wandbs_copy_the_one_with_the_end_wins(ended_here: bool) -> None:
+    here = fragment("run-1/run-r.wandb", {1: 1.0, 2: 2.0}, ENDED if ended_here else {})
+    there = fragment("entity/project/r", {2: 9.0, 3: 3.0}, ENDED, is_copy=True)
+    frames = merge([here, there])
+    (run,) = frames.runs.to_dict("records")
+    assert (run["status"], run["fragments"], run["duplicates"]) == ("finished", 2, 0)
+    losses = frames.history.one("r")["train/loss"].tolist()
+    assert losses == [1.0, 2.0 if ended_here else 9.0, 3.0]
+
+
+def test_a_run_that_ended_with_several_results_is_duplicated() -> None:
+    first, second, again = (
+        fragment(f"run-{i}/run-r.wandb", {}, ENDED | {"best/test_accuracy": accuracy})
+        for i, accuracy in enumerate((0.8, 0.9, 0.9))
+    )
+    assert merge([first, second, again]).runs["duplicates"].tolist() == [3]
+    assert merge([second, again]).runs["duplicates"].tolist() == [0]
+
+
+def test_only_changed_files_are_read_again(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    of_file = local.read_run_file
+    monkeypatch.setattr(local, "read_run_file", lambda at: read.append(at.name) or of_file(at))
+    fresh = load([logs], cache_dir=None)
+    for _ in ("read and kept", "kept"):
+        frames = load([logs], cache_dir=tmp_path / "kept")
+        pd.testing.assert_frame_equal(frames.runs, fresh.runs)
+        for run_id in fresh.history.run_ids:
+            kept, wanted = (one.history.one(run_id) for one in (frames, fresh))
+            pd.testing.assert_frame_equal(kept, wanted)
+    assert len(read) == 2 * len(fresh.runs)
+    (path,) = logs.glob("zero/wandb/offline-run-*/run-zero.wandb")
+    path.write_bytes(path.read_bytes()[:-20])
+    shutil.rmtree(logs / "mezo-1")
+    runs = load([logs], cache_dir=tmp_path / "kept").runs.set_index("run_id")
+    assert read[2 * len(fresh.runs) :] == ["run-zero.wandb"]
+    assert runs.loc["zero", "torn"]
+    assert "mezo-1" not in runs.index
+
+
+def test_a_cell_is_filled_under_a_new_id(quickstart: Path, tmp_path: Path) -> None:
+    frames = load([quickstart], cache_dir=None)
+    run_id = frames.runs.loc[frames.runs["status"] == "finished", "run_id"].iloc[-1]
+    names = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
+    cell = names | {"run_id": "new", "variant": "{}", "seed": 0, "lr": 1e-3, "steps": 3}
+    runs = frames.runs.assign(cells="[]")
+    runs.loc[runs["run_id"] == run_id, "cells"] = json.dumps([cell_key(cell)])
+    runs.to_parquet(tmp_path / "runs.parquet")
+    rows = frames.history.one(run_id, ["eval/val_accuracy"]).dropna()
+    rows.to_parquet(tmp_path / committed.EVALUATED)
+    again = load([tmp_path / "runs.parquet"], cache_dir=None)
+    kept = again.history.one(run_id, ["eval/val_accuracy"])
+    assert kept["eval/val_accuracy"].tolist() == rows["eval/val_accuracy"].tolist()
+    (filled,) = fill(pd.DataFrame([cell]), again.runs).to_dict("records")
+    assert (filled["run_id"], filled["status"]) == (run_id, "finished")
+    (missing,) = fill(pd.DataFrame([cell | {"lr": 1e-4}]), again.runs).to_dict("records")
+    assert (missing["run_id"], missing["status"]) == ("new", "missing")
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("no parquet")
+    with pytest.raises(LogError, match="not a frame of runs"):
+        load([tmp_path / "a.parquet"])

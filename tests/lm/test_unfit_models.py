@@ -1,0 +1,75 @@
+"""What does not fit a model is refused in one sentence that names the key."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from tests.lm.test_adapt import adapted
+from tests.lm.test_models import loaded_from, save
+from tests.lm.test_objectives import ASKED, TASK, TOKENS, rewards
+from tests.lm.test_packing import LENGTHS
+from tests.support.tiny_models import UNUSUAL, examples_of, llama, opt, roberta, t5
+from zo.lm.config import ModelError
+from zo.lm.objectives import text_scorer
+from zo.lm.scoring import CandidateScorer
+from zo.tasks import Encoded, TaskError, hub
+
+SHAPE = {"lm_head.weight": torch.zeros(100, 32)}
+
+
+def saved(make, kind="decoder", **change):
+    """Returns what loads a model that was saved with a change of its tensors."""
+    return lambda at: loaded_from(save(at / "t", make(), **change), kind)
+
+
+def scored(make, examples):
+    return lambda _: CandidateScorer(make(), pad_id=1).check(examples)
+
+
+def rewarded(function):
+    """Returns what tries a reward function, given by its body or its address."""
+    return lambda at: text_scorer(
+        TASK, function if function.endswith(":score") else rewards(at, function), opt(), TOKENS
+    ).check(ASKED)
+
+
+REFUSED = [
+    (saved(llama, without="layers.1."), r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)"),
+    (saved(llama, **SHAPE),
+        r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),
+    (saved(roberta), r"use model\.kind=masked"),
+    (saved(llama, "masked"), r"use model\.kind=decoder"),
+    (saved(t5), r"use model\.kind=encoder-decoder"),
+    (saved(UNUSUAL["no positions"]),
+        r"model\.attention: BloomForCausalLM has no sdpa attention; use model\.attention=eager"),
+    (lambda _: loaded_from("/no/such/model"), r"there is no file or directory /no/such/model;"),
+    (lambda _: loaded_from("a/b/c"), r"there is no file or directory a/b/c;"),
+    (loaded_from, r"model\.path: /.* cannot be loaded .*; give the path of a complete model$"),
+    (scored(partial(opt, vocab_size=100), [Encoded([5], [[299], [4]], 0)]),
+        r"has a token 299, but the model's vocab_size is 100"),
+    (scored(UNUSUAL["convolutions"], examples_of([1, 2], LENGTHS)), r"task\.candidates: .* answers of one token"),
+    (scored(UNUSUAL["a sliding window"], examples_of([1, 2])), "sees 6 at a time"),
+    (lambda _: CandidateScorer(opt(), 1, graphs=True), r"precision\.graphs: needs a GPU"),
+    (lambda _: adapted(llama(), "bias"), r"adapter=bias: LlamaForCausalLM has no biases; there are model\."),
+    (lambda _: adapted(llama(), "layers", pattern="layer9"), "adapter.pattern=layer9: is found in no name"),
+    (lambda _: adapted(llama(), "lora", targets=["query"]), "has the linear layers q_proj, k_proj, v_proj"),
+    (lambda _: adapted(opt(), "ia3", targets=["query"]), r"adapter\.targets: "),
+    (lambda _: text_scorer(TASK, None, opt(), TOKENS).check([Encoded([5] * 60, [], 0, row=7)]),
+        r"task\.max_new_tokens=6: row 7 has 60 prompt tokens, .* sees 64"),
+    (rewarded("return [1 / (len(p) - 8) for p in prompts]"), r"objective\.function: .*ZeroDivisionError: .* \(row 1\)"),
+    (rewarded("return ['good'] * len(texts)"), "returns 'good' for row 0; a finite number"),
+    (rewarded("return [0, 0, float('nan')]"), "returns nan for row 2"),
+    (rewarded("no_such_module:score"), "No module named 'no_such_module'"),
+    (rewarded("json:score"), "json has no function score"),
+    (rewarded("/nowhere/rules.py:score"), "No such file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_in_one_sentence(attempt, message, tmp_path, monkeypatch):
+    """The hub is not asked for what can only be a path."""
+    monkeypatch.setattr(hub, "answers", lambda: pytest.fail("the hub was asked"))
+    with pytest.raises((ModelError, TaskError), match=message) as caught:
+        attempt(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,119 @@
+"""Data, templates and candidates that cannot be meant: one sentence names the key, and the file or row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_models import tokenizer
+from zo import config
+from zo.config import command_line
+from zo.run.command import make
+from zo.tasks import TaskConfig, TaskError, load_splits, tokenize
+from zo.tasks.checks import check_tokens
+from zo.tasks.own import complete
+
+OWN = {"validation_split": "auto", "test_split": "auto", "label": None, "max_length": 64}
+
+
+def own(path, kind="classification", **changes):
+    """Returns a task of a user's own as its YAML has it."""
+    return TaskConfig(**{"name": "own", "kind": kind, "path": str(path), **OWN, **changes})
+
+
+def lines(*given):
+    return "\n".join(given) + "\n"
+
+
+def chat(*turns):
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+PAIRS = [f"film {i},{i % 2}" for i in range(12)]
+CSV = lines("text,label", *PAIRS)
+JSONL = [json.dumps({"prompt": f"ask {i}", "completion": "yes"}) for i in range(12)]
+CHATS = lines(*[json.dumps(chat(("user", "a"), ("assistant", "b")))] * 9)
+COMPLETION, CONVERSATION = {"kind": "completion"}, {"kind": "completion", "template": "any"}
+WHOLE = {"label": "label", "prompt": "{text}", "candidates": ["0", "1"]}
+WHOLE |= {"validation_split": None, "test_split": None}
+MASKED = {"masked_prompt": "{text} <mask>", "label_words": [" was", " the"]}
+REFUSED = [
+    ("x.csv", None, {}, r"task\.path: .*no file or directory .*x\.csv"),
+    ("x.csv", "", {}, r"task\.path: .*x\.csv is empty"),
+    ("x.csv", "text,label\n", {}, r"task\.path: .*has no rows below its header"),
+    ("x.csv", CSV, {"train_size": 50}, r"50 \+ 1 \+ 1 = 52 examples needed, .* has 12"),
+    ("x.xlsx", "PK\x03\x04", {}, r"x\.xlsx is none of csv, tsv, json, jsonl and parquet"),
+    ("x.csv", b"text,label\ncaf\xe9,1\n", {}, r"task\.path: line 2 of .*x\.csv is not UTF-8"),
+    ("x.csv", lines("text,label", *PAIRS, "a, b,1"), {}, r"in line 14: 3\); put texts"),
+    ("x.jsonl", lines(*JSONL, "{oops"), {}, r"task\.path: .*line 13 is not JSON"),
+    ("x.csv", lines(*JSONL), {"path": "csv", "data_files": {"train": "x.csv"}},
+        r"task\.path=csv: .* looks like json; use task\.path=json"),
+    ("x.csv", None, {"path": "csv", "data_files": {"train": "package:no_such/x.csv"}, "install": "pip it"},
+        r"task\.data_files\.train: .*'no_such' is not installed; `pip it` brings it"),
+    ("x.csv", CSV, {"where": {"origin": "x"}}, r"task\.where: .*'origin', only label, text"),
+    ("x.csv", CSV, {"validation_split": "dev"}, r"task\.validation_split=dev: Should be one of \['train'\]"),
+    ("x.csv", lines("a,b,c", "1,2,3"), {"label": "b"}, r"task\.text: none of the columns a, b, c"),
+    ("x.csv", CSV, {"label": "y"}, r"task\.label: .*no column 'y', only"),
+    ("x.csv", lines(CSV + ",1"), {}, r"task\.prompt: 1 of \d+ rows .* row 12,"),
+    ("x.csv", lines(CSV + "film,"), {}, r"task\.label: 1 of \d+ rows .* row 12,"),
+    ("x.csv", lines("text,label", *["film,1"] * 9), {}, r"all 9 rows are 1; two classes"),
+    ("x.csv", lines("text,label", *[f"film,{i / 7}" for i in range(120)]), {},
+        r"has 120 different values, more than 100; name the column"),
+    ("x.csv", CSV, {"candidates": [" a", " b", " c"]}, r"task\.candidates: 3 given, .* 2 values"),
+    ("x.csv", lines(CSV + "film,2"), WHOLE, r"task\.label: row 12 has the label 2, .* of the 2 "),
+    ("x.csv", CSV, {"labels": [0, 2]}, r"task\.labels: row \d+ has .* none of 0, 2; the data have 0"),
+    ("x.csv", lines("prompt,x,y", "a,b,c"), COMPLETION, r"task\.completion: none of the columns"),
+    ("x.jsonl", lines(*[json.dumps({"prompt": "ask", "completion": "yes " * 99})] * 9), COMPLETION,
+        r"task\.max_length=64: .* the prompt of row \d+; give at least"),
+    ("x.jsonl", CHATS, COMPLETION, r"task\.messages: the model's tokenizer has no chat template"),
+    ("x.jsonl", lines(*[json.dumps(chat(("user", "a")))] * 9), CONVERSATION,
+        r"task\.messages: row \d+ ends with the role 'user'"),
+    ("x.csv", CSV, {"candidates": [" bad", " "]}, r"task\.candidates: ' ' is empty"),
+    ("x.csv", CSV, {"prompt": "{text} It wa", "candidates": ["s", " great"]},
+        r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'"),
+    ("x.csv", CSV, {"candidates": [" {text}", " {text:strip}"]}, r"task\.candidates: two of them have the same tokens"),
+    ("x.csv", CSV, {"max_length": 3}, r"task\.max_length=3: special .* no room .* give at least 4"),
+    ("x.csv", CSV, {**MASKED, "max_length": 2},
+        r"task\.max_length=2: the template leaves no room for the texts; give at least"),
+    ("x.csv", CSV, {"max_length": 10}, r"task\.max_length=10: nothing of the texts is left"),
+    ("x.csv", CSV, {**MASKED, "label_words": [" was", " wonderful"]},
+        r"task\.label_words: ' wonderful' is not one token of the model, but Ġ"),
+    ("x.csv", CSV, {"masked_prompt": "{text}"}, r"task\.masked_prompt: one <mask> is needed"),
+    ("x.csv", CSV, {"text": "{text:upper}"}, r"task\.prompt: \{text:upper\} names none of strip, "),
+    ("x.csv", CSV, {"text": "{text!r}"}, r"task\.prompt: \{text\} is not the name of a column"),
+    ("x.csv", CSV, {"text": "{text"}, r"task\.prompt: '\{text\\nLabel:' is not a template"),
+]  # fmt: skip
+
+
+def opened(path, template=None, **changes):
+    """Reads a task and makes tokens of it, of a masked model's if it has label words."""
+    task, _ = complete(own(path, **changes))
+    examples, masked = load_splits(task).train, "label_words" in changes
+    tokens = tokenizer(mask="<mask>") if masked else tokenizer()
+    tokens.chat_template = template
+    encoded = tokenize(task, tokens, examples, "masked" if masked else "decoder")
+    return check_tokens(task, {"train": examples}, {"train": encoded})
+
+
+@pytest.mark.parametrize(("file", "content", "changes", "message"), REFUSED)
+def test_what_cannot_be_meant_is_one_sentence_with_key_file_or_row(
+    file, content, changes, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TaskError, match=message) as caught:
+        opened(**{"path": file, **changes})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_is_refused_ends_with_status_2_and_leaves_nothing_behind(tmp_path, capsys):
+    file, out = tmp_path / "x.csv", tmp_path / "out"
+    file.write_text(CSV)
+    config.register()
+    given = ["task=classification", f"task.path={file}", "tracking.mode=disabled", f"out={out}"]
+    command_line.check_command_line(given := [*given, "batch_size=11"])
+    assert make(*command_line.runs(given)) == 2
+    why = f"batch_size=11: must be at most the 10 training examples of {file}\n"
+    assert capsys.readouterr().err == why
+    assert not [path for path in out.rglob("*") if path.is_file()]

@@ -1,0 +1,103 @@
+"""What the package imports and brings: nothing heavy before a run, and three libraries without extras."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
+"""They take seconds to import, which --help and a refused configuration should not wait for."""
+
+
+def python(*arguments, cwd=ROOT, **env):
+    command, given = [sys.executable, *map(str, arguments)], {**os.environ, **env}
+    return subprocess.run(
+        command, cwd=cwd, env=given, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+PROBLEM = "configuration: 1 problem\n  optimizer.eps=-1.0: must be greater than 0\nloaded []\n"
+LOADED = f"""
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("loaded", [m for m in {HEAVY} if m in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["-m", "optimizer=mezo,bszo", "optimizer.eps=-1"], 2, PROBLEM),
+        (["model.path=/no/such"], 2, "model.path: there is no file or directory /no/such"),
+        (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 2 runs ended, 2 failed"),
+        (["--cfg", "job"], 0, "name: bszo"),
+        (["--help"], 0, "Groups"),
+        (["-sc", "query=bash"], 0, "optimizer=bszo"),
+    ],
+)
+def test_what_makes_no_run_imports_no_library_of_tensors_models_or_data(arguments, status, says):
+    completion = {"COMP_LINE": "python train.py optimizer=", "COMP_POINT": "26"}
+    done = python("-c", LOADED, "train.py", *arguments, **completion)
+    assert done.returncode == status, done.stderr
+    assert says in done.stdout + done.stderr
+    assert done.stderr.endswith("loaded []\n"), done.stderr
+
+
+@pytest.mark.process
+def test_a_module_is_imported_without_them_too():
+    for module, without, has in (
+        ("zo", (*HEAVY, "numpy", "hydra"), "['AdaMeZO', 'BSZO', 'BSZOB',"),
+        ("launch.status", HEAVY, ""),
+    ):
+        loaded = f"[n for n in {without} if n in sys.modules]"
+        done = python("-c", f"import sys, {module} as m; print({loaded}, dir(m))")
+        assert done.stdout.startswith(f"[] {has}"), done.stderr
+
+
+EXAMPLE = """
+import sys
+for name in "datasets hydra omegaconf pandas rich scipy tokenizers transformers wandb xxhash yaml".split():
+    sys.modules[name] = None  # importing it fails, as where it is not installed
+import copy
+import torch
+from torch import nn
+import zo
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+again, x = copy.deepcopy(model), torch.randn(16, 4)
+optimizer = zo.BSZO(model, lr=1e-2, k=2, prior_std=1.0, record="run.zo")
+for _ in range(30):
+    optimizer.step(lambda: model(x).square().mean())
+zo.replay(again, "run.zo")
+assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters()))
+print(zo.__file__)
+"""
+
+
+@pytest.mark.process
+def test_the_wheel_without_extras_trains_and_replays(tmp_path):
+    """Built from a copy of what is under version control."""
+    copy, site = tmp_path / "source", tmp_path / "site"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    pip = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    python(*pip, "--target", site, copy)
+    (info,) = site.glob("zo_suite-*.dist-info")
+    needs = metadata.PathDistribution(info).requires or []
+    plain = {Requirement(r).name for r in needs if "extra ==" not in r}
+    assert plain == {"torch", "numpy", "safetensors"}
+    done = python("-c", EXAMPLE, cwd=tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(site)
