@@ -54,7 +54,7 @@ def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     """Returns losses and bits of θ after a few steps, or why there are none, and the passes made here."""
     name, noise, precision, restore, shards, *settings = case
     dtype, passes = getattr(torch, precision), []
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 4))
         x, y = torch.randn(EXAMPLES, 6).to(dtype), torch.randint(4, (EXAMPLES,))
