@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import submitit  # noqa: F401  # first: it closes what absl logs to, and that would be pytest's own file
 import torch
 from hypothesis import settings
 

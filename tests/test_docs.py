@@ -64,6 +64,8 @@ def test_every_training_command_composes(command):
 )
 def test_every_module_answers_help(module, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [module, "--help"])
+    for loaded in (module, f"{module}.__main__"):
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert ended.value.code in (0, None)
