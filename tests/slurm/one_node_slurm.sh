@@ -5,7 +5,7 @@
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge     what it needs (Debian, Ubuntu)
 #   tests/slurm/one_node_slurm.sh start       start it (as root); prints the line to export
 #   tests/slurm/one_node_slurm.sh status      say what runs
-#   tests/slurm/one_node_slurm.sh restart-controller | kill-node | start-node      the faults that the tests make
+#   tests/slurm/one_node_slurm.sh kill-node | start-node      the faults that the tests make
 #   tests/slurm/one_node_slurm.sh stop        cancel its jobs and stop it
 #
 # Everything it writes is below ZO_SLURM_DIR (/var/lib/zo-slurm); nothing in /etc is read or changed.
@@ -135,7 +135,6 @@ stop() {
 case "${1:-}" in
   start) start ;;
   stop) stop ;;
-  restart-controller) check; end slurmctld KILL; sleep "${2:-0}"; start_controller ;;
   kill-node) check; kill_node ;;
   start-node) check; start_node ;;
   status) for d in munged slurmctld slurmd; do running $d && echo "$d runs" || echo "$d does not run"; done ;;

@@ -74,6 +74,7 @@ def _load(task: TaskConfig, split: str | None) -> Any:
     check_addresses(task)
     import datasets  # takes a second, and the configuration alone needs none of it
 
+    counted = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
     try:
         path, options = _source(task)
         local = path in FORMATS or Path(path).exists()
@@ -88,6 +89,8 @@ def _load(task: TaskConfig, split: str | None) -> Any:
         raise
     except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
         raise TaskError(_unreachable(task, split, error)) from error
+    finally:
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counted
 
 
 def _source(task: TaskConfig) -> tuple[str, dict[str, Any]]:
