@@ -34,7 +34,7 @@ from benchmarks.steps.released import METHODS as RELEASED
 from benchmarks.steps.rows import add, code_hash, draw, of_cases, read, row, tables
 from zo.config import register
 from zo.config.precision import NOISES
-from zo.run import atomic
+from zo.run import atomic, memory
 from zo.run.assembly import DeviceError, find_device
 from zo.run.provenance import device_name
 from zo.weights.constraints import RESTORE_POLICIES
@@ -127,10 +127,11 @@ def measure(pending: Sequence[Case], rounds: int, path: Path) -> dict[Case, str]
             too = first.method in RELEASED and first.dtype == "float32"
             times = in_turns([*steppers, *([Stepper(first, released=True)] if too else [])], rounds)
             released = times[-1] if too else None
-            pairs = zip(chunk, times, strict=False)
-            add(path, [row(*one, measured, released, rounds) for one, measured in pairs])
-            chunk.clear()  # before the next ones are loaded
+            rows = [row(*one, t, released, rounds) for one, t in zip(chunk, times, strict=False)]
+            add(path, rows)
+            chunk.clear()
             del steppers
+            memory.release()  # before the next ones are loaded
     return failed
 
 

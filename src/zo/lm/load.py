@@ -181,7 +181,7 @@ def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -
             f" {len(tokenizer)} tokens that random weights are used with"
         )
     config.pad_token_id = tokenizer.pad_token_id  # RoBERTa counts positions from it
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+    with quiet(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)  # transformers draws from the global state, which the fork puts back
         model = _auto_class(cfg).from_config(config, dtype=dtype, attn_implementation=cfg.attention)
     return Loaded(model, tokenizer)
