@@ -17,7 +17,7 @@ SOCKET=$DIR/munge/socket
 fail() { echo "one_node_slurm: $1" >&2; exit 2; }
 
 running() { # name of a daemon -> is the process in its pid file alive, and no zombie?
-  [ -s "$DIR/$1.pid" ] && grep -q "^State:.[^Z]" "/proc/$(cat "$DIR/$1.pid")/status" 2>/dev/null
+  [ -s "$DIR/$1.pid" ] && grep -q "^State:.[^Z]" "/proc/$(cat "$DIR/$1.pid" 2>/dev/null)/status" 2>/dev/null
 }
 
 end() { # name of a daemon, signal
