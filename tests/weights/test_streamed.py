@@ -1,5 +1,6 @@
 """Streamed probes measure what snapshot's measure, bit for bit, and θ stays where it is while they do."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from tests.support.quadratic import DTYPES, ZEROTH_ORDER, Interrupted, same
 from tests.support.tiny_models import MODELS
 from tests.support.tiny_runs import TinyRun
 from zo.noise import NOISES, NoiseKey
+from zo.weights import updates
 from zo.weights.directions import Gaussian
-from zo.weights.restore import streamed
+from zo.weights.restore import RestoreError, streamed
 from zo.weights.space import ParameterSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
@@ -172,8 +174,38 @@ class Keeping(nn.Module):
 
 
 def test_a_view_of_a_displaced_weight_that_stays_is_refused():
-    with pytest.raises(RuntimeError, match="Keeping keeps a view of its weights"):
+    refusal = r"""restore="streamed": 0 \(Keeping\) keeps a view of its weights.*; use restore="snapshot"$"""
+    with pytest.raises(RestoreError, match=refusal) as caught:
         displaced(nn.Sequential(Keeping()), torch.ones(5))
+    assert caught.value.in_suite.endswith("; use precision.restore=snapshot")
+
+
+class Failing(Keeping):
+    """Keeps an exception, whose traceback holds the frame that has a view of the weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            self.fail(self.weight[:2])
+        except ArithmeticError as error:
+            self.kept = error
+        return x @ self.weight.T
+
+    def fail(self, view: Tensor) -> None:
+        raise ArithmeticError
+
+
+def test_frames_that_stay_alive_refuse_nothing(monkeypatch):
+    """Of a module that keeps an exception, and of the passes: numba keeps one when it compiles."""
+    kept = []
+
+    def add_(out, *args):
+        kept.append((out, sys._getframe()))
+        return updates.add_(out, *args)
+
+    monkeypatch.setattr(streamed, "add_", add_)
+    expected, found = displaced(nn.Sequential(Failing(), nn.Linear(6, 6)), torch.ones(5))
+    assert kept
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
+from zo.lm.config import ModelError
 from zo.lm.scoring import Evaluation
 from zo.optim.base import NonFiniteError
 from zo.run import checkpoint, memory
@@ -18,6 +19,7 @@ from zo.run.tracking import NoLog, RunLog
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
+from zo.weights.restore import RestoreError
 
 
 @dataclass
@@ -38,6 +40,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
 
     Raises:
         Interrupted: If a signal asked to stop; the journal has what was made.
+        ModelError: If the restore policy cannot displace the model.
         ProcessLostError: If another process ended; the journal has what was made.
         WeightsDifferError: If the weights of the processes differ.
     """
@@ -56,6 +59,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
                 row |= _evaluate(cfg, session, best, step, journal)
+        except RestoreError as error:
+            raise ModelError(error.in_suite) from None
         except NonFiniteError as error:
             what = f"{error.what} is {error.value} at step {step}"
             ending = {

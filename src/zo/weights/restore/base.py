@@ -49,6 +49,23 @@ class SharedLoss(Protocol):
         ...
 
 
+class RestoreError(RuntimeError):
+    """The model does what a restore policy cannot displace.
+
+    Args:
+        policy: The policy's name.
+        what: What the model does; names the module or the weight.
+        remedy: Name of a policy that can.
+
+    Attributes:
+        in_suite: The message with the key of the suite's configuration in place of the library's argument.
+    """
+
+    def __init__(self, policy: str, what: str, remedy: str):
+        super().__init__(f'restore="{policy}": {what}; use restore="{remedy}"')
+        self.in_suite = f"precision.restore={policy}: {what}; use precision.restore={remedy}"
+
+
 class Probe(ABC):
     """θ, displaced. `ParameterSpace.excursion` lends it."""
 

@@ -7,21 +7,28 @@ The buffer is as large as the largest module. The probe is exact, and it measure
 What is read outside of the call of its module is not displaced. During a probe, θ's parameters therefore refuse to be
 read (`_Unreadable`), and a module must not leave a view of its displaced weights behind. Aliases of a weight,
 such as its `.data` or a view made earlier, escape this check.
+
+Views are noticed by counting the tensors on the buffer's storage. The passes over the weights write through a second
+storage of the same memory, so what they leave alive is not counted. Numba does leave something alive: the first
+compilation of a kernel keeps a failed overload's exception, whose traceback holds the frames of the pass.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
 
 from zo.weights.directions import Terms
-from zo.weights.restore.base import RestorePolicy
+from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.storage import storage_key
 from zo.weights.updates import add_, add_rows_
 
@@ -57,10 +64,9 @@ class _Unreadable(nn.Parameter):
         if any(isinstance(part, Tensor) for part in parts) or function.__name__ in VALUES:
             given = (*args, *(kwargs or {}).values())
             names = [t.name_in_model for t in given if isinstance(t, cls)]
-            raise RuntimeError(
-                f"restore=streamed: {', '.join(names) or 'a weight'} is read outside of the call of its module, where"
-                " it is not displaced; use restore=snapshot or merged"
-            )
+            name = ", ".join(names) or "a weight"
+            what = f"{name} is read outside of the call of its module, where it is not displaced"
+            raise RestoreError(Streamed.name, what, "snapshot")
         return found
 
     name_in_model: str
@@ -84,6 +90,7 @@ class Streamed(RestorePolicy):
         if model is None:
             raise ValueError("restore=streamed: the tensors' model is needed")
         self._holders = _holders(model, space.parameters, space.names)
+        self._names = {module: name for name, module in model.named_modules()}
         self._sizes = _sizes(space.tensors)
         self._buffers = {t.device: _Buffer(t.device) for t in space.tensors}
         for device, buffer in self._buffers.items():
@@ -143,9 +150,10 @@ class Streamed(RestorePolicy):
             for own, name, i in held:
                 if i not in self._displaced:  # else a caller of this module has displaced it
                     tensor = self.space.tensors[i]
-                    self._displaced[i] = self._buffers[tensor.device].take(tensor, self._sizes[i])
+                    buffer = self._buffers[tensor.device]
+                    self._displaced[i], out = buffer.take(tensor, self._sizes[i])
                     written.append(i)
-                    self._displace(self._displaced[i], i, _rows(module, args))
+                    self._displace(out, i, _rows(module, args))
                 own[name] = self._displaced[i]
             output = forward(*args, **kwargs)
         finally:
@@ -157,12 +165,10 @@ class Streamed(RestorePolicy):
                 buffer.used = used
         if any(buffer.views() > views for buffer, (_, views) in marks.items()):
             output = self._without_views(output)
-            if any(buffer.views() > views for buffer, (_, views) in marks.items()):
-                kind = type(module).__name__
-                raise RuntimeError(
-                    f"restore=streamed: {kind} keeps a view of its weights after its call, or returns one inside of an"
-                    " object that cannot be searched; use restore=snapshot or merged"
-                )
+            if any(buffer.keeps(views) for buffer, (_, views) in marks.items()):
+                name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
+                what = f"{name} keeps a view of its weights after its call, or returns one where it cannot be found"
+                raise RestoreError(self.name, what, "snapshot")
         return output
 
     def _displace(self, out: Tensor, i: int, rows: Tensor | None) -> None:
@@ -197,6 +203,8 @@ class _Buffer:
 
     Attributes:
         used: Bytes that are taken.
+        memory: What modules compute with.
+        written: The same bytes in another storage: what the passes over the weights write to.
     """
 
     def __init__(self, device: torch.device):
@@ -204,27 +212,50 @@ class _Buffer:
 
     def allocate(self, size: int) -> None:
         """Allocates the memory."""
-        self.memory = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self.written = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self.memory = from_dlpack(torch._C._to_dlpack(self.written))
         self.address = self.memory.untyped_storage()._cdata
 
-    def take(self, like: Tensor, size: int) -> Tensor:
-        """Returns a tensor like another one behind what is used."""
+    def take(self, like: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Returns a tensor like another one behind what is used, as parts of `memory` and of `written`."""
         begin = self.used
         self.used += size
-        if self.used > len(
-            self.memory
-        ):  # modules that call one another without containing one another
-            return torch.empty_like(like)
-        part = self.memory[begin : begin + like.numel() * like.element_size()]
-        return part.view(like.dtype).as_strided(like.shape, like.stride())
+        if self.used > len(self.memory):  # modules call one another without containing one another
+            alone = torch.empty_like(like)
+            return alone, alone
+        bytes_ = slice(begin, begin + like.numel() * like.element_size())
+        parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
+        used, written = (part.as_strided(like.shape, like.stride()) for part in parts)
+        return used, written
 
     def views(self) -> int:
-        """Returns how many tensors share the memory."""
+        """Returns how many tensors share the storage of `memory`."""
         return torch._C._storage_Use_Count(self.address)
+
+    def keeps(self, views: int) -> bool:
+        """Whether more than `views` tensors stay, without those that are garbage or locals of frames alone.
+
+        An exception that somebody keeps holds frames; nothing computes with their locals.
+        """
+        gc.collect()
+        if self.views() <= views:
+            return False
+        here = [
+            t
+            for t in gc.get_objects()
+            if type(t) is Tensor
+            and t.layout is torch.strided
+            and t is not self.memory
+            and self.holds(t)
+        ]
+        held = [[r for r in gc.get_referrers(t) if r is not here] for t in here]
+        in_frames = sum(bool(of) and all(isinstance(r, FrameType) for r in of) for of in held)
+        return self.views() - in_frames > views
 
     def holds(self, t: Tensor) -> bool:
         """Whether a tensor is a view of the memory."""
-        return 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
+        inside = 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
+        return inside and t.untyped_storage()._cdata == self.address
 
 
 def buffer_bytes(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) -> int:
