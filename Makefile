@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 
 BENCH ?=
 MEASURED ?=
-COMPARE ?=
+COMPARE ?= compare
 
 .PHONY: help setup quickstart tables report audit bench bench-distributed compare measured test test-all test-slurm test-slow docs lint format clean
 
@@ -34,8 +34,13 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 bench-distributed: $(VENV)/run ## time of a step on one process and on two: three minutes on two quiet cores
 	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 -m benchmarks.divided_steps $(BENCH)
 
-compare: $(VENV)/run ## all methods at an equal number of forward passes: 25 minutes of runs, table and picture; COMPARE="--minutes 120"
-	$(BIN)/python -m benchmarks.compare $(COMPARE)
+compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
+	$(BIN)/python train.py -m sweep=$(COMPARE)_tune
+	$(BIN)/python -m analysis choose $(COMPARE)_tune_best
+	$(BIN)/python train.py -m sweep=$(COMPARE)_tune_best
+	$(BIN)/python -m analysis choose $(COMPARE)
+	$(BIN)/python train.py -m sweep=$(COMPARE)
+	$(BIN)/python -m analysis tables $(COMPARE)
 
 measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
 	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code

@@ -3,17 +3,22 @@
 import gc
 import signal
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from launch import profile
+from zo.config.lines import LINES
 from zo.run import signals
+
+if TYPE_CHECKING:
+    from launch.sweep import Sweep
 
 profile.register()
 ConfigStore.instance().store(  # instead of Hydra's own, which ends at the first run that fails
@@ -22,6 +27,27 @@ ConfigStore.instance().store(  # instead of Hydra's own, which ends at the first
     node={"_target_": "hydra_plugins.zo_launchers.InProcessLauncher"},
     provider="zo",
 )
+ConfigStore.instance().store(  # Hydra's own, which takes no keys of ours beside its `params`
+    group="hydra/sweeper",
+    name="basic",
+    node={
+        "_target_": "hydra_plugins.zo_launchers.LineSweeper",
+        **dict.fromkeys(("max_batch_size", "params", *LINES)),
+    },
+    provider="zo",
+)
+
+
+class LineSweeper(BasicSweeper):
+    """Hydra's own sweeper: the launchers compose the lines (`zo.config.lines`)."""
+
+    def __init__(self, max_batch_size: int | None, params: Any, **_: Any):
+        super().__init__(max_batch_size, params)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Leaves everything to the launcher; Hydra would compose every run to check it."""
+        assert self.launcher is not None  # after setup
+        return self.launcher.launch([], 0)
 
 
 class _SweepLauncher(Launcher):
@@ -29,15 +55,13 @@ class _SweepLauncher(Launcher):
 
     def __init__(self, **_: Any):
         self._overrides: list[str] = []
-        self._sweep: str | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Keeps what was typed."""
-        given = config.hydra.overrides
-        self._overrides = [str(override) for override in [*given.task, *given.hydra]]
-        self._sweep = config.hydra.runtime.choices.get("sweep")
+        given: Any = OmegaConf.to_container(config.hydra.overrides)  # ${...} stays as typed
+        self._overrides = [*given["task"], *given["hydra"]]
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -48,11 +72,16 @@ class _SweepLauncher(Launcher):
             SystemExit: Always.
         """
         GlobalHydra.instance().clear()  # what follows composes on its own
-        signals.leave(self._make())
+        from launch.sweep import Sweep  # here: Hydra imports this module at every start
 
-    def _make(self) -> int:
+        sweep = Sweep.of(self._overrides)
+        if not sweep.runs:
+            print(f"{sweep.name}: all of its {sweep.cells} runs are recorded")
+        signals.leave(self._make(sweep) if sweep.runs else 0)
+
+    def _make(self, sweep: "Sweep") -> int:
         """Submits the runs and waits for them; returns the exit status."""
-        from launch.submit import submit_and_watch  # here: Hydra imports this module at every start
+        from launch.submit import submit_and_watch
 
         gc.enable()  # train.py disables it until a run has loaded, and none does here
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
@@ -63,13 +92,15 @@ class _SweepLauncher(Launcher):
 class InProcessLauncher(_SweepLauncher):
     """The runs one after the other in this process; one that fails does not end the others."""
 
-    def _make(self) -> int:
-        from zo.config import command_line
-        from zo.run.multirun import Multirun
+    def _make(self, sweep: "Sweep") -> int:
+        from launch.status import hours_left
+        from launch.sweep import TYPED, standings
+        from zo.run.multirun import Multirun, note
 
-        runs = command_line.runs(self._overrides, multirun=True)
-        for cfg in runs:
-            cfg.tracking.group = cfg.tracking.group or self._sweep
+        runs = [run.cfg for run in sweep.runs]
+        if sweep.name == TYPED and len(runs) > 1:
+            note(runs)
+        print(hours_left(sweep, standings(sweep.runs, ask_queue=False)), flush=True)
         return Multirun.of(runs).run()
 
 

@@ -4,21 +4,23 @@
     python -m launch.expected                  # all of conf/sweep
 
 A line has `sweep`, `run_id`, `model`, `task`, `optimizer`, `precision`, `seed`, `lr`, `steps`, `variant` (what else
-the sweep varies, as {"optimizer.k": 4}) and `command`, which runs that cell alone. Cells of one run are one line, the
+the sweep varies, as {"optimizer.k": 4}), `command`, which runs that cell alone, and in a comparison `line` and `role`
+(zo.config.lines). Cells of one run are one line, the
 first of them: a grid may list a learning rate twice, and a run without steps has none.
 """
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from launch import parser
 from launch.sweep import Run, Sweep
 from zo import config
-from zo.config import ConfigError, RunConfig, command_line
+from zo.config import ConfigError, command_line
+from zo.config.lines import NotChosenError
 
 COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
 """Keys that have a column of their own; every other one that varies, but for `lr_index`, is a variant."""
@@ -35,7 +37,9 @@ def expected(sweep: str) -> list[dict[str, Any]]:
         raise ConfigError([config.Problem("sweep", sweep, f"must be one of {names}")])
     given = command_line.parameters(sweep)
     swept = [key for key, value in given.items() if any(sign in value for sign in ",([")]
-    return [_cell(sweep, run, swept) for run in Sweep.of([f"sweep={sweep}"]).runs]
+    runs = Sweep.of([f"sweep={sweep}"], whole=True).runs
+    of_lines = {key: None for run in runs if run.line for key in run.line.values}
+    return [_cell(sweep, run, swept, list(of_lines)) for run in runs]
 
 
 def all_sweeps() -> list[str]:
@@ -43,28 +47,32 @@ def all_sweeps() -> list[str]:
     return sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
 
 
-def _cell(sweep: str, run: Run, swept: Sequence[str]) -> dict[str, Any]:
-    """Returns the line of one run; `swept` are the keys with a list, a choice or a range of values."""
-    cfg, values = run.cfg, {key: _value(run.cfg, key) for key in swept}
+def _cell(sweep: str, run: Run, swept: Sequence[str], of_lines: Sequence[str]) -> dict[str, Any]:
+    """Returns the line of one run.
+
+    Args:
+        sweep: Its sweep.
+        run: The run.
+        swept: Keys with a list, a choice or a range of values.
+        of_lines: Keys that a line of a comparison sets.
+    """
+    cfg = run.cfg
+    values = {key: command_line.value_of(cfg, key) for key in (*swept, *of_lines)}
+    values = {key: value for key, value in values.items() if value is not None}
     typed = {key: v if isinstance(v, str) else json.dumps(v) for key, v in values.items()}
     choices = [f"{key}={text}" for key, text in typed.items()]
+    varied = [*swept, *(run.line.values if run.line else ())]
+    plain = (*COORDINATES, "lr_index")
     return {
         "sweep": sweep,
         "run_id": run.run_id,
-        **{key: _value(cfg, key) for key in COORDINATES},
+        **{key: command_line.value_of(cfg, key) for key in COORDINATES},
         "steps": cfg.steps,
-        "variant": {k: v for k, v in values.items() if k not in (*COORDINATES, "lr_index")},
+        "line": run.line.name if run.line else "",
+        "role": run.line.role if run.line else "",
+        "variant": {k: v for k, v in values.items() if k in varied and k not in plain},
         "command": shlex.join(["python", "train.py", f"sweep={sweep}", *choices]),
     }
-
-
-def _value(cfg: RunConfig, key: str) -> Any:
-    """Returns a run's value of a swept key; a group's is the name of its choice."""
-    value: Any = cfg
-    for part in key.split("."):
-        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-    is_choice = is_dataclass(value)
-    return value.name if is_choice else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.register()
     try:
         for sweep in dict.fromkeys(args.sweeps or all_sweeps()):
-            for cell in expected(sweep):
-                print(json.dumps(cell), flush=True)
+            with suppress(
+                NotChosenError
+            ):  # a sweep whose settings wait for tuning runs has no cells
+                for cell in expected(sweep):
+                    print(json.dumps(cell), flush=True)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -18,7 +18,7 @@ from zo.distributed.environment import follows
 from zo.run.atomic import replace_json
 from zo.run.lock import holder
 
-RUN = (sys.executable, "-m", "zo.run")
+RUN = (sys.executable, "-m", "zo.run", "--trust")
 """The command that makes or continues the run in a directory, which follows."""
 
 DONE, BUSY, INTERRUPTED = 0, 75, 143

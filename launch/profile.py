@@ -3,11 +3,14 @@
 A profile for another cluster is a copy of `launch/profiles/slurm.yaml` under another name, with its values changed.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -17,6 +20,7 @@ from omegaconf import OmegaConf
 from zo import config
 from zo.config import ConfigError, Problem
 from zo.config.command_line import CONFIG_DIR, CONFIG_NAME
+from zo.config.explain import explain_yaml
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -35,7 +39,7 @@ class SlurmProfile:
     nodes: int = 1
     tasks_per_node: int = 1
     cpus_per_task: int = 4
-    mem_gb: float = 32.0
+    mem_gb: float | None = 32.0
     timeout_min: int = 1440
     signal_delay_s: int = 120
     max_num_timeout: int = 100
@@ -53,8 +57,8 @@ class SlurmProfile:
         for key, bound in least.items():
             if getattr(self, key) < bound:
                 yield key, f"must be at least {bound}"
-        if self.mem_gb <= 0:
-            yield "mem_gb", "must be greater than 0"
+        if self.mem_gb is not None and self.mem_gb <= 0:
+            yield "mem_gb", "must be greater than 0, or null"
         if self.signal_delay_s >= 60 * self.timeout_min:
             yield "signal_delay_s", f"must be less than the time limit, {self.timeout_min} minutes"
         if self.runs_per_job > 1 and self.nodes * self.tasks_per_node > 1:
@@ -95,8 +99,19 @@ def register() -> None:
     store.store(group="schema/launcher", name="slurm", node=SlurmProfile)
     store.store(group="schema/launcher", name="local", node=LocalProfile)
     for path in sorted(PROFILES.glob("*.yaml")):
-        node = OmegaConf.load(path)
+        if (node := _read(path)) is None:
+            continue
         store.store(group="hydra/launcher", name=path.stem, node=node, provider="launch/profiles")
+
+
+@cache
+def _read(path: Path) -> Any:
+    """Returns a profile's file; None, and says so once, if it is not YAML."""
+    try:
+        return OmegaConf.load(path)
+    except yaml.YAMLError as error:
+        print(f"{path}: {explain_yaml(error)}; this profile is left out", file=sys.stderr)
+        return None
 
 
 def read(overrides: Sequence[str]) -> Profile:

@@ -48,7 +48,9 @@ class Record:
         return cls(**found) if found else None
 
     @classmethod
-    def alive(cls, records: Iterable["Record"], ask_queue: bool) -> set["Record"]:
+    def alive(
+        cls, records: Iterable["Record"], ask_queue: bool, through: "Queue | None" = None
+    ) -> set["Record"]:
         """Returns the records whose job still waits or runs; `ask_queue=False` takes SLURM's jobs to be all alive.
 
         Raises:
@@ -59,7 +61,7 @@ class Record:
         local = {record.name for record in records - on_slurm}
         held = {name for name in local if holder(Path(name)) is not None}
         if ask_queue and on_slurm:
-            queued = queue(sorted({record.name for record in on_slurm}))
+            queued = (through or queue)(sorted({record.name for record in on_slurm}))
             on_slurm = {record for record in on_slurm if (record.name, record.index) in queued}
         return on_slurm | {record for record in records if record.name in held}
 
@@ -84,3 +86,28 @@ def queue(names: list[str]) -> set[tuple[str, int]]:
         raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
     rows = (line.rpartition("|") for line in done.stdout.split())
     return {(name, int(index) if index.isdigit() else 0) for name, _, index in rows}
+
+
+class Queue:
+    """`queue`, whose answer holds for a while: a controller serves many users."""
+
+    def __init__(self, holds_s: float):
+        self._holds_s = holds_s
+        self.forget()
+
+    def forget(self) -> None:
+        """Makes the next call ask again."""
+        self._until = 0.0
+        self._names: frozenset[str] = frozenset()
+        self._answer: set[tuple[str, int]] = set()
+
+    def __call__(self, names: list[str]) -> set[tuple[str, int]]:
+        """Returns what `queue` returns, or returned for these names a moment ago.
+
+        Raises:
+            QueueError: If SLURM is asked and does not answer.
+        """
+        if not self._names.issuperset(names) or time.monotonic() >= self._until:
+            self._until = time.monotonic() + self._holds_s
+            self._answer, self._names = queue(names), frozenset(names)
+        return self._answer

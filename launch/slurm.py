@@ -4,12 +4,12 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from launch import python_path
+from launch import python_path, stderr
 from launch.job import Job
 from launch.profile import SlurmProfile
 
@@ -18,6 +18,9 @@ SAME = (
     *("cpus_per_task", "signal_delay_s", "array_parallelism"),
 )
 """Keys of a profile that Submitit's SlurmExecutor calls the same."""
+
+MEM_PER_UNIT = {"mem-per-cpu", "mem-per-gpu"}
+"""Options of sbatch that exclude its mem."""
 
 
 class SubmitError(RuntimeError):
@@ -45,16 +48,24 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
     """Submits one job for each group of run directories, as one array; returns its id.
 
     Raises:
-        SubmitError: If sbatch refuses.
+        SubmitError: If sbatch refuses, or would not pass the profile's variables on.
     """
+    asked = profile.sbatch.get("export", os.environ.get("SBATCH_EXPORT", "ALL"))
+    if profile.environment and asked != "ALL":
+        raise SubmitError(
+            f"hydra.launcher.environment: sbatch would pass on {asked} only; "
+            "leave export out of hydra.launcher.sbatch, and unset SBATCH_EXPORT"
+        )
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError
 
     executor = SlurmExecutor(folder=profile.folder, max_num_timeout=profile.max_num_timeout)
     executor.update_parameters(**_parameters(profile), job_name=name)
     try:
-        with ctrl_c_waits():  # Submitit names the jobs' files after sbatch has taken the jobs
+        # Submitit names the jobs' files after sbatch has taken the jobs
+        with ctrl_c_waits(), _exported(profile.environment):
             jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
+            stderr.note(groups[0][0].parent, name, [job.paths.stderr for job in jobs])
     except FailedJobError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
         raise SubmitError("\n".join(reasons) or str(error)) from None
@@ -80,16 +91,38 @@ def ctrl_c_waits() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def _exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables in this process's environment, which sbatch passes on to the job, while the body runs."""
+    before = {key: os.environ.get(key) for key in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
 def _parameters(profile: SlurmProfile) -> dict[str, Any]:
-    """Returns the profile in the words of Submitit's SlurmExecutor."""
-    variables = {"PYTHONPATH": python_path(), **profile.environment}
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+    """Returns the profile in the words of Submitit's SlurmExecutor.
+
+    The script has the names of the profile's variables alone, which may be secrets. It keeps their values over `setup`.
+    """
+    keep = [f"zo_{key}=${key}" for key in profile.environment]
+    restore = [f"export {key}=$zo_{key}" for key in profile.environment]
+    path = f"export PYTHONPATH={shlex.quote(python_path())}"
+    per_unit = {key.replace("_", "-") for key in profile.sbatch} & MEM_PER_UNIT
+    mem = profile.mem_gb if not per_unit else None
     same = {key: value for key in SAME if (value := getattr(profile, key)) is not None}
     return {
         **same,
         "ntasks_per_node": profile.tasks_per_node,
-        "mem": f"{round(1024 * profile.mem_gb)}M",
+        "mem": None if mem is None else f"{round(1024 * mem)}M",
+        "wckey": None,  # Submitit's own is "submitit", which clusters that check the key refuse
         "time": profile.timeout_min,
-        "setup": [*profile.setup, *exports],
+        "setup": [*keep, stderr.TRAP, *profile.setup, "trap - ERR", path, *restore],
         "additional_parameters": {"requeue": True, **profile.sbatch},
     }

@@ -57,6 +57,23 @@ def step_times(
     return times
 
 
+def hours_left(sweep: Sweep, found: Mapping[str, Standing], given: float | None = None) -> str:
+    """Returns how many runs are left and how many hours of training they take, as far as step times are known."""
+    times, total, unknown, marks = step_times(sweep, found, given), 0.0, 0, set[str]()
+    for run in sweep.runs:
+        if found[run.run_id].state not in ENDED and run.cfg.steps > 0:
+            ms, mark = times.get(run.kind, (0.0, ""))
+            total, unknown = total + run.cfg.steps * ms / MS_PER_HOUR, unknown + (not ms)
+            marks.add(mark)
+    cost = []
+    if total or not unknown:
+        cost.append(f"{'on an H200 ' * ('*' in marks)}at most {total:,.1f} hours")
+    if unknown:
+        cost.append(f"{unknown} runs of unknown step time (python -m launch.status --step-ms N)")
+    done = sum(standing.state in ENDED for standing in found.values())
+    return f"{len(found) - done} runs left: {' and '.join(cost)}"
+
+
 def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:
     """Prints a row per model, precision and method, and the totals."""
     times = step_times(sweep, found, given)
@@ -69,13 +86,11 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
     groups: dict[Kind, list[Run]] = defaultdict(list)
     for run in sweep.runs:
         groups[run.kind].append(run)
-    total, unknown = 0.0, 0
     for kind, runs in groups.items():
         counts = Counter(found[run.run_id].state for run in runs)
         left = [r for r in runs if found[r.run_id].state not in ENDED and r.cfg.steps > 0]
         ms, mark = times.get(kind, (0.0, ""))
         hours = sum(run.cfg.steps for run in left) * ms / MS_PER_HOUR
-        total, unknown = total + hours, unknown + (0 if ms else len(left))
         told = (f"{ms:.1f}{mark}", f"{hours:.1f}") if ms else ("?", "?" if left else "0")
         tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in runs))
         numbers = (str(counts[state] or "·") for state in states)
@@ -86,10 +101,8 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
     console.print(table)
     if any(mark for _, mark in times.values()):
         console.print("* the paper's time per step, on an H200; --step-ms gives another")
-    cost = [f"at most {total:,.1f} hours"] if total or not unknown else []
-    cost += [f"{unknown} runs of unknown step time (give --step-ms)"] if unknown else []
     done = sum(standing.state in ENDED for standing in found.values())
-    print(f"{len(found) - done} runs left: {' and '.join(cost)}")
+    print(hours_left(sweep, found, given))
     shared = sweep.cells - len(sweep.runs)
     note = f" ({sweep.cells} cells, {shared} are the same run as another)" if shared else ""
     print(f"{done} of {len(found)} runs done{note}: {counted(found)}")

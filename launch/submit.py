@@ -25,12 +25,14 @@ from rich.progress import track
 from launch import local, parser, slurm
 from launch.profile import Profile, SlurmProfile, read, register
 from launch.records import QueueError, Record
-from launch.sweep import Run, Standing, Sweep, counted, standings
+from launch.status import hours_left
+from launch.sweep import TYPED, Run, Standing, Sweep, counted, standings
 from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem
 from zo.run.directory import DirectoryError, freeze
 from zo.run.lock import held, holder
+from zo.run.multirun import note
 
 UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
 SUBMITTABLE = ("missing", "interrupted")
@@ -42,7 +44,6 @@ class Submission:
 
     Raises:
         ConfigError: If a run or the profile has a problem.
-        SubmitError: If there is no SLURM where the profile wants one.
     """
 
     def __init__(self, overrides: Sequence[str]):
@@ -51,8 +52,6 @@ class Submission:
         if any(not run.cfg.resume for run in self.sweep.runs):
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
             raise ConfigError([Problem("resume", False, right)])
-        if self.on_slurm:
-            slurm.check()
         self.name = f"zo-{self.sweep.name}-{uuid.uuid4().hex[:8]}"
         self.folder = Path(self.profile.folder) / self.name  # of a local profile's list and log
         self._held = ExitStack()  # what this process holds until it ends
@@ -68,17 +67,21 @@ class Submission:
             SubmitError, QueueError, StartError: If SLURM does not answer or refuses, or a process does not start.
             DirectoryError: If a run's directory cannot be written or is of another run.
         """
+        if self.on_slurm:
+            slurm.check()
         with alone(Path(self.sweep.runs[0].cfg.out).absolute()):
             chosen, before = self.choose(retry_failed, limit)
+            if len(self.sweep.runs) > 1 and self.sweep.name == TYPED:
+                note([run.cfg for run in self.sweep.runs])
             if chosen:
                 self._give(chosen, detach)
         return chosen, before
 
     def choose(
-        self, retry_failed: bool, limit: int | None = None
+        self, retry_failed: bool, limit: int | None = None, ask_queue: bool = True
     ) -> tuple[list[Run], dict[str, Standing]]:
         """Returns the runs that would be submitted, and where all stand."""
-        found = standings(self.sweep.runs)
+        found = standings(self.sweep.runs, ask_queue)
         states = (*SUBMITTABLE, "failed") if retry_failed else SUBMITTABLE
         chosen = [run for run in self.sweep.runs if found[run.run_id].state in states]
         return chosen[:limit], found
@@ -123,6 +126,7 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
         board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
         chosen, before = submission.give(retry_failed=True, detach=False)
         print(_told(submission.sweep, chosen, before))
+        print(hours_left(submission.sweep, before))
         with board.bar:
             board.refresh()
             if chosen and not submission.on_slurm:
@@ -169,10 +173,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         submission = Submission(with_launcher(args.overrides))
         if args.dry_run:
-            chosen, before = submission.choose(args.retry_failed, args.limit)
+            there = shutil.which("sbatch") is not None  # elsewhere jobs are shown as queued
+            chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)
             print(
                 *(f"{run.run_id}  {config.describe(run.cfg)}\n" for run in chosen), sep="", end=""
             )
+            print(hours_left(submission.sweep, before))
             print(f"{_told(submission.sweep, [], before)}, {len(chosen)} would be")
             return 0
         chosen, before = submission.give(args.retry_failed, args.limit)
@@ -183,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Jobs that were submitted go on; the same command submits the rest", file=sys.stderr)
         return CTRL_C
     print(_told(submission.sweep, chosen, before))
+    print(hours_left(submission.sweep, before))
     failed = sum(standing.state == "failed" for standing in before.values())
     if failed and not args.retry_failed:
         print(f"{failed} failed before: --retry-failed submits them, too")

@@ -5,13 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch import read_json
-from launch.records import Record, record_is_older_than_status
+from launch import read_json, stderr
+from launch.records import Queue, Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
+from zo.config.lines import Line
 from zo.run.lock import holder
+from zo.run.multirun import set_group
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
+TYPED = "runs"
 STATES = (*ENDED, "running", "queued", "interrupted", "failed", "missing")
 
 
@@ -21,6 +24,7 @@ class Run:
 
     run_id: str
     cfg: RunConfig
+    line: Line | None = None  # Of a comparison
 
     @property
     def directory(self) -> Path:
@@ -37,27 +41,39 @@ class Run:
 class Sweep:
     """What a command line asks for."""
 
-    name: str  # Its file, also W&B's group; `runs` for runs that were typed
+    name: str  # Its file, also W&B's group; TYPED for runs that were typed
     overrides: tuple[str, ...]  # As typed
     runs: list[Run]  # The different runs, in order
     cells: int  # How many cells they fill; two cells of one sweep may be the same run
 
     @classmethod
-    def of(cls, overrides: Sequence[str]) -> "Sweep":
-        """Composes and checks every cell.
+    def of(cls, overrides: Sequence[str], whole: bool = False) -> "Sweep":
+        """Composes and checks every cell; `whole`: also those whose runs are recorded, which are not made again.
 
         Raises:
             ConfigError: If one of them could not be run.
         """
-        configs = command_line.runs(overrides, multirun=True)
+        cells = command_line.cells(overrides, multirun=True)
+        known = frozenset() if whole else recorded(overrides)
         named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
         group = named[-1] if named else None
         runs: dict[str, Run] = {}
-        for cfg in configs:
-            cfg.tracking.group = cfg.tracking.group or group
+        set_group([cfg for cfg, _ in cells], overrides, group)
+        for cfg, line in cells:
             name = run_id(cfg)
-            runs.setdefault(name, Run(name, cfg))
-        return cls(group or "runs", tuple(overrides), list(runs.values()), len(configs))
+            if name not in known:
+                runs.setdefault(name, Run(name, cfg, line))
+        return cls(group or TYPED, tuple(overrides), list(runs.values()), len(cells))
+
+
+def recorded(overrides: Sequence[str]) -> frozenset[str]:
+    """Returns the ids of the runs that the sweep's file of recorded runs has."""
+    path = command_line.recorded(overrides)
+    if path is None or not path.is_file():
+        return frozenset()
+    from pyarrow.parquet import read_table  # here: it is slow to import, and few sweeps need it
+
+    return frozenset(read_table(path, columns=["run_id"])["run_id"].to_pylist())
 
 
 @dataclass(frozen=True)
@@ -69,8 +85,12 @@ class Standing:
     status: Mapping[str, object] = field(default_factory=dict)  # Its `status.json`
 
 
-def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing]:
+def standings(
+    runs: Iterable[Run], ask_queue: bool = True, queue: Queue | None = None
+) -> dict[str, Standing]:
     """Returns where every run stands, by run id; `ask_queue=False` takes SLURM's jobs to be all alive.
+
+    `queue` asks SLURM less often than once a call.
 
     A run is running if a live process holds its lock. The queue is asked first, then the lock, then the status:
     whatever changes meanwhile, a run that goes on is not taken for one that was left.
@@ -81,7 +101,7 @@ def standings(runs: Iterable[Run], ask_queue: bool = True) -> dict[str, Standing
     runs = list(runs)
     records = {run.run_id: Record.read(run.directory) for run in runs}
     given = [record for record in records.values() if record is not None]
-    alive = Record.alive(given, ask_queue)
+    alive = Record.alive(given, ask_queue, queue)
     return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
 
 
@@ -95,6 +115,12 @@ def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Sta
         return Standing(state, str(status.get("run/collapse_what", "")), status)
     if record in alive and not (state == "failed" and record_is_older_than_status(directory)):
         return Standing("queued", str(record), status)
+    if (
+        record is not None
+        and record not in alive
+        and (said := stderr.of_early_death(directory, record))
+    ):
+        return Standing("failed", said, status)
     if state == "failed":
         lines = str(status.get("run/error", "")).strip().splitlines()
         return Standing(state, lines[-1] if lines else "", status)

@@ -7,11 +7,12 @@ from contextlib import suppress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from launch.records import QueueError
+from launch.records import Queue, QueueError
 from launch.sweep import ENDED, Standing, Sweep, counted, standings
 from zo.config import describe
 
 REFRESH_S = 5.0
+QUEUE_S = 60.0
 GOING = ("running", "queued")
 SHOWN_FAILURES = 20
 
@@ -24,6 +25,7 @@ class Board:
         self._jobs_go_on = jobs_go_on
         self._found: dict[str, Standing] = {}
         self._told = ""
+        self._queue = Queue(QUEUE_S)
         self._console = Console(soft_wrap=True, highlight=False)
         self.bar = Progress(
             TextColumn(sweep.name),
@@ -42,7 +44,7 @@ class Board:
         ended = {name for name, standing in self._found.items() if standing.state in ENDED}
         left, note = [run for run in self._sweep.runs if run.run_id not in ended], ""
         try:
-            self._found |= standings(left)
+            self._found |= standings(left, queue=self._queue)
         except QueueError as error:  # a controller is restarted; the next look may do better
             note = str(error)
         note = note or counted(self._found)
@@ -63,6 +65,8 @@ class Board:
             self.refresh()
             going = any(standing.state in GOING for standing in self._found.values())
             quiet = 0 if going or not self._found else quiet + 1
+            if not going:
+                self._queue.forget()
             if quiet < 2:
                 time.sleep(REFRESH_S if going else 1.0)
         return self._summary()

@@ -43,6 +43,21 @@ def own_hub_cache(tmp_path_factory):
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def committed_code():
+    """Whoever edits this checkout's methods has the ids of committed ones in tests."""
+    from zo.config import method_code
+
+    edited = method_code._edited
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            method_code,
+            "_edited",
+            lambda at: edited(at) if at != method_code.PACKAGE else frozenset(),
+        )
+        yield
+
+
 @pytest.fixture(scope="session")
 def reviews_csv(tmp_path_factory) -> Path:
     """200 made-up reviews."""

@@ -1,8 +1,16 @@
 """The methods as torch optimizers in a loop of one's own."""
 
+import copy
+import pickle
+import re
+from dataclasses import asdict
+
+import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import zo
@@ -88,6 +96,34 @@ def test_groups_have_their_own_learning_rate_and_decay(name, dtype, how):
     assert same(mixed[2:], all_fast[2:])
 
 
+@pytest.mark.parametrize("given", ["model", "tensors", "pairs", "groups"])
+def test_frozen_tensors_are_left_out_and_stay_as_they_are(given):
+    """Noise belongs to positions among the trained tensors, so all four move alike."""
+    model, whole = make_model(), make_model()
+    for of in (model, whole):
+        of[0].requires_grad_(False)
+        of[3].bias.requires_grad_(False)
+    groups = {
+        "model": lambda: model,
+        "tensors": model.parameters,
+        "pairs": model.named_parameters,
+        "groups": lambda: [{"params": model[0]}, {"params": model[1]}, {"params": model[3]}],
+    }
+    start = weights(model)
+    optimizer = make("mezo", groups[given]())
+    optimizer.step(lambda: loss_of(model))
+    make("mezo", whole).step(lambda: loss_of(whole))
+    assert same(weights(model), weights(whole))
+    moved = [not torch.equal(p, q) for p, q in zip(weights(model), start, strict=True)]
+    assert [i for i, of in enumerate(moved) if not of] == [0, 1, 5]
+    assert optimizer.method.params.numel == 8 + 8 + 16
+    for tensor, now in ((model[3].weight, False), (model[0].weight, True)):
+        tensor.requires_grad_(now)
+        with pytest.raises(RuntimeError, match=f"requires_grad is {now} and was {not now} when"):
+            optimizer.step(lambda: loss_of(model))
+        tensor.requires_grad_(not now)
+
+
 def stepped(closure=loss_of, make_model=make_model, **kwargs):
     """Returns what makes one step with a closure of a model."""
     model = make_model()
@@ -105,6 +141,29 @@ def dropout():
     return nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5))
 
 
+def switched_on():
+    model = dropout().eval()
+    optimizer = make("mezo", model)
+    optimizer.step(lambda: loss_of(model))
+    model.train()
+    optimizer.step(lambda: loss_of(model))
+
+
+def changed_rates(**rates):
+    model = make_model()
+    optimizer = make("mezo", model)
+    optimizer.param_groups[0].update(rates)
+    optimizer.step(lambda: loss_of(model))
+
+
+def grouped(**settings):
+    make("mezo", [{"params": make_model(), **settings}])
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2))
+
+
 BATCHES = iter(X.split(4))
 REFUSED = [
     (lambda: make("bszo", make_model()).step(), "needs a closure"),
@@ -117,6 +176,20 @@ REFUSED = [
     (stepped(ep=1e-3), r"ep: bszo has no such setting; did you mean eps\?"),
     (stepped(rank=2), "rank: bszo has no such setting; there are step_norm, "),
     (stepped(k=0), "k=0: must be at least 1"),
+    (switched_on, r"dropout is on \(call model.eval\(\)\)"),
+    (stepped(make_model=normalised), "every call changes 1.num_batches_tracked, as BatchNorm does"),
+    (lambda: changed_rates(lr=float("nan")), "lr=nan: of parameter group 0 must be at least 0"),
+    (lambda: changed_rates(weight_decay=-1.0), "weight_decay=-1.0: of parameter group 0 must"),
+    (lambda: grouped(lr=-1.0), "lr=-1.0: of parameter group 0 must be at least 0"),
+    (lambda: grouped(eps=123), "eps: a parameter group has its own lr and weight_decay alone"),
+    (stepped(seed=2**63), "seed=9223372036854775808: must fit into 64 bits"),
+    (stepped(seed=None), "seed=None: must be a whole number"),
+    (stepped(k="2"), "k='2': must be a whole number"),
+    (lambda: make("mezo", make_model(), n=1.5), "n=1.5: must be a whole number"),
+    (stepped(m=2.5), "m=2.5: must be a whole number or None"),
+    (stepped(eps="1e-3"), "eps='1e-3': must be a number"),
+    (stepped(eps=float("inf")), "eps=inf: must be finite"),
+    (stepped(two_sided=1), "two_sided=1: must be True or False"),
     (stepped(restore="copy"), "restore='copy': must be one of"),
     (stepped(lr=-1.0), "lr=-1.0: must be at least 0"),
     (stepped(directions="uniform"), "must be .*one of gaussian, rademacher"),
@@ -129,6 +202,36 @@ REFUSED = [
 def test_what_makes_no_step_is_refused_by_name(attempt, says):
     with pytest.raises((TypeError, ValueError, RuntimeError, zo.NonFiniteError), match=says):
         attempt()
+
+
+def test_numpys_numbers_are_numbers(tmp_path):
+    given = {"k": np.int64(2), "prior_std": np.float32(1.0), "seed": np.int64(3), "eps": 1}
+    optimizer = make("bszo", make_model(), record=tmp_path / "run.zo", **given)
+    optimizer.step(lambda: 1.0)
+    assert type(optimizer.method.config.k) is type(optimizer.method.seed) is int
+
+
+def reassigned():
+    model = make_model()
+    optimizer = make("bszo", model)
+    model.load_state_dict(make_model().state_dict(), assign=True)
+    return model, optimizer
+
+
+def surrogate():
+    model = make_model()
+    return (lambda _: model[0].weight.sum() * 0 + 1), make("mezo", model)
+
+
+@pytest.mark.parametrize("made", [reassigned, surrogate])
+def test_steps_that_measure_nothing_are_reported_once_with_the_usual_causes(made, recwarn):
+    model, optimizer = made()
+    causes = r"step 1: all . losses are .*load_state_dict\(assign=True\), merge_and_unload.*GRPO"
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(model) if made is reassigned else model(0))
+    (told,) = recwarn.list
+    assert told.filename == __file__
+    assert re.match(causes, str(told.message))
 
 
 def train(model, record, steps, name="bszo", state=None, **kwargs):
@@ -168,6 +271,92 @@ def test_a_resumed_training_has_the_same_bits_and_a_record_that_makes_any_step_a
         replayed = make_model(torch.bfloat16)
         zo.replay(replayed, file, steps=steps)
         assert same(weights(replayed), expected), steps
+
+
+def load(state, **how):
+    make(**{"name": "mezo_adam", "model": make_model(), **how}).load_state_dict(state)
+
+
+def state_of(*drop, **how):
+    optimizer = make(**{"name": "mezo_adam", "model": make_model(), **how})
+    optimizer.step(lambda: 1.0)
+    return {key: of for key, of in optimizer.state_dict().items() if key not in drop}
+
+
+def wider():
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+
+
+HALF, OLD = {"model": make_model(torch.bfloat16), "noise": "philox"}, ("settings", "shapes")
+STATES = [
+    ((), {}, {"seed": 1}, "made with seed=0, but this optimizer has seed=1"),
+    ((), {}, {"eps": 2e-3}, "made with eps=0.001, but this optimizer has eps=0.002"),
+    (
+        (),
+        {},
+        {"restore": "snapshot"},
+        "restore='merged', but this optimizer has restore='snapshot'",
+    ),
+    ((), {}, {"noise": "philox"}, "noise='torch', but"),
+    ((), HALF, HALF | {"rounding": "compensated"}, "rounding='nearest', but"),
+    (OLD, HALF, HALF | {"rounding": "compensated"}, "lacks residual; it was made with other"),
+    (OLD, HALF | {"rounding": "compensated"}, HALF, "has residual; it was made with other"),
+    (
+        (),
+        {"name": "mezo"},
+        {"name": "mezo", "model": wider()},
+        r"3.weight has the shape \(3, 8\), and",
+    ),
+    (
+        OLD,
+        {},
+        {"model": wider()},
+        r"m of \(\(2, 8\), torch.float32\), but the method here needs \(\(3, 8",
+    ),
+    (OLD, {}, HALF, r"m of \(\(8, 6\), torch.float32\), but the method"),
+    (("state",), {}, {}, "state: lacks state; give what state_dict"),
+    (OLD, {}, {}, None),
+    ((), {"lr": 1.0, "weight_decay": 0.1}, {}, None),
+]
+
+
+@pytest.mark.parametrize(("drop", "saved", "here", "says"), STATES, ids=str)
+def test_a_state_of_other_settings_or_tensors_is_refused_by_name(drop, saved, here, says):
+    state = state_of(*drop, **saved)
+    if says is None:
+        load(state, **here)
+        return
+    with pytest.raises(ValueError, match=says):
+        load(state, **here)
+
+
+def test_an_optimizer_is_saved_by_its_state_alone(tmp_path):
+    model, twin = make_model(), make_model()
+    optimizers = make("adamezo", model), make("adamezo", twin)
+    optimizers[0].step(lambda: loss_of(model))
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"cannot be copied.*load this one's state_dict"):
+            attempt(optimizers[0])
+    with pytest.raises(TypeError, match=r"checkpoint.save\({'optimizer': optimizer}\)"):
+        get_state_dict(model, optimizers[0])
+    dcp.save({"model": model.state_dict(), "optimizer": optimizers[0]}, checkpoint_id=tmp_path)
+    dcp.load({"model": twin.state_dict(), "optimizer": optimizers[1]}, checkpoint_id=tmp_path)
+    for optimizer, of in zip(optimizers, (model, twin), strict=True):
+        optimizer.param_groups[0]["lr"] = 1e-2
+        optimizer.step(lambda: loss_of(of))  # noqa: B023
+    assert same(weights(model), weights(twin))
+
+
+def test_a_record_of_before_a_setting_makes_the_weights_of_then(tmp_path, monkeypatch):
+    """Sparse-MeZO masked every tensor before it had a scope."""
+    without = {"scope"}
+    monkeypatch.setattr(
+        "zo.record.asdict", lambda of: {k: v for k, v in asdict(of).items() if k not in without}
+    )
+    model, replayed = make_model(), make_model()
+    train(model, tmp_path / "run.zo", 3, "sparse_mezo", scope="all", restore="snapshot")
+    zo.replay(replayed, tmp_path / "run.zo")
+    assert same(weights(replayed), weights(model))
 
 
 def test_a_record_is_not_overwritten_and_not_replayed_on_other_weights(tmp_path):

@@ -81,6 +81,12 @@ for _ in range(30):
 zo.replay(again, "run.zo")
 assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters()))
 print(zo.__file__)
+
+from zo import export, trajectory
+
+assert trajectory.main(["info", "run.zo"]) == 0
+for command, given in ((trajectory, ["info", "."]), (export, [".", "--out", "weights"])):
+    assert command.main(given) == 2
 """
 
 
@@ -100,4 +106,7 @@ def test_the_wheel_without_extras_trains_and_replays(tmp_path):
     assert plain == {"torch", "numpy", "safetensors"}
     done = python("-c", EXAMPLE, cwd=tmp_path, PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).is_relative_to(site)
+    file, *info = done.stdout.splitlines()
+    assert Path(file).is_relative_to(site)
+    assert "method" in "".join(info)
+    assert done.stderr.count("; pip install 'zo-suite[suite]'") == 2

@@ -54,7 +54,7 @@ def _read_project(project: str, cache_dir: Path | None) -> list[Fragment]:
         if kept and kept.stamp == _stamp(run):
             known[run["id"]] = kept
     wanted = [run for run in listed if run["id"] not in known]
-    known |= {fragment.run_id: fragment for fragment in _fetch_all(project, wanted, directory)}
+    known |= {fragment.wandb_id: fragment for fragment in _fetch_all(project, wanted, directory)}
     return [known[run["id"]] for run in listed]
 
 
@@ -83,18 +83,19 @@ def _fetch_all(project: str, runs: Sequence[Listed], directory: Path | None) -> 
 
 def _fetch(api: Any, project: str, run: Listed, directory: Path | None) -> Fragment:
     """Read one run's history, and keep it."""
-    place = f"{project}/{run['id']}"
+    place, config = f"{project}/{run['id']}", flatten(_public(run["config"]))
     with _as_log_error(f"the history of {place} cannot be read"):
         scan = api.run(place).scan_history(page_size=STEPS_PER_PAGE, use_cache=False)
         history = history_table(_by_step(scan))
     fragment = Fragment(
         place=place,
         source=project,
-        run_id=run["id"],
+        run_id=str(config.get("provenance.run_id", run["id"])),
+        wandb_id=run["id"],
         identified=True,
         group=run["group"],
         started=pd.to_datetime(run["created"], utc=True).timestamp(),
-        config=flatten(_public(run["config"])),
+        config=config,
         summary=flatten(_public(run["summary"])),
         exit_code=EXIT_CODES.get(run["state"]),
         stamp=_stamp(run),

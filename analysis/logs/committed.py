@@ -30,9 +30,10 @@ def read(path: Path) -> Frames:
 
 
 def merge(parts: Sequence[Frames]) -> Frames:
-    """Several frames as one; of a run that two have the first one's counts."""
+    """Several frames as one; of a run that two have the first one's counts, and the first one's multiruns."""
     runs = pd.concat([part.runs for part in parts], ignore_index=True)
     runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
     histories = [part.history for part in reversed(parts)]
     rows = {run_id: history.rows(run_id) for history in histories for run_id in history.run_ids}
-    return Frames(runs, History(rows), tuple(path for part in parts for path in part.unidentified))
+    unidentified = tuple(path for part in parts for path in part.unidentified)
+    return Frames(runs, History(rows), unidentified, parts[0].multiruns)

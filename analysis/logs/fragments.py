@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from analysis.logs.history import STEP, Rows
 
-VERSION = 2
+VERSION = 3
 """Raised when a kept fragment means something else than before; others are then read anew."""
 
 METADATA = b"fragment"
@@ -31,7 +31,11 @@ class Fragment:
     """One fragment of a run."""
 
     place: str  # path of the run file, or the run's place at W&B
-    run_id: str  # W&B's id; of the file name if the file was torn before its run record
+    run_id: (
+        str  # as the configuration says, else W&B's id; of the file name if there is no run record
+    )
+    # W&B's id, another one in every beginning of a run that was made anew
+    wandb_id: str = ""
     source: str = ""  # as the user gave it: a directory, or entity/project
     # whether the fragment has the run's configuration and group, W&B's first record
     identified: bool = False

@@ -28,8 +28,8 @@ in two places counts once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,33 @@ RESULT = (
 
 @dataclass(frozen=True)
 class Frames:
-    """The runs, their history, and the files of runs killed before W&B wrote even their configuration."""
+    """The runs, their history, and the files of runs killed before W&B wrote even their configuration.
+
+    A sweep has the runs of its W&B group; a multirun that was typed also those that an earlier command had made.
+    """
 
     runs: pd.DataFrame
     history: History
     unidentified: tuple[Path, ...]
+    multiruns: Mapping[str, Set[str]] = field(default_factory=dict)  # name -> run ids
+
+    def of(self, sweep: str) -> pd.DataFrame:
+        """The runs of a sweep."""
+        also = self.runs["run_id"].isin(self.multiruns.get(sweep, ()))
+        return self.runs[(self.runs["group"] == sweep) | also]
+
+    @property
+    def sweeps(self) -> list[str]:
+        """The sweeps that have runs, the one whose last run started last first."""
+        names = sorted({*self.runs["group"], *self.multiruns} - {""})
+        last = {name: runs["started"].max() for name in names if len(runs := self.of(name))}
+        return sorted(last, key=lambda name: last[name], reverse=True)
+
+    @property
+    def single(self) -> pd.DataFrame:
+        """The runs that were not made as a part of a sweep, the newest first."""
+        single = self.runs[self.runs["group"] == ""]
+        return single.sort_values("started", ascending=False, kind="stable")
 
 
 def merge(fragments: Iterable[Fragment]) -> Frames:
@@ -68,13 +90,19 @@ def merge(fragments: Iterable[Fragment]) -> Frames:
         by_id[fragment.run_id].append(fragment)
     rows, histories, unidentified = [], {}, []
     for run_id in sorted(by_id):
-        ordered = _ordered(by_id[run_id])
+        ordered = _ordered(_newest(by_id[run_id]))
         if any(fragment.identified for fragment in ordered):
             rows.append(_run_row(run_id, ordered))
             histories[run_id] = [fragment.history for fragment in ordered]
         else:
             unidentified += [Path(fragment.place) for fragment in ordered]
     return Frames(_runs_frame(rows), History(histories), tuple(unidentified))
+
+
+def _newest(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments of a run's newest beginning: one that was made anew has another id at W&B each time."""
+    last = max(fragments, key=lambda fragment: fragment.started).wandb_id
+    return [fragment for fragment in fragments if fragment.wandb_id in (last, "")]
 
 
 def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:

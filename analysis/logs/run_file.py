@@ -147,9 +147,10 @@ def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
             summaries.append(body)
         elif kind == "run":
             run.identified = True
-            run.run_id, run.group = record.run.run_id, record.run.run_group
+            run.wandb_id, run.group = record.run.run_id, record.run.run_group
             run.started = record.run.start_time.ToMicroseconds() / 1e6
             run.config |= _config(record.run.config)
+            run.run_id = run.config.get("provenance.run_id", run.wandb_id)
         elif kind == "config":
             run.config |= _config(record.config)
         elif kind == "exit":

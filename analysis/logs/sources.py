@@ -7,9 +7,15 @@ A source is a directory if there is one of that name, else a project if it reads
 (`logs/committed.py`).
 """
 
+import json
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from analysis.logs import cloud, committed, local
 from analysis.logs.frames import Frames, merge
@@ -31,8 +37,35 @@ def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Fr
     found = local.read(directories, cache_dir)
     if projects:
         found += cloud.read(projects, cache_dir)
-    frames = merge(found)
+    frames = replace(merge(found), multiruns=_multiruns(directories))
+    _say_unlogged(directories, frames.runs)
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
+
+
+def _multiruns(directories: Sequence[Path]) -> dict[str, set[str]]:
+    """The multiruns that were typed, as they say themselves."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(path for top in directories for path in top.rglob("multiruns.jsonl")):
+        for line in path.read_text().splitlines():
+            with suppress(ValueError):  # torn
+                noted = json.loads(line)
+                found.setdefault(noted["name"], set()).update(noted["runs"])
+    return found
+
+
+def _say_unlogged(directories: Sequence[Path], runs: pd.DataFrame) -> None:
+    """Name the runs that have ended, as they say themselves, but not in W&B's files: no table has them."""
+    ended = set(runs.loc[runs["status"] != "unfinished", "run_id"])
+    unlogged = []
+    for path in sorted(path for top in directories for path in top.rglob("status.json")):
+        with suppress(ValueError):
+            status = json.loads(path.read_text()).get("run/status")
+            if status in ("finished", "collapsed") and path.parent.name not in ended:
+                unlogged.append(str(path.parent))
+    first = " ".join(unlogged[:20]) + " ..." * (len(unlogged) > 20)
+    if unlogged:
+        many = f"W&B's file is missing or torn of {len(unlogged)} runs that have ended: no table has them"
+        print(f"{many}. Write the files: python -m zo.run log {first}", file=sys.stderr)
 
 
 def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str], list[Path]]:

@@ -9,29 +9,33 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.logs import sources
+from analysis.logs import committed, sources
 from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper, PaperError
-from analysis.report import audit_page, paper_tables, statistics_page
+from analysis.report import audit_page, comparison, paper_tables, statistics_page
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
-from analysis.report.markdown import write_runs, write_texts
+from analysis.report.markdown import write_record, write_runs, write_texts
 from analysis.report.study import write_study
 from analysis.report.sweep import write_tables
 from analysis.select import study_runs, sweep_cells, trials
 from analysis.select.cell_runs import fill
+from analysis.select.comparison import recorded, settings_file, sweeper_of, tuning_of
 from analysis.select.paper_cells import SWEEPS, beside
+from analysis.select.provenance import foot
 
 DEFAULT_RUNS = ["out"]
-RESULTS = Path("results/local")
+RESULTS, MEASURED = Path("results/local"), Path("results/measured")
 EXAMPLES = """examples:
   python -m analysis report                             the page of everything: results/local/report.html
   python -m analysis tables                             every table and figure that the runs in out/ fill (make tables)
   python -m analysis tables quickstart --where seed=0   tables and figures of one sweep, printed and written
   python -m analysis tables table4 --runs out me/zo     runs from files and from W&B's cloud
+  python -m analysis choose compare                     the settings that tuning runs chose, for the sweep compare
+  python -m analysis record compare                     keep the comparison's runs in the file that its sweep names
   python -m analysis paper --only 1 3                   two of the paper's tables, beside what was measured
 """
 Paths = Iterator[Path | str]
@@ -49,25 +53,27 @@ class Call:
         """The runs that --runs names; none without an output directory where none was named."""
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
-        places = [] if nothing else asked.runs
+        places = [*([] if nothing else asked.runs), *recorded(asked.sweeps)]
         frames = sources.load(places, cache_dir=asked.cache)
         for condition in asked.where:
             frames = trials.meeting(condition, frames)
         return frames
 
     @cached_property
+    def known(self) -> Frames:
+        """Those runs, and where none were named the committed ones of the paper's tables."""
+        named = self.asked.runs != DEFAULT_RUNS or self.asked.where
+        files = [] if named else sorted(MEASURED.glob("table*/runs.parquet"))
+        return committed.merge([self.frames, *map(committed.read, files)])
+
+    @cached_property
     def printed(self) -> Paper:
         """The paper's numbers."""
         return printed_numbers.load()
 
-    @property
-    def groups(self) -> list[str]:
-        """The sweeps that runs were logged under."""
-        return sorted(set(self.frames.runs["group"]) - {""})
-
     def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, with what their runs say."""
-        return fill(sweep_cells.cells(sweeps, self.asked.cache), self.frames.runs)
+        return fill(sweep_cells.cells(sweeps, self.asked.cache), self.known.runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,13 +99,13 @@ def report(call: Call) -> Paths:
     """One page of every table and figure, what was run first: DIR/report.html."""
     from analysis.report.page import build  # slow to import, as vl_convert is
 
-    page = build.report(build.Material(call.frames, call.filled(), call.printed))
+    page = build.report(build.Material(call.frames, call.known, call.filled(), call.printed))
     yield from write_texts(call.results, {"report.html": page})
 
 
 def tables(call: Call) -> Paths:
     """The tables and figures of some sweeps, or everything that the runs fill."""
-    asked, groups = call.asked.sweeps, call.groups
+    asked, groups = call.asked.sweeps, sorted(call.frames.sweeps)
     if not asked:
         yield from paper(call)
         yield write_runs(call.frames.runs, call.results)
@@ -110,6 +116,11 @@ def tables(call: Call) -> Paths:
         if there is None and asked:
             makes = f"make them with `python train.py -m sweep={name}`"
             raise LogError(f"no run of {name} among {len(call.frames.runs)} W&B runs: {makes}")
+        if there and sweeper_of(name):
+            yield from comparison.write_comparison(
+                name, call.filled([name]), call.frames, directory
+            )
+            continue
         if there and (asked or name in groups):
             yield from write_tables(there, directory)
         if there and name in study_runs.names():
@@ -123,12 +134,32 @@ def tables(call: Call) -> Paths:
         yield from write(figure, call.results / "single_runs")
 
 
+def choose(call: Call) -> Paths:
+    """The settings of a sweep's lines that its tuning runs chose: conf/settings/SWEEP.yaml."""
+    directory = sweep_cells.ROOT / "conf" / "settings"
+    for sweep in call.asked.sweeps:
+        cells = call.filled(tuning_of(sweep))
+        runs = call.frames.runs[call.frames.runs["run_id"].isin(cells["run_id"])]
+        text = settings_file(sweep, cells, call.frames, foot(f"{len(runs)} runs", runs))
+        yield from write_texts(directory, {f"{sweep}.yaml": text})
+
+
+def record(call: Call) -> Paths:
+    """The runs of some comparisons and of their tuning, in the file that their sweeps name."""
+    for sweep in call.asked.sweeps:
+        name = sweeper_of(sweep).get("recorded")
+        if name is None:
+            raise LogError(f"sweep {sweep} names no file of recorded runs")
+        known = call.filled([*tuning_of(sweep), sweep])
+        yield from write_record(call.frames, known, sweep_cells.ROOT / name)
+
+
 def _trials(call: Call, sweeps: Sequence[str]) -> Iterator[tuple[str, trials.Trials | None]]:
     """The runs of some sweeps; None for one without any."""
     known = sweep_cells.sweep_names()
     filled = call.filled([name for name in sweeps if name in known])
     for name in sweeps:
-        yield name, trials.of_name(name, filled, call.frames)
+        yield name, trials.of_name(name, filled, call.known)
 
 
 def paper(call: Call) -> Paths:
@@ -136,7 +167,7 @@ def paper(call: Call) -> Paths:
     numbers = sorted(set(call.asked.only or TABLES))
     filled = call.filled([sweep for number in numbers for sweep in SWEEPS.get(number, ())])
     cells = beside(call.printed, filled)
-    results = list(paper_tables.build(numbers, call.printed, call.frames.runs, cells, filled))
+    results = list(paper_tables.build(numbers, call.printed, call.known.runs, cells, filled))
     paths = paper_tables.write(results, call.results / "tables")
     paper_tables.show_results(results, full=bool(call.asked.only))
     yield from paths
@@ -197,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     option("sweeps", nargs="*", metavar="SWEEP", help=words)
     words = "only runs with this, as optimizer.k=2"
     option("--where", action="append", default=[], metavar="KEY=VALUE", help=words)
+    command(choose)("sweeps", nargs="+", metavar="SWEEP", help="sweeps that take chosen settings")
+    command(record)("sweeps", nargs="+", metavar="SWEEP", help="sweeps that name such a file")
     words = "these alone, printed in full"
     command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
     words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY

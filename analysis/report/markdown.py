@@ -8,8 +8,19 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from analysis.logs import committed
+from analysis.logs.frames import FILE_COLUMNS, Frames
+from analysis.logs.history import EVALUATED
 from analysis.report.table import escape, markdown
+from analysis.select.cell_runs import TAKEN
 from analysis.select.provenance import plain
+
+OF_MACHINE = (
+    *("provenance.device", "provenance.git_dirty", "provenance.versions.torch"),
+    *("provenance.host_cores", "precision.noise"),
+)
+LARGE = ("best/test_predictions", "test/labels")
+"""What no table of a comparison reads."""
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
@@ -50,3 +61,19 @@ def write_runs(runs: pd.DataFrame, directory: Path) -> Path:
     path = directory / "runs.parquet"
     runs.apply(storable).to_parquet(path, compression="zstd", index=False)
     return path
+
+
+def write_record(frames: Frames, cells: pd.DataFrame, path: Path) -> list[Path]:
+    """Write the ended runs of some cells, what the tables need of them, and their evaluations; the paths."""
+    runs = frames.runs[frames.runs["run_id"].isin(cells["run_id"])]
+    runs = runs[runs["status"].isin(["finished", "collapsed"])].reset_index(drop=True)
+    wanted = [*FILE_COLUMNS, *TAKEN.values(), *OF_MACHINE]
+    runs = runs[[key for key in dict.fromkeys(wanted) if key in runs and key not in LARGE]]
+    runs = runs.assign(source=path.name)
+    rows = pd.concat([frames.history.one(run_id, EVALUATED) for run_id in runs["run_id"]])
+    rows = rows[rows["eval/val_loss"].notna()].drop(columns="time/step_s")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(committed.EVALUATED)
+    runs.to_parquet(path, compression="zstd", index=False)
+    rows.to_parquet(beside, compression="zstd", index=False)
+    return [path, beside]

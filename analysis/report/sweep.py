@@ -249,8 +249,7 @@ def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     yield CAPTION
     if several_seeds:
         yield SEEDS
-    groups = ", ".join(sorted(runs["group"].unique()))
-    yield foot(f"{len(runs)} runs of the W&B group {groups}", runs)
+    yield foot(f"{len(runs)} runs of {trials.sweep}", runs)
     if trials.table["device"].nunique() > 1:
         yield "The runs come from different devices: times per step do not compare."
     if trials.frames.unidentified:

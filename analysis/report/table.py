@@ -19,24 +19,16 @@ from rich.text import Text
 ABSENT, COLLAPSED = "–", "*"
 RAISED, PLAIN = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", "abcdefghijklmnoprstuvwxyz"
 WIDEST = 1000  # columns of a terminal that a table may need
+SIGNS = (
+    r"− $-$ – -- × $\times$ ± $\pm$ ² $^2$ ⁹ $^9$ → $\to$ ← $\leftarrow$ ≥ $\geq$ ε $\varepsilon$"
+)
+SIGNS += r" σ $\sigma$ θ $\theta$ < $<$"
 LATEX = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "<": "$<$",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "²": r"$^2$",
-    "⁹": r"$^9$",
-    "→": r"$\to$",
-    "←": r"$\leftarrow$",
-    "≥": r"$\geq$",
-    "ε": r"$\varepsilon$",
-    "σ": r"$\sigma$",
-    "θ": r"$\theta$",
+    **dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True)),
     **{
         raised: rf"\textsuperscript{{{plain}}}" for raised, plain in zip(RAISED, PLAIN, strict=True)
     },

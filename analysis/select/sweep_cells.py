@@ -28,7 +28,7 @@ DECIDING = (
 )
 COLUMNS = (
     *("sweep", "run_id", "model", "task", "optimizer", "precision"),
-    *("seed", "lr", "steps", "variant", "command"),
+    *("seed", "lr", "steps", "variant", "command", "line", "role"),
 )
 
 
@@ -48,7 +48,7 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
         `sweep`; `run_id`, of the run that fills the cell: one that two sweeps share has two rows; `model`, `task`,
         `optimizer`, `precision` as in conf/; `seed`, `steps`; `lr`, 0 for a method that does not train; `variant`,
         what else the sweep varies, as JSON text: `{"optimizer.k": 4}`, mostly `{}`; `command`, what runs this cell
-        alone.
+        alone; `line` and `role` in a comparison, else empty.
     """
     there = sweep_names()
     wanted = tuple(dict.fromkeys(sweeps)) or tuple(there)

@@ -64,7 +64,7 @@ def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
         frames: all runs; those that were logged under the sweep's name but fill none of its cells (because
             their configuration is another) are drawn only if no run that trains fills one; a note says so.
     """
-    named = frames.runs[frames.runs["group"] == sweep]
+    named = frames.of(sweep)
     filled = filled[filled["sweep"] == sweep]
     if filled.empty:
         return None if named.empty else _of_runs(sweep, named, frames)
@@ -94,7 +94,7 @@ def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str
     names = ("model", "task", "optimizer", "precision")
     cells = pd.DataFrame(
         {
-            "sweep": runs["group"],
+            "sweep": sweep,
             "run_id": runs["run_id"],
             **{name: column(f"{name}.name", "").astype(object) for name in names},
             "seed": column("seed", 0).astype("int64"),

@@ -1,7 +1,7 @@
 """Intervals and tests of one accuracy, of two classifiers, and of a few paired values.
 
 They are SciPy's and statsmodels' wherever these have them. The exact Wilcoxon test with ties and the resamples of a
-bootstrap are written out, as neither library has them.
+bootstrap are written out, as neither library has them; Holm's correction, as statsmodels' takes 0.2 s a call.
 """
 
 from collections.abc import Iterator, Sequence
@@ -110,10 +110,8 @@ def wilcoxon_exact(differences: Sequence[float]) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values, in the order given; NaN is in no family and stays NaN."""
-    from statsmodels.stats.multitest import multipletests
-
-    p = np.asarray(p_values, float)
-    known = ~np.isnan(p)
-    if known.any():
-        p[known] = multipletests(p[known], method="holm")[1]
+    p = np.array(p_values, float)
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN last
+    steps = p[order] * np.arange(len(order), 0, -1)
+    p[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return [float(value) for value in p]

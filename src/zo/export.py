@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.run.export import UNUSABLE, export
+from zo.extras import missing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--merge", action="store_true", help="merge an adapter into the weights")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = vars(parser.parse_args(argv))
+    try:
+        from zo.run.export import UNUSABLE, export  # here, so that --help needs nothing
+    except ModuleNotFoundError as error:
+        return missing("python -m zo.export", error)
     try:
         export(**args)
     except UNUSABLE as error:

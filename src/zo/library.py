@@ -6,43 +6,48 @@ weight decay may change, a check of the closure, `state_dict`, and the record of
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.distributed.closure import SAME, DataParallel, ElasticParallel, TensorParallel, Together
+from zo.arguments import (
+    Closure,
+    Parameters,
+    check_processes,
+    check_state,
+    config_of,
+    groups_of,
+    rates_of,
+    typed,
+)
+from zo.checks import RepeatCheck, TieReport, check_storage, check_trained
+from zo.closure import around_step
+from zo.distributed.closure import DataParallel, ElasticParallel, TensorParallel, Together
 from zo.distributed.elastic import Elastic
 from zo.distributed.processes import Processes
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS, SHARDABLE
-from zo.optim.base import LossFn, Rates, StepInfo
-from zo.optim.config import MethodConfig
-from zo.optim.losses import number
+from zo.optim.base import LossFn, StepInfo
 from zo.record import Received, Recorder, check, header_of, read_record, repeat
+from zo.run.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
-from zo.weights.sharded import part_of
+from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace
-
-Parameters: TypeAlias = (
-    nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
-)
-Closure: TypeAlias = Callable[..., Tensor | float]
 
 
 class ZerothOrder(torch.optim.Optimizer):
     """A zeroth-order method as a torch optimizer: `step(closure)` moves the weights without a backward pass.
 
     Args:
-        params: A model, of which all parameters that require gradients are trained; or its tensors, (name, tensor)
-            pairs, or torch's parameter groups. Of a model, weight decay spares biases and normalisation layers. Of
-            tensors and groups it spares none.
+        params: A model, its tensors, (name, tensor) pairs, or torch's parameter groups. Those that require gradients
+            are trained. Of a model, weight decay spares biases and normalisation layers. Of the others it spares none.
         lr: Learning rate η ≥ 0.
         weight_decay: λ ≥ 0 of groups that give none.
         seed: Seed of all directions.
@@ -51,7 +56,8 @@ class ZerothOrder(torch.optim.Optimizer):
         noise: What draws directions: `torch` or `philox`.
         rounding: How updates of half-precision weights are rounded: `nearest`, `stochastic` or `compensated`.
         model: The model of tensors or groups, which `streamed` and `factors` need.
-        check_closure: Whether the first step measures the loss twice and refuses a difference.
+        check_closure: Whether to measure twice at the first step, and at one with more modules in training mode than
+            before, and to refuse different losses or changed buffers.
         record: File to which every step is written, for `zo.replay`; process 0 of a group writes it.
         group: Processes that train together. Each calls `step` with the loss of its own part of the batch; the parts
             have equally many examples. The step's loss is their mean, in the order of ranks.
@@ -89,22 +95,28 @@ class ZerothOrder(torch.optim.Optimizer):
         check_every: int | None = 100,
         **settings: Any,
     ):
-        config = _config(self.name, {"weight_decay": weight_decay, **settings})
+        config = config_of(self.name, {"weight_decay": weight_decay, **settings})
         if not (math.isfinite(lr) and lr >= 0):
             raise ValueError(f"lr={lr}: must be at least 0")
+        seed = typed("seed", seed, int)
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed={seed}: must fit into 64 bits, as a number below 2**63")
         if noise not in NOISES:
             raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
         if restore is None:
-            whole = isinstance(params, nn.Module) or model is not None
+            known = isinstance(params, nn.Module) or model is not None
             exact = config.reads_weights or elastic is not None
-            restore = "merged" if not exact else "streamed" if whole else "snapshot"
+            restore = "merged" if not exact else "streamed" if known else "snapshot"
+        self._given: list[tuple[str, Tensor]] = []
         if isinstance(params, nn.Module):
             space = ParameterSpace.of(params, restore, noise, rounding)
             groups: list[dict[str, Any]] = [{"params": space.parameters}]
+            self._given += params.named_parameters()
         else:
-            groups, named = _groups(params)
-            space = ParameterSpace(named, restore, (), noise, rounding, model)
-        self._check = check_closure
+            groups, self._given = groups_of(params)
+            trained = [(name, p) for name, p in self._given if p.requires_grad]
+            space = ParameterSpace(trained, restore, (), noise, rounding, model)
+        self._trained = [p.requires_grad for _, p in self._given]
         self._recorder: Recorder | None = None
         self.info: StepInfo | None = None
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
@@ -117,14 +129,20 @@ class ZerothOrder(torch.optim.Optimizer):
             raise ValueError(
                 f"{self.name}: cannot move sharded weights; one of {', '.join(SHARDABLE)} can"
             )
-        for setting, given in (("record", record), ("elastic", elastic)):
-            if space.sharded and given is not None:
-                raise ValueError(f"{setting}: the weights are sharded; it needs whole ones")
+        if space.sharded and (record is not None or elastic is not None):
+            raise ValueError("record and elastic: the weights are sharded; they need whole ones")
+        rates_of(self.param_groups)
+        whole = params if isinstance(params, nn.Module) else model
+        self._repeats, self._ties = RepeatCheck(whole, check_closure), TieReport()
+        check_processes(space, whole, grouped=group is not None or elastic is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
         self._together: Together | None = None
         settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
         settled |= {"noise": noise, "rounding": rounding}
+        self._settings = {
+            k: v for k, v in settled.items() if k not in ("name", "lr", "weight_decay")
+        }
         if elastic is not None:
             if group is not None:
                 raise ValueError("group and elastic: give one of them")
@@ -141,11 +159,11 @@ class ZerothOrder(torch.optim.Optimizer):
     ) -> ElasticParallel:
         """Returns what makes the steps with processes that come and go, all steps made so far replayed."""
         restore = self.method.params.restore
-        if not RESTORE_POLICIES[restore].exact:
-            exact = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.exact)
+        able = [name for name, of in RESTORE_POLICIES.items() if of.exact and name != "factors"]
+        if restore not in able:
             raise ValueError(
-                f"restore={restore!r}: a step that lost a process is made again, and {restore} leaves rounding"
-                f" behind; with elastic it must be one of {exact}"
+                f"restore={restore!r}: leaves rounding behind when a step is made again, or folds when one process"
+                f" reads the weights; with elastic it must be one of {', '.join(able)}"
             )
         header = header_of(self.method)
         told = {**settings, "groups": self.method.group_of, "the base weights": header.base}
@@ -196,70 +214,118 @@ class ZerothOrder(torch.optim.Optimizer):
 
         Raises:
             TypeError: If there is no closure, or it returns no number.
-            ValueError: If two calls at the same weights differ.
+            ValueError: If two calls at the same weights differ, or a rate is negative or not finite.
+            RuntimeError: If a weight was moved, frozen or unfrozen since the optimizer was made.
             NonFiniteError: If a loss is not finite. The weights are those before the step.
             ProcessLostError: If another process of the group ended or did not answer in time.
             ProcessesError: If the weights of the group's processes differ.
         """
         if closure is None:
-            raise TypeError("step: needs a closure that returns the loss of one mini-batch")
-        self._check_storage()
-        if self._check:
-            if self._together is None:
-                _check_repeats(closure)
-            else:
-                with self._together.checking():
-                    _check_repeats(self._together.own(closure))
-            self._check = False
-        rates = [Rates(float(g["lr"]), float(g["weight_decay"])) for g in self.param_groups]
-        self.method.rates = rates
-        if self._recorder is not None:
-            self._recorder.begin()
-        if self._together is None:
-            self.info = self.method.step(cast("LossFn", closure))  # it takes tensors, too
-        else:
-            self.info = self._together.step(self.method, closure)
-        if self._recorder is not None:
-            self._recorder.append(rates, self.info.losses)
-        return self.info.loss
+            raise TypeError(
+                "step: needs a closure that returns the loss of one mini-batch. get_state_dict"
+                " has none: save the optimizer itself, by torch.distributed.checkpoint.save({'optimizer': optimizer})"
+            )
+        check_storage(self.method.params)
+        check_trained(self._given, self._trained)
+        if self._repeats.due():
+            own = closure if self._together is None else self._together.own(closure)
+            at_once = self._together is not None and self._repeats.first  # modes may differ later
+            with cast("Together", self._together).checking() if at_once else nullcontext():
+                self._repeats.check(own)
+        rates = rates_of(self.param_groups)
+        space = self.method.params
+        exact = RESTORE_POLICIES[space.restore].exact
+        with around_step(closure, {t.device.type for t in space.tensors}, exact) as measured:
+            self.method.rates = rates
+            folded = self._folded()
+            if self._recorder is not None:
+                self._recorder.begin(folded)
+            try:
+                if self._together is None:
+                    info = self.method.step(cast("LossFn", measured))  # it takes tensors, too
+                else:
+                    info = self._together.step(self.method, measured)
+            except BaseException:
+                if self._recorder is not None and not exact:
+                    self._recorder.broken_off = True
+                raise
+            self.info = info
+            if self._recorder is not None:
+                self._recorder.append(rates, info.losses)
+        if self.processes is None or self.processes.leads:
+            self._ties.look_at(self.step_index, info.losses)
+        return info.loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: there are no gradients."""
 
+    def close(self) -> None:
+        """Ends the record with a digest of the weights and closes it; a later step opens it again.
+
+        Under `restore="factors"` the trained model gets its own forwards back, and no step can follow.
+        """
+        policy = self.method.params.policy
+        if self._recorder is not None:
+            self._recorder.close(policy.folded_for_reader)
+        policy.close()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside the weights and the constructor's arguments."""
+        self.method.params.policy.fold_for_reader()  # else the weights' readers would, and the state count it twice
         groups = super().state_dict()["param_groups"]
-        return {"name": self.name, "state": self.method.state_dict(), "param_groups": groups}
+        return {
+            "name": self.name,
+            "settings": self._settings,
+            "shapes": [list(p.shape) for p in self.method.params.parameters],
+            "state": self.method.state_dict(),
+            "param_groups": groups,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict` of the same method.
+        """Continues from a `state_dict` of the same method and settings; rates are the state's.
 
         Raises:
-            ValueError: If it is of another method or has other groups.
+            ValueError: If it is of another method, of other settings, tensors or groups, or not whole.
         """
-        if state_dict.get("name") != self.name:
-            raise ValueError(f"state: of {state_dict.get('name')}, but this is {self.name}")
+        for key in {"name", "state", "param_groups"} - state_dict.keys():
+            raise ValueError(f"state: lacks {key}; give what state_dict returned")
+        if state_dict["name"] != self.name:
+            raise ValueError(f"state: of {state_dict['name']}, but this is {self.name}")
         given = state_dict["param_groups"]
         sizes = [len(g["params"]) for g in given], [len(g["params"]) for g in self.param_groups]
         if sizes[0] != sizes[1]:
             raise ValueError(f"state: groups of {sizes[0]} tensors, but this has {sizes[1]}")
+        check_state(state_dict, self._settings, self.method.params)
         self.method.load_state_dict(state_dict["state"])
         for group, values in zip(self.param_groups, given, strict=True):
             group.update({k: v for k, v in values.items() if k != "params"})
+        if self._recorder is not None:
+            self._recorder.suspend()
+        self.method.params.policy.fold_for_reader()
+        self.method.params.policy.folded_for_reader = True  # when the state was made
 
-    def _check_storage(self) -> None:
-        """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
-        space = self.method.params
-        for name, given, tensor in zip(space.names, space.parameters, space.tensors, strict=True):
-            p, _ = part_of(given)
-            if (
-                p.device != tensor.device
-                or p.dtype != tensor.dtype
-                or p.data_ptr() != tensor.data_ptr()
-            ):
-                raise RuntimeError(
-                    f"{name}: moved since the optimizer was made, as by model.to(...); make the optimizer afterwards"
-                )
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies and pickles.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"{type(self).__name__}: cannot be copied or pickled, since it moves one model's weights; make an optimizer"
+            " of the other model and load this one's state_dict"
+        )
+
+    def _folded(self) -> bool:
+        """Returns whether the weights were folded since the last step, on any process; then they are on all."""
+        policy = self.method.params.policy
+        if not isinstance(policy, Factors):
+            return False
+        folded, policy.folded_for_reader = policy.folded_for_reader, False
+        if self.processes is not None:
+            folded = any(flag for (flag,) in self.processes.gather([float(folded)]))
+        if folded:
+            policy.fold()
+        return folded
 
 
 def _optimizer_class(name: str, title: str) -> type[ZerothOrder]:
@@ -294,69 +360,38 @@ def optimizer(name: str, params: Parameters, lr: float, **kwargs: Any) -> Zeroth
     return method_named(name)(params, lr, **kwargs)
 
 
-def _config(name: str, settings: Mapping[str, Any]) -> MethodConfig:
-    """Returns the method's settings."""
-    known = [f.name for f in fields(OPTIMIZERS[name].config) if f.name != "name"]
-    for key in settings:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise TypeError(f"{key}: {name} has no such setting; {hint}")
-    config = OPTIMIZERS[name].config(**settings)
-    for key, right in config.problems():
-        raise ValueError(f"{key}={getattr(config, key)}: {right}")
-    return config
-
-
-def _groups(params: Any) -> tuple[list[dict[str, Any]], list[tuple[str, Tensor]]]:
-    """Returns torch's parameter groups, and all their tensors with names."""
-    given = list(params)
-    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-    made: list[dict[str, Any]] = []
-    named: list[tuple[str, Tensor]] = []
-    for group in groups:
-        of = group["params"]
-        if isinstance(of, nn.Module):
-            of = [(n, p) for n, p in of.named_parameters() if p.requires_grad]
-        elif isinstance(of, Tensor):
-            of = [of]
-        pairs = [p if isinstance(p, tuple) else (str(len(named) + i), p) for i, p in enumerate(of)]
-        named += pairs
-        made.append({**group, "params": [p for _, p in pairs]})
-    return made, named
-
-
-def _check_repeats(closure: Closure) -> None:
-    """Raises ValueError if two calls of a closure differ by more than rounding."""
-    first, second = number(closure()), number(closure())
-    same = math.isclose(first, second, rel_tol=SAME) or not math.isfinite(first + second)
-    if not same:
-        raise ValueError(
-            f"closure: two calls at the same weights gave {first} and {second}. The usual causes: dropout is on (call "
-            "model.eval()), or the closure draws its own batch or random numbers (draw them before step). "
-            "check_closure=False goes on all the same."
-        )
-
-
-def replay(params: Parameters, record: str | Path, steps: int | None = None) -> ZerothOrder:
+def replay(
+    params: Parameters,
+    record: str | Path,
+    steps: int | None = None,
+    model: nn.Module | None = None,
+) -> ZerothOrder:
     """Makes the weights of a recorded training, without a forward pass.
 
     Args:
         params: The model before the first step, or its tensors, as they were given to the optimizer.
         record: The file that `record=` wrote.
         steps: How many steps to make again; None is all.
+        model: The model of tensors or groups, which `streamed` and `factors` need.
 
     Returns:
         The optimizer after these steps. Training can go on with it.
 
     Raises:
-        TrajectoryError: If the file is no record, or of other weights, other groups or other noise.
+        TrajectoryError: If the file is no record, or of other weights, other groups or other noise; if it is damaged
+            or cut off and `steps` is None; or if the weights become others than those of the training.
         ValueError: If it has fewer steps.
     """
     found = read_record(Path(record))
     config = dict(found.header.config)
     name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
-    made = method_named(name)(params, 0.0, **config)
+    if found.torn and steps is None:
+        whole = len(found.losses)
+        raise TrajectoryError(
+            f"{record}: what follows step {whole} is cut off or was altered; steps={whole} makes those before it"
+        )
+    config = {**OPTIMIZERS[name].config.unwritten, **config}
+    made = method_named(name)(params, 0.0, model=model, **config)
     check(found, header_of(made.method))
     count = len(found.losses) if steps is None else steps
     if not 0 <= count <= len(found.losses):

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.run.directory import DirectoryError
+from zo.extras import missing
 from zo.run.trajectory import Trajectory, TrajectoryError
 
 
@@ -44,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         found = _read(args.run)
-    except (TrajectoryError, DirectoryError) as error:
+    except TrajectoryError as error:
         print(error, file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        return missing(f"python -m zo.trajectory {args.command} {args.run}", error)
     recorded = found.header.groups > 0
     if args.command == "info":
         for what, value in describe(found):
@@ -56,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         right = f"zo.replay(model, {str(args.run)!r}) makes its weights"
         print(f"{args.run}: a record of the library; {right}", file=sys.stderr)
         return 2
-    from zo.run import export  # here, so that info and --help answer at once
+    try:
+        from zo.run import export  # here, so that info and --help answer at once
+    except ModuleNotFoundError as error:
+        return missing("python -m zo.trajectory replay", error)
 
     try:
         run = args.run if args.run.is_dir() else None
@@ -71,13 +76,19 @@ def _read(path: Path) -> Trajectory:
     """Returns what a run's rows or a trajectory file hold.
 
     Raises:
-        DirectoryError, TrajectoryError: If that is no run with steps, or no trajectory.
+        TrajectoryError: If that is no run with steps, or no trajectory.
     """
     if not path.is_dir():
         return Trajectory.read(path)
-    from zo.run.rows import trajectory_of  # here, so that --help answers at once
+    from zo.run.directory import (
+        DirectoryError,  # here: a record needs none of the suite's libraries
+    )
+    from zo.run.rows import trajectory_of
 
-    return trajectory_of(path)
+    try:
+        return trajectory_of(path)
+    except DirectoryError as error:
+        raise TrajectoryError(str(error)) from None
 
 
 def describe(found: Trajectory) -> list[tuple[str, str]]:

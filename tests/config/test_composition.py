@@ -4,7 +4,10 @@ import random
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
+from hydra_plugins.zo_launchers import InProcessLauncher
 from zo import config
 from zo.config import command_line
 from zo.config.schema import to_run_config
@@ -12,6 +15,7 @@ from zo.config.schema import to_run_config
 config.register()
 
 SWEEPS = sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
+PLAIN = [name for name in SWEEPS if not name.startswith("compare")]
 
 
 def by_hydra(overrides):
@@ -21,6 +25,8 @@ def by_hydra(overrides):
 
 GRIDS = [
     ["optimizer=hizoo", "steps=10,20"],  # smooth_steps: ${steps}
+    ["steps=4,8", "eval_every=${steps}", "out=o/${steps}"],
+    ["steps=4,8", "eval_every=2,${steps}", "out=o/\\${steps}"],
     ["model=opt-13b", "task=sst2", "precision=paper", "lr=1e-6"],
     ["sweep=quickstart", "seed=3", "steps=7"],
     ["optimizer=bszo", "optimizer.k=1,4", "optimizer.m=${optimizer.k}", "optimizer.m=4"],
@@ -35,9 +41,9 @@ GRIDS = [
 @pytest.mark.parametrize(
     "overrides",
     [
-        *GRIDS[:2],
-        *(pytest.param(grid, marks=pytest.mark.process) for grid in GRIDS[2:]),
-        *(pytest.param([f"sweep={sweep}"], marks=pytest.mark.slow) for sweep in SWEEPS),
+        *GRIDS[:4],
+        *(pytest.param(grid, marks=pytest.mark.process) for grid in GRIDS[4:]),
+        *(pytest.param([f"sweep={sweep}"], marks=pytest.mark.slow) for sweep in PLAIN),
     ],
 )
 def test_every_run_of_a_grid_is_as_hydra_composes_it(overrides):
@@ -54,3 +60,17 @@ def test_runs_share_nothing_that_can_be_changed():
     (again,) = command_line.runs(["optimizer=mezo", "seed=0"])
     for run in (second, again):
         assert (run.model.lr_grid["mezo"] != [], run.tracking.group) == (True, None)
+
+
+def test_a_launcher_composes_what_was_typed_and_not_what_it_refers_to():
+    typed = ["steps=4,8", "eval_every=${steps}", "out=o/${steps}"]
+    with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
+        cfg = (
+            GlobalHydra.instance()
+            .config_loader()
+            .load_configuration("config", typed, run_mode=RunMode.MULTIRUN)
+        )
+    launcher = InProcessLauncher()
+    launcher.setup(hydra_context=None, task_function=None, config=cfg)
+    runs = command_line.runs(launcher._overrides, multirun=True)
+    assert [(run.eval_every, run.out) for run in runs] == [(4, "o/4"), (8, "o/8")]

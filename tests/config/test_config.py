@@ -1,12 +1,15 @@
 """Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
 
+import itertools
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from zo import config
-from zo.config import ConfigError, command_line, identity, precision
+from zo.config import ConfigError, command_line, conf_files, from_yaml, identity, precision, to_yaml
 from zo.lm.adapter_config import ADAPTERS
 from zo.optim import OPTIMIZERS
 
@@ -58,7 +61,8 @@ def test_every_committed_option_composes_and_validates(group, option):
         assert (run.steps, run.eval_every, run.patience) == (20_000, 500, 8), "the paper's values"
         assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
     if group == "optimizer":
-        assert run.optimizer == OPTIMIZERS[option].config(), "the dataclass's defaults"
+        resolved = {"square": False} if option == "subzero" else {}
+        assert run.optimizer == OPTIMIZERS[option].config(**resolved), "the dataclass's defaults"
     if group == "adapter":
         own = {k: v for k, v in vars(run.adapter).items() if k in ("eps", "lr_grid", "pattern")}
         assert run.adapter == ADAPTERS[option](option, **own), "the dataclass's defaults"
@@ -93,6 +97,7 @@ PROBLEMS = {
     "precision=bf16 precision.rounding=compensated optimizer=lozo precision.restore=factors lr=1e-3":
         "precision.rounding=compensated: must be nearest with restore=factors, which adds updates up in float32",
     "optimizer=mezo precision.restore=factors": "precision.restore=factors: factors needs a method whose ",
+    "optimizer=subzero adapter=lora lr=1 precision.restore=factors": "precision.restore=factors: factors needs a ",
     "model.lr_grid.bszo=[abc]": "model.lr_grid.bszo=['abc']: must be a list of numbers greater than 0, as [",
     "precision.graphs=true": "precision.graphs=True: must be false with restore=streamed",
     "model.quantization=int3": "model.quantization=int3: must be int8, int4, nf4 or null",
@@ -117,6 +122,16 @@ PROBLEMS = {
         "optimizer.k=0: must be at least 1\nsteps=-2: must be at least 0\ndevice=tpu: must be auto, cpu, cuda or",
     "optimizer=fzoo budget=forward_passes steps=8": "steps=8: must be at least 9: a step of fzoo makes 9 forward",
     "-m optimizer=mezo,bszo lr=1e-6,-1": "lr=-1.0: must be finite and greater than 0",  # refused whole
+    "optimizer.name=x adapter.name=lora": "optimizer.name=x: is chosen by optimizer=, as optimizer=mezo\n"
+        "adapter.name=lora: is chosen by adapter=, as adapter=none",
+    "-m lr=interval(1e-6,1e-3)": "lr: a grid takes values, as lr=1e-6,1e-7, and no interval(...)",
+    "-m seed=glob(*)": "seed=glob(*): stands for no value",
+    "-m hydra.launcher._target_=hydra_plugins.joblib.Launcher seed=1,2":
+        "hydra/launcher=basic: hydra_plugins.joblib.Launcher does not make these runs; take basic, local, slurm or a",
+    "-m hydra.sweeper._target_=hydra_plugins.optuna.Sweeper seed=1,2":
+        "hydra/sweeper=basic: hydra_plugins.optuna.Sweeper does not make these runs; take basic, and a grid's values",
+    "task=classification task.path=a.csv task.data_files.train=a.csv":
+        "task.data_files.train=a.csv: is null; give its keys together, as task.data_files={train:a.csv}",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
 }  # fmt: skip
 
@@ -177,6 +192,18 @@ def test_the_id_depends_on_what_decides_the_numbers_alone(base):
     assert [word for word in other.split() if id_of(*typed, word) == id_of(*typed)] == []
 
 
+def test_a_stored_configuration_is_text_that_refers_to_nothing():
+    parts = ("$", "\\", "{", "}", "lr", "${oc.env:HOME}")
+    texts = ["".join(word) for n in (1, 2, 3) for word in itertools.product(parts, repeat=n)]
+    run = the_run()
+    run.task.prompt, run.model.architecture = (
+        "${price} {text}",
+        {"model_type": "opt", "texts": texts},
+    )
+    stored = from_yaml(to_yaml(run))
+    assert stored == run
+
+
 def test_ids_stay_where_they_are():
     """A change here makes every run anew: raise NUMBERS and say so in CHANGELOG.md, or find what moved them."""
     lr = "lr=1e-6"
@@ -188,6 +215,34 @@ def test_ids_stay_where_they_are():
     zero_shot = ["model=roberta-large", "task=cb", "optimizer=zero_shot"]
     assert id_of(*zero_shot) == "zero_shot-49955643890a"
     assert id_of("optimizer=mezo", "adapter=lora", "lr=1e-4") == "mezo-abe27a001060"
+    assert id_of("optimizer=subzero", "lr=1e-3") == "subzero-7157f16f4c55"
+    lozo_m = ["optimizer=lozo_m", "lr=1e-3"]
+    assert id_of(*lozo_m) == "lozo_m-2942c960b3d6"
+    divided = id_of(*lozo_m, "optimizer.divide_by_rank=true")
+    assert divided != "lozo_m-1c2d04d4931e", "of before biases and norms were left undivided"
+
+
+OLDER = {
+    ("optimizer=sparse_mezo", "lr=1e-3"): ("optimizer.scope=all", "sparse_mezo-5d93cc70df81"),
+    ("optimizer=subzero", "adapter=lora", "lr=1e-3"): (
+        "optimizer.square=false",
+        "subzero-0f393164a9d3",
+    ),
+}
+"""A run -> the setting that a file without it means, and the id of before there was one."""
+
+
+@pytest.mark.parametrize("run", OLDER)
+def test_an_id_and_a_file_of_before_a_setting_mean_what_was_done_then(run):
+    setting, was = OLDER[run]
+    key, value = setting.removeprefix("optimizer.").split("=")
+    old = the_run(*run, setting)
+    assert identity.run_id(old) == was != id_of(*run)
+    written = yaml.safe_load(config.to_yaml(old))
+    del written["optimizer"][key]
+    read = config.from_yaml(yaml.safe_dump(written))
+    assert read == old
+    assert str(getattr(read.optimizer, key)).lower() == value
 
 
 def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():
@@ -234,10 +289,58 @@ def test_help_names_every_option_of_every_group():
         assert line.split(maxsplit=1)[1] == ", ".join(options)
 
 
+SWEEPER = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}"
+KNOWN = "there are hydra.mode and, in hydra.sweeper, params,"
+GLOBAL = "# @package _global_\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"stps: 6\n{SWEEPER}", "sweep=mine: stps: no such key; did you mean steps?"),
+        (f"steps: lots\n{SWEEPER}", "sweep=mine: steps: must be a whole number"),
+        ("precision: {restor: x}", "sweep=mine: precision.restor: no such key; did you mean restore?"),
+        (SWEEPER.replace("params", "parms"), f"hydra.sweeper.parms: no such key in sweep=mine; {KNOWN}"),
+        (SWEEPER.replace("mode", "mod"), f"hydra.mod: no such key in sweep=mine; {KNOWN}"),
+        ("steps:\n\t6", "sweep/mine.yaml: line 3 has a tab; indent with spaces"),
+        ("steps: [6", "sweep/mine.yaml: line 2 is not YAML: "),
+        (None, "conf: is not installed with "),
+    ],
+)  # fmt: skip
+def test_a_file_of_conf_that_is_wrong_or_missing_is_one_sentence(
+    text, told, tmp_path, monkeypatch, capsys
+):
+    """Without any of them, --help is, too."""
+    if text is not None:
+        shutil.copytree(ROOT / "conf", tmp_path / "conf")
+        (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(GLOBAL + text)
+    for module in (command_line, conf_files):
+        monkeypatch.setattr(module, "CONFIG_DIR", tmp_path / "conf")
+    for argv in (["sweep=mine"], ["--help"])[: 1 + (text is None)]:
+        with pytest.raises(SystemExit) as caught:
+            command_line.check_command_line(argv)
+        heading, line = capsys.readouterr().err.splitlines()
+        assert (caught.value.code, heading) == (2, "configuration: 1 problem")
+        assert told in line
+
+
 def test_an_option_and_a_key_that_is_given_twice_are_refused(capsys):
     twice = ["optimizer=mezo", "seed=1", "optimizer=bszo"]
+    only, dry = (
+        "conf/config.yaml is the only one; choose its parts",
+        "`python -m launch.submit KEY=VALUE",
+    )
     for given, told in (
+        (
+            ["lr=1e-4", "lr_index=1"],
+            "lr_index=1: must be left out beside lr, which is the rate itself",
+        ),
         (["--lr=3"], "--lr=3: no such option; keys are written without dashes: lr=3"),
+        (
+            ["--dry-run"],
+            f"--dry-run: {dry} ... --dry-run` lists runs, `python train.py --cfg job` shows one",
+        ),
+        (["--config-name", "foo"], f"--config-name=foo: {only}, as model=opt-13b task=rte"),
         (twice, "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo"),
     ):
         with pytest.raises(SystemExit):

@@ -51,6 +51,19 @@ def test_a_model_of_ones_own_runs_in_the_dtype_that_it_is_stored_in(tmp_path):
     assert run().precision.dtype == run("model=opt-13b").precision.dtype == "float32"
 
 
+def test_the_copy_of_a_files_model_runs_in_float32_whatever_its_directory_is_called(tmp_path):
+    """And a model of one's own as it is stored, also in a directory with the name of the default model."""
+    ids = set()
+    for name in ("opt-1.3b", "opt_1.3b", "reviews-tiny"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"dtype": "float16"}')
+        copy = run("model=opt-1.3b", f"model.path={tmp_path / name}")
+        ids.add((copy.precision.dtype, run_id(copy)))
+        assert run(f"model.path={tmp_path / name}").precision.dtype == "float16"
+    assert len(ids) == 1
+    assert "float32" in min(ids)
+
+
 def test_a_run_has_its_id_before_the_hub_s_cache_has_its_model(monkeypatch, tmp_path):
     stored = {"dtype": "float16", "architectures": ["RobertaForMaskedLM"], "vocab_size": 50265}
     stored |= {"hidden_size": 1024, "num_hidden_layers": 24}
@@ -62,6 +75,9 @@ def test_a_run_has_its_id_before_the_hub_s_cache_has_its_model(monkeypatch, tmp_
     fetch.assert_called_once_with("someone/never-loaded", "config.json", revision=None)
     assert (own.model.kind, own.precision.name) == ("masked", "fp16")
     assert own.model.lr_grid_of == "roberta-large"
+    stored = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert run("model.path=someone/with-pictures").model.kind == "decoder"
 
 
 def test_a_pinned_revision_belongs_to_its_own_repository():

@@ -1,9 +1,13 @@
 """zo.BSZO(model, elastic=..., or group=...): a loop of one's own on several processes, with the bits of one."""
 
 import os
+import resource
 import signal
+import socket
 import threading
+import time
 from functools import partial
+from multiprocessing.connection import Client
 from typing import Any
 
 import pytest
@@ -12,10 +16,12 @@ import torch.distributed as dist
 
 import zo
 from tests.support.crowd import free_port, gather_results, preloaded_context
+from zo.distributed.elastic import Lead
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
 
 EXAMPLES, PARTS = 12, 2
-SETTINGS: dict[str, Any] = {"lr": 1e-2, "k": 2, "prior_std": 1.0, "noise": "philox"}
+SETTINGS: dict[str, Any] = {"lr": 1e-2, "noise": "philox"}
+BSZO = partial(zo.BSZO, k=2, prior_std=1.0)
 
 
 def make_model():
@@ -33,11 +39,13 @@ def weights(model):
     return [p.detach().numpy().tobytes() for p in model.parameters()]
 
 
-def one_process(count, parts=PARTS, **settings):
-    """Returns the weights after steps on the mean of all parts."""
+def one_process(count, parts=PARTS, method=BSZO, **settings):
+    """Returns the weights after steps on the mean of all parts; they are saved after two steps."""
     model = make_model()
-    optimizer = zo.BSZO(model, **{"restore": "streamed", **SETTINGS, **settings})
+    optimizer = method(model, **{"restore": "streamed", **SETTINGS, **settings})
     for step in range(count):
+        if step == 2:
+            model.state_dict()
         of = [partial(part_loss, model, step, part, parts) for part in range(parts)]
         optimizer.step(lambda: sum(float(loss()) for loss in of) / parts)  # noqa: B023
     return weights(model)
@@ -48,7 +56,7 @@ def take_part(port, leads=False, key="secret", parts=PARTS, bias=0.0, **settings
     model = make_model()
     model[2].bias.data[0] += bias
     elastic = zo.Elastic(f"127.0.0.1:{port}", key=key, parts=parts, leads=leads, timeout=20)
-    return model, zo.BSZO(model, elastic=elastic, **{**SETTINGS, **settings})
+    return model, BSZO(model, elastic=elastic, **{**SETTINGS, **settings})
 
 
 def make_step(model, optimizer):
@@ -129,12 +137,58 @@ def test_a_process_that_does_not_fit_or_fails_is_told_so_and_the_training_goes_o
 
 
 def test_what_cannot_lead_is_one_sentence():
-    with pytest.raises(ValueError, match="must be one of snapshot, streamed, factors"):
+    with pytest.raises(ValueError, match="must be one of snapshot, streamed"):
         take_part(0, leads=True, restore="merged")
     with pytest.raises(ValueError, match="record: the process that leads needs it"):
         take_part(0, leads=True)
     with pytest.raises(ValueError, match="must be a host and a port, as "):
         zo.Elastic("29400", key="secret")
+
+
+@pytest.fixture
+def lead():
+    """A process that leads, and a function that connects to it with the key."""
+    elastic = zo.Elastic(f"127.0.0.1:{free_port()}", key="secret", leads=True, timeout=5)
+    found = Lead(elastic, {})
+    yield found, lambda: Client((elastic.host, elastic.port), authkey=b"secret")
+    found.close()
+
+
+def test_a_client_that_sends_nonsense_or_stops_reading_does_not_hold_up_the_training(lead):
+    lead, connect = lead
+    lead.open_step(100, lambda steps: bytes(10**8), list)
+    for message in (b"no json", b"{}", b'{"steps": -1}', b'{"steps": 0}'):
+        client = connect()
+        client.send_bytes(message)
+        for _ in range(15):
+            assert lead.exchange([1.0]) == [[1.0]]
+            time.sleep(0.01)
+        dropped = message != b'{"steps": 0}'
+        assert (lead._newcomers == []) is dropped
+    begin = time.monotonic()
+    lead.open_step(101, lambda steps: bytes(10**8), list)  # more than a socket holds
+    assert time.monotonic() < begin + 2
+
+
+def test_a_shortage_of_descriptors_closes_the_door_for_as_long_as_it_lasts(lead):
+    lead, connect = lead
+    client, (_, hard) = socket.socket(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        client.connect(lead._server.getsockname())
+        time.sleep(0.3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    client.close()
+    greeted = threading.Thread(target=connect, daemon=True)
+    greeted.start()
+    greeted.join(5)
+    assert not greeted.is_alive()
+
+
+def test_the_key_is_not_printed():
+    assert "guess" not in repr(zo.Elastic("127.0.0.1:29400", key="guess"))
 
 
 STEPS, WORLD = 4, 3
@@ -143,7 +197,7 @@ STEPS, WORLD = 4, 3
 def trained(processes: Processes, settings: dict, path: str) -> tuple:
     """Returns the weights after some steps, each process with its part of each batch, and refusals.
 
-    Process 1 has another bias at first, and then another learning rate.
+    Process 0 saves the weights after two steps. Process 1 has another bias at first, and then another learning rate.
     """
     told = []
     for bias, lr in ((1.0, 1e-2), (0.0, 2e-2)):
@@ -154,15 +208,23 @@ def trained(processes: Processes, settings: dict, path: str) -> tuple:
         told.append(str(caught.value))
     model = make_model()
     given = {"group": dist.group.WORLD, "record": path, "check_every": 1, **SETTINGS, **settings}
-    optimizer = zo.BSZO(model, **given)
+    optimizer = given.pop("method", BSZO)(model, **given)
     for step in range(STEPS):
+        if step == 2 and processes.rank == 0:
+            model.state_dict()
         optimizer.step(lambda: part_loss(model, step, processes.rank, WORLD))  # noqa: B023
     return weights(model), *told
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "settings", [{"restore": "merged", "noise": "torch"}, {"restore": "streamed"}]
+    "settings",
+    [
+        {"restore": "merged", "noise": "torch"},
+        {"restore": "streamed"},
+        {"restore": "factors", "method": partial(zo.optimizer, "lozo")},
+    ],
+    ids=lambda of: of["restore"],
 )
 def test_parts_of_a_batch_give_the_bits_of_one_process_with_the_mean_and_a_record(
     settings, tmp_path

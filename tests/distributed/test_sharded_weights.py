@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 import zo
 from tests.support.crowd import gather_results
@@ -49,24 +50,35 @@ def built(shard: str) -> nn.Module:
     return model
 
 
-def trained(model: nn.Module, loss: Callable[[], Any], name: str = "bszo", **options: Any) -> Any:
+def trained(params: Any, loss: Callable[[], Any], name: str = "bszo", **options: Any) -> Any:
     """Returns losses and bits of the weights after three steps, or the sentence that stopped it."""
     try:
-        optimizer = zo.optimizer(name, model, lr=1e-2, **SETTINGS.get(name, {}), **options)
+        optimizer = zo.optimizer(name, params, lr=1e-2, **SETTINGS.get(name, {}), **options)
         losses = [optimizer.step(loss) for _ in range(3)]
     except ValueError as error:
         return str(error)
     return losses, [t.detach().numpy().tobytes() for t in optimizer.method.params.wholes()[1]]
 
 
-def fit(shard: str, rows: slice = slice(4), name: str = "bszo", **options: Any) -> Any:
-    """Trains the model that `built` returns on some rows."""
+def fit(
+    shard: str,
+    rows: slice = slice(4),
+    name: str = "bszo",
+    given: str = "model",
+    partial: bool = False,
+    **options: Any,
+) -> Any:
+    """Trains the model that `built` returns on some rows; a partial loss is a sum of the processes' halves."""
     model = built(shard)
 
     def loss() -> torch.Tensor:
-        return F.cross_entropy(model(IDS[rows])[:, :-1].flatten(0, 1), IDS[rows, 1:].flatten())
+        found = F.cross_entropy(model(IDS[rows])[:, :-1].flatten(0, 1), IDS[rows, 1:].flatten())
+        mesh = init_device_mesh("cpu", (2,))
+        return DTensor.from_local(found / 2, mesh, [Partial()]) if partial else found
 
-    return trained(model, loss, name, **options)
+    if given == "tensors and model":
+        options["model"] = model
+    return trained(model if given == "model" else list(model.parameters()), loss, name, **options)
 
 
 def move(placed: bool, name: str, **options: Any) -> Any:
@@ -94,6 +106,11 @@ def cases(processes: Processes) -> dict[Any, Any]:
     found["other batches"] = fit("layers", half)
     found["conmezo"] = fit("layers", name="conmezo")
     found["streamed"] = fit("layers", restore="streamed")
+    found["tensors alone"] = fit("layers", given="tensors")
+    found["tensors"] = [fit(of, given="tensors and model") for of in ("layers", "")]
+    found["partial loss"] = [fit("layers", partial=partial) for partial in (True, False)]
+    found["a group of parts"] = move(True, "bszo", group=dist.group.WORLD)
+    found["data parallel"] = trained(DistributedDataParallel(built("")), lambda: 0.0)
     found["record"] = fit("layers", record="run.zo")
     return found
 
@@ -102,6 +119,8 @@ def test_sharded_weights_have_the_bits_of_one_process():
     first, second = gather_results(2, cases)
     assert first == second
     refused = {"other batches": "need the same mini-batch, or group="}
+    refused |= {"tensors alone": "give the model, or model=", "data parallel": "give group=, as"}
+    refused |= {"a group of parts": "0 is sharded, but not by FSDP2"}
     refused |= {"conmezo": "cannot move sharded weights; one of mezo, "}
     refused |= {"streamed": "0.weight is sharded; snapshot or merged", "record": "whole ones"}
     for name, why in refused.items():

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import trl
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 import zo
 from tests.support.crowd import free_port
 from tests.support.quadratic import same
-from tests.support.tiny_models import VOCABULARY, llama
-from zo.integrations.transformers import ZOTrainer
+from tests.support.tiny_models import VOCABULARY, llama, tokenizer
+from zo.integrations.transformers import ZOTrainer, ZOTrainerMixin
 
 pytestmark = pytest.mark.process  # importing Trainer and making checkpoints take seconds
 
@@ -32,7 +34,7 @@ def make_model():
     return llama(attention_dropout=0.3, pad_token_id=0)
 
 
-def make_trainer(out, record=None, **kwargs):
+def make_trainer(out, record=None, method="bszo", method_args=None, **kwargs):
     given = {
         "output_dir": str(out),
         "per_device_train_batch_size": 2,
@@ -49,7 +51,8 @@ def make_trainer(out, record=None, **kwargs):
         TrainingArguments(**{**given, **kwargs}),
         train_dataset=rows(16),
         eval_dataset=rows(4),
-        method_args={"k": 2, "eps": 1e-3, "prior_std": 1.0, "record": record},
+        method=method,
+        method_args=method_args or {"k": 2, "eps": 1e-3, "prior_std": 1.0, "record": record},
     )
 
 
@@ -80,6 +83,59 @@ def test_training_logs_follows_the_schedule_records_and_resumes(tmp_path):
     assert resumed.state.global_step == 6
     assert same(weights(trainer.model), weights(resumed.model))
     assert losses(trainer) == losses(resumed)
+
+
+def test_a_checkpoint_under_factors_has_the_trained_weights_and_resumes(tmp_path):
+    how = {"save_strategy": "steps", "save_steps": 2, "method": "tezo"}
+    how |= {"method_args": {"restore": "factors", "eps": 1e-3}, "learning_rate": 1e-4}
+    trainer = make_trainer(tmp_path, **how)
+    trainer.train()
+    live = trainer.evaluate()["eval_loss"]
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-6")
+    assert same(weights(saved), weights(trainer.model))
+    assert not any(
+        same([p], [q]) for p, q in zip(weights(saved), weights(make_model()), strict=True)
+    )
+    resumed = make_trainer(tmp_path / "resumed", **how)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(weights(trainer.model), weights(resumed.model))
+    assert live == trainer.evaluate()["eval_loss"] == resumed.evaluate()["eval_loss"]
+
+
+@pytest.mark.parametrize("name", ["GRPOTrainer", "RLOOTrainer"])
+def test_trainers_whose_loss_is_a_surrogate_are_refused_with_what_to_use(name):
+    trainer = type("Ours", (ZOTrainerMixin, getattr(trl, name)), {})
+    with pytest.raises(
+        TypeError, match=f"{name}: not with.* train.py objective=reward or in a closure"
+    ):
+        trainer(llama(), reward_funcs=len)
+
+
+def test_trl_counts_the_tokens_and_metrics_of_a_batch_once(tmp_path):
+    """As it does with gradients."""
+    found = []
+    for trainer_of in (trl.SFTTrainer, type("Ours", (ZOTrainerMixin, trl.SFTTrainer), {})):
+        args = trl.SFTConfig(
+            str(tmp_path), max_steps=2, per_device_train_batch_size=2, learning_rate=0.0, report_to=[], use_cpu=True,
+            bf16=False, logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_tqdm=True,
+            gradient_accumulation_steps=2, seed=3,
+        )  # fmt: skip
+        data = Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in rows(16)])
+        trainer = trainer_of(
+            llama(pad_token_id=0, eos_token_id=2),
+            args,
+            train_dataset=data,
+            processing_class=tokenizer(),
+        )
+        trainer.train()
+        found.append(
+            [
+                (log["num_tokens"], log["loss"], log["entropy"])
+                for log in trainer.state.log_history[:2]
+            ]
+        )
+    assert [tokens for tokens, *_ in found[0]] == [tokens for tokens, *_ in found[1]]
+    assert found[0] == [pytest.approx(of, rel=1e-3) for of in found[1]]
 
 
 @pytest.mark.parametrize("asked", ["gradient_checkpointing", "fp16"])

@@ -3,7 +3,9 @@
 import os
 import time
 
-from launch import status
+import pytest
+
+from launch import records, status, stderr
 from launch.records import Record
 from launch.sweep import standings
 from tests.launch.conftest import note, states
@@ -41,7 +43,7 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
         "model precision method tasks runs collapsed failed missing ms/step hours left",
         "reviews-tiny fp32 mezo rotten_tomatoes 2 1 · 1 ? ?",
         "reviews-tiny fp32 bszo rotten_tomatoes 2 · 1 1 ? ?",
-        "3 runs left: 3 runs of unknown step time (give --step-ms)",
+        "3 runs left: 3 runs of unknown step time (python -m launch.status --step-ms N)",
         "1 of 4 runs done: 1 collapsed, 1 failed, 2 missing",
     ]
     assert status.main([*grid, "--list"]) == 0
@@ -59,3 +61,49 @@ def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
         "H200; --step-ms gives another",
         "at most 1.1 hours",
     ]
+
+
+def test_squeue_is_asked_once_a_minute_unless_all_has_ended(monkeypatch):
+    asked = []
+    monkeypatch.setattr(records, "queue", lambda names: asked.append(names) or {("a", 0)})
+    queue = records.Queue(60)
+    assert queue(["a", "b"]) == queue(["a"]) == {("a", 0)}
+    assert asked == [["a", "b"]]
+    queue(["c"])
+    queue.forget()
+    queue(["c"])
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "reached_python", "state", "says"),
+    [
+        ("module: not found\n\nsrun: no python\n", False, "failed", "module: not found | srun: no python"),
+        ("", False, "failed", "it printed nothing"),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", False, "interrupted", ""),
+        ("slurmstepd: *** JOB 7 ON n1 CANCELLED AT 2026-01-01 DUE TO TIME LIMIT ***", False, "failed", "TIME LIMIT"),
+        ("1 runs are to be continued", True, "interrupted", ""),
+        (f"1 runs are to be continued\n{stderr.SETUP_FAILED} (exit status 1): x", True, "failed", "exit status 1"),
+        (None, False, "interrupted", ""),
+    ],
+)  # fmt: skip
+def test_a_job_that_died_before_python_failed_and_says_where(
+    runs, monkeypatch, tmp_path, said, reached_python, state, says
+):
+    monkeypatch.setattr(records, "queue", lambda names: set())
+    (run, *_) = runs
+    note(run, "running")
+    log = run.directory / "log.txt"
+    log.write_text("of an earlier job")
+    os.utime(log, (0, 0))
+    Record("slurm", "zo-x", 1, time.time()).write(run.directory)
+    paths = [tmp_path / f"7_{index}_0_log.err" for index in range(2)]
+    stderr.note(run.directory.parent, "zo-x", paths)
+    if said is not None:
+        paths[1].write_text(said)
+    if reached_python:
+        log.write_text("of this job")
+    found = standings([run])[run.run_id]
+    assert found.state == state
+    assert says in found.note
+    assert (str(paths[1]) in found.note) == (state == "failed")

@@ -2,10 +2,12 @@
 
 import json
 import pkgutil
+from copy import deepcopy
 from itertools import chain, repeat
 from unittest.mock import DEFAULT, patch
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 import launch
 from launch import slurm, submit
@@ -45,13 +47,21 @@ def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(grid, runs,
     assert not (runs[0].directory / "job.json").exists()
     assert submit.main([*grid, SLURM, "--retry-failed"]) == 0
     assert sbatch[1][0] == [[runs[2].directory]]
+    (noted,) = (runs[0].directory.parent / "multiruns.jsonl").read_text().splitlines()
+    assert json.loads(noted)["runs"] == sorted(run.run_id for run in runs), "of both commands"
+    assert json.loads(noted)["name"] == runs[1].cfg.tracking.group
 
 
-def test_a_dry_run_writes_nothing(grid, runs, sbatch, tmp_path, capsys):
+def test_a_dry_run_writes_nothing_and_needs_no_slurm(
+    grid, runs, sbatch, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", "")
     assert submit.main([*grid, SLURM, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == [run.run_id for run in runs]
-    assert lines[4] == "4 runs: 4 missing; 0 submitted, 4 would be"
+    assert lines[4].startswith("4 runs left: 4 runs of unknown step time")
+    assert lines[5] == "4 runs: 4 missing; 0 submitted, 4 would be"
     assert not sbatch
     assert not (tmp_path / "out").exists()
 
@@ -99,6 +109,56 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("partitoin: gpu", "hydra/launcher=mine: hydra.launcher.partitoin: no such key; did you mean partition?"),
+        ("mem_gb: lots", "hydra/launcher=mine: hydra.launcher.mem_gb: must be a number"),
+        ("setup:\n\t- x", "mine.yaml: line 4 has a tab; indent with spaces; this profile is left out"),
+    ],
+)  # fmt: skip
+def test_a_wrong_profile_is_named_with_its_key(
+    grid, sbatch, tmp_path, monkeypatch, capsys, text, says
+):
+    (tmp_path / "mine.yaml").write_text(f"defaults:\n  - slurm\n{text}\n")
+    monkeypatch.setattr("launch.profile.PROFILES", tmp_path)
+    monkeypatch.setattr(ConfigStore.instance(), "repo", deepcopy(ConfigStore.instance().repo))
+    assert submit.main([*grid, "hydra/launcher=mine"]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "sent"),
+    [
+        ({"mem_gb": None}, []),
+        ({"sbatch": {"mem-per-cpu": "2G", "wckey": "mine"}}, ["mem-per-cpu=2G", "wckey=mine"]),
+        ({"sbatch": {"mem_per_gpu": "8G"}}, ["mem-per-gpu=8G"]),
+    ],
+)
+def test_memory_is_asked_for_once_or_left_to_the_cluster(tmp_path, monkeypatch, values, sent):
+    from submitit import SlurmExecutor
+
+    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)  # sbatch need not exist here
+    executor = SlurmExecutor(tmp_path)
+    executor.update_parameters(**slurm._parameters(SlurmProfile(**values)))
+    script = executor._make_submission_file_text("the command", "uid").splitlines()
+    asked = [line.removeprefix("#SBATCH --") for line in script if line.startswith("#SBATCH")]
+    found = [option for option in asked if option.startswith(("mem", "wckey"))]
+    assert found == sent
+
+
+def test_variables_that_sbatch_would_drop_are_refused(grid, capsys, monkeypatch):
+    monkeypatch.setattr(slurm, "check", lambda: None)
+    profile = [
+        "+hydra.launcher.environment.WANDB_API_KEY=hush",
+        "+hydra.launcher.sbatch.export=NONE",
+    ]
+    assert submit.main([*grid, SLURM, *profile]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hydra.launcher.environment: sbatch would pass on NONE only")
+    assert "hush" not in said
+
+
 def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):
     values = {
         "partition": "gpu", "account": "me", "qos": "low", "constraint": "a100", "gres": "gpu:2",
@@ -120,5 +180,6 @@ def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):
         "requeue", "job-name=zo-x", "nodes=1", "ntasks-per-node=1", "open-mode=append",
     ):  # fmt: skip
         assert f"#SBATCH --{line}" in script
-    assert script.index("module load x") < script.index("export A='b c'")
+    assert script.index("zo_A=$A") < script.index("module load x") < script.index("export A=$zo_A")
+    assert not any("b c" in line or "wckey" in line for line in script)
     assert any(line.startswith(f"export PYTHONPATH={launch.ROOT}") for line in script)

@@ -11,6 +11,7 @@ from tests.support.tiny_models import DECODERS, MODELS, VOCABULARY, examples_of,
 from tests.support.tiny_runs import TinyRun
 from zo.lm.adapt import adapt, merged
 from zo.lm.adapter_config import ADAPTERS
+from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
 from zo.lm.scoring import CandidateScorer
@@ -186,3 +187,18 @@ def test_scales_alone_are_trained_and_reached_by_backpropagation(bits):
     scorer = CandidateScorer(loaded.model, pad_id=1)
     scorer.differentiable_loss(scorer.collate(examples_of(SHAPES["one token"]))).backward()
     assert all(p.grad.abs().max() > 0 for p in loaded.model.parameters() if p.requires_grad)
+
+
+def test_an_adapter_of_another_architecture_or_depth_is_refused(tmp_path):
+    adapted(MODELS["opt"](), "lora", targets=["q_proj"]).adapter.save_pretrained(tmp_path)
+    cfg = ADAPTERS["lora"](path=str(tmp_path))
+    adapt(Loaded(MODELS["opt"](), tokenizer(), kind="decoder"), cfg, 0)
+    deeper = MODELS["opt"](num_hidden_layers=3)
+    for model, counts in (
+        (MODELS["llama"](), "4 of its 4 .* 4 are"),
+        (deeper, "0 of its 4 .* 2 are"),
+    ):
+        with pytest.raises(
+            ModelError, match=rf"adapter\.path=.*: does not fit .*: {counts} missing"
+        ):
+            adapt(Loaded(model, tokenizer(), kind="decoder"), cfg, 0)

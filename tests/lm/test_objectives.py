@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+)
 
 from tests.support.tiny_models import examples_of, opt, t5, tokenizer
 from zo.lm.baselines import LinearProbe, with_demonstrations
@@ -17,6 +22,7 @@ from zo.lm.objectives import MetricScorer, text_scorer
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
+from zo.tasks.predictions import Confusion
 
 TOKENS = tokenizer()
 TOKENS.pad_token = TOKENS.eos_token
@@ -34,9 +40,24 @@ def test_a_batch_writes_what_each_prompt_alone_does_up_to_the_stop():
     together = write(ASKED)
     assert together == [write([e])[0] for e in ASKED] == write(ASKED)
     assert len(set(together)) > 1
-    stop = together[0][len(together[0]) // 2]
-    stopped = Generator(opt(), TOKENS, 8, stop)(ASKED[:1])[0]
-    assert stopped == together[0].partition(stop)[0]
+
+
+def test_writing_ends_at_the_whole_stop_and_at_the_models_own_ends():
+    """Also where the stop's last token comes before it, and where a prompt ends with its first."""
+    model, passes = opt(), []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    text, n = Generator(model, TOKENS, 24, None)(ASKED[:1])[0], len(passes)
+    for begin in range(12):
+        for stop in (text[begin : begin + 3], PROMPTS[0][-1] + text[begin : begin + 2]):
+            passes.clear()
+            stopped = Generator(model, TOKENS, 24, stop)(ASKED[:1])[0]
+            assert stopped == text.partition(stop)[0]
+            assert len(passes) < n or stop not in text[:9]
+    model.generation_config.eos_token_id = [
+        299,
+        *TOKENS(text[0], add_special_tokens=False)["input_ids"],
+    ]
+    assert Generator(model, TOKENS, 24, None)(ASKED[:1]) == [text[0]]
 
 
 def test_measures_are_those_of_squad_and_rouge():
@@ -46,6 +67,21 @@ def test_measures_are_those_of_squad_and_rouge():
     assert rouge_l("a b d", "a b c d") == pytest.approx(2 * 3 / 7)
     for name, better in (("perplexity", [True, False, False]), ("f1", [False, False, True])):
         assert [NAMED[name].better(value, 0.5) for value in (0.4, 0.5, 0.6)] == better
+
+
+@pytest.mark.parametrize("true", [range(4), range(3)])
+def test_f1_and_balanced_accuracy_are_those_of_scikit_learn(true):
+    """Of five classes, one without examples and predictions; and one that is predicted alone."""
+    draws = np.random.default_rng(0)
+    labels, predictions = draws.choice(true, 200).tolist(), draws.integers(4, size=200).tolist()
+    found = Confusion.of(labels, predictions, 5)
+    assert found.counts == confusion_matrix(labels, predictions, labels=range(5)).tolist()
+    assert found.f1[:4] == pytest.approx(f1_score(labels, predictions, average=None))
+    assert found.f1[4] is None
+    assert found.macro_f1 == pytest.approx(f1_score(labels, predictions, average="macro"))
+    recall = balanced_accuracy_score(labels, predictions) if len(true) == 4 else None
+    expected = [found.counts[i][i] / sum(found.counts[i]) for i in true]
+    assert found.balanced_accuracy == pytest.approx(recall or sum(expected) / len(expected))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1"])
@@ -82,6 +118,22 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
     found = scorer.evaluate(ASKED, 200)
     assert (found.value, found.measure.name) == (pytest.approx(sum(expected) / 3), "reward")
     assert scorer.loss(ASKED) == found.loss == -found.value != 0
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import random; return [random.random() for t in texts]", "two calls for the same text"),
+        (
+            "return [1 / 0 for t in texts]",
+            r"rules\.py:2: ZeroDivisionError: division by zero \(row",
+        ),
+        ("import json; return [json.loads('{') for t in texts]", r"rules\.py:2: JSONDecodeError"),
+    ],
+)
+def test_a_reward_that_draws_or_raises_is_refused_with_its_place(tmp_path, body, said):
+    with pytest.raises(TaskError, match=said):
+        text_scorer(TASK, rewards(tmp_path, body), opt(), TOKENS).check(ASKED)
 
 
 def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded():

@@ -1,5 +1,6 @@
 """What does not fit a model is refused in one sentence that names the key."""
 
+import json
 from functools import partial
 
 import pytest
@@ -8,13 +9,24 @@ import torch
 from tests.lm.test_adapt import adapted
 from tests.lm.test_models import loaded_from, save
 from tests.lm.test_objectives import ASKED, TASK, TOKENS, rewards
-from tests.lm.test_packing import LENGTHS
-from tests.support.tiny_models import UNUSUAL, examples_of, llama, opt, roberta, t5
+from tests.support.tiny_models import (
+    UNUSUAL,
+    WIDE,
+    examples_of,
+    llama,
+    opt,
+    random_model,
+    roberta,
+    t5,
+)
 from zo.lm.config import ModelError
 from zo.lm.objectives import text_scorer
 from zo.lm.scoring import CandidateScorer
 from zo.tasks import Encoded, TaskError, hub
 
+FNET = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 300}
+CONVBERT = WIDE | {"embedding_size": 32, "head_ratio": 2}
+NYSTROM = WIDE | {"num_landmarks": 4, "segment_means_seq_len": 8}
 SHAPE = {"lm_head.weight": torch.zeros(100, 32)}
 
 
@@ -34,7 +46,32 @@ def rewarded(function):
     ).check(ASKED)
 
 
+def with_own_code(at):
+    """Loads a directory whose code would end the process."""
+    directory = save(at / "t", llama())
+    settings = json.loads((directory / "config.json").read_text())
+    own = {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},
+    }
+    (directory / "config.json").write_text(json.dumps(settings | own))
+    (directory / "own.py").write_text("raise SystemExit\n")
+    loaded_from(directory)
+
+
+def padded(name, **settings):
+    """Returns what loads a masked model, which is scored in padded rows."""
+    return lambda at: loaded_from(
+        save(at / "t", random_model(f"{name}ForMaskedLM", **settings)), "masked", attention="eager"
+    )
+
+
 REFUSED = [
+    (with_own_code, r"needs Python code of its own \(auto_map in its config.json\), which is never run here"),
+    (padded("FNet", **FNET), "FNetForMaskedLM computes a text otherwise where padding follows it"),
+    (padded("ConvBert", **CONVBERT), "ConvBertForMaskedLM computes a text otherwise where padding"),
+    (padded("Nystromformer", **NYSTROM), "NystromformerForMaskedLM cannot be scored: "),
+    (padded("Nystromformer", **WIDE), "NystromformerForMaskedLM computes a text otherwise where padding"),
     (saved(llama, without="layers.1."), r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)"),
     (saved(llama, **SHAPE),
         r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),
@@ -48,8 +85,7 @@ REFUSED = [
     (loaded_from, r"model\.path: /.* cannot be loaded .*; give the path of a complete model$"),
     (scored(partial(opt, vocab_size=100), [Encoded([5], [[299], [4]], 0)]),
         r"has a token 299, but the model's vocab_size is 100"),
-    (scored(UNUSUAL["convolutions"], examples_of([1, 2], LENGTHS)), r"task\.candidates: .* answers of one token"),
-    (scored(UNUSUAL["a sliding window"], examples_of([1, 2])), "sees 6 at a time"),
+    (scored(opt, examples_of([1, 2], [64])), "task.max_length: 65 tokens, but the model sees 64 at a time"),
     (lambda _: CandidateScorer(opt(), 1, graphs=True), r"precision\.graphs: needs a GPU"),
     (lambda _: adapted(llama(), "bias"), r"adapter=bias: LlamaForCausalLM has no biases; there are model\."),
     (lambda _: adapted(llama(), "layers", pattern="layer9"), "adapter.pattern=layer9: is found in no name"),
@@ -73,3 +109,15 @@ def test_what_does_not_fit_is_refused_in_one_sentence(attempt, message, tmp_path
     with pytest.raises((ModelError, TaskError), match=message) as caught:
         attempt(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_with_nan_and_an_adapters_directory_are_named(tmp_path):
+    model = opt()
+    next(model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(ModelError, match=r"computes NaN: model\.decoder\..* holds NaN"):
+        loaded_from(save(tmp_path / "nan", model), "decoder")
+    adapted(opt(), "lora", targets=["q_proj"]).adapter.save_pretrained(tmp_path / "lora")
+    with pytest.raises(
+        ModelError, match=r"is an adapter; give model\.path=.* adapter=lora adapter\.path="
+    ):
+        loaded_from(tmp_path / "lora", "decoder")

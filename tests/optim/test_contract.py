@@ -211,7 +211,7 @@ def test_a_backpropagated_step_needs_a_gradient_and_cannot_be_replayed(name):
     assert same(loss.weights(), was)
 
 
-WITHOUT_RANGE = ("name", "m", "separator")
+WITHOUT_RANGE = ("name", "m", "separator", "square")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -62,6 +62,7 @@ WITHIN = [
     ("zo_conservative", {}, 0.1),  # at times no step is the best
     ("sparse_mezo", {"share": 0.5, "eps": 1.0}, 1e-2),
     ("sparse_mezo", {"n": 3}, 1e-2),
+    ("sparse_mezo", {"share": 0.5, "eps": 1.0, "scope": "all"}, 1e-2),
     ("conmezo", {}, 1e-3),
     ("conmezo", {"eps": 0.05, "angle": 0.8, "hold": 5, "ramp": 20}, 1e-3),
     ("adamezo", {}, 1e-5),
@@ -70,6 +71,7 @@ WITHIN = [
     ("fzoo", {"n": 3}, 1e-2),
     ("lozo_m", {"interval": 7}, 1e-3),
     ("lozo_m", {"interval": 7, "rank": 3, "momentum": 0.5}, 1e-3),
+    ("lozo_m", {"rank": 4, "divide_by_rank": True, "momentum": 0.0}, 5e-3),
     ("subzero", {"interval": 20}, 1e-3),
     ("subzero", {"rank": 3, "interval": 7}, 1e-3),
     ("tezo", {}, 1e-3),

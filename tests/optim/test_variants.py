@@ -4,9 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
+import zo
 from tests.support.quadratic import ZEROTH_ORDER, Quadratic, make, same, start, steps
 from zo.distributed.processes import Processes
+from zo.noise import PERTURBATION, NoiseKey
 from zo.noise.torch_generator import TorchEngine
 from zo.optim import OPTIMIZERS
 from zo.run.loop import TIE, _step
@@ -78,3 +81,46 @@ def test_equal_losses_are_counted_as_a_tie_and_move_nothing(name):
     loss.answers = {}
     assert _step(session, [])[TIE] == 0
     assert not same(loss.weights(), home)
+
+
+@pytest.mark.parametrize("scope", ["matrices", "all"])
+def test_sparse_mezo_leaves_embeddings_norms_biases_and_matrices_of_zeros_unmasked(scope):
+    """A step moves a quarter of a masked tensor's weights, the small ones, and all of a free one's."""
+    torch.manual_seed(0)
+    embedding, linear, zeros = nn.Embedding(8, 4), nn.Linear(4, 8), nn.Linear(4, 4, bias=False)
+    model = nn.Sequential(embedding, nn.LayerNorm(4), zeros, linear, nn.Conv1d(8, 4, 2))
+    nn.init.zeros_(zeros.weight)
+    was = {name: p.detach().clone() for name, p in model.named_parameters()}
+    opt = zo.SparseMeZO(model, lr=1.0, scope=scope, restore="snapshot")
+    opt.step(lambda: sum(p.square().sum() + p.sum() for p in model.parameters()))
+    moved = {name: (p != was[name]).sum() / p.numel() for name, p in model.named_parameters()}
+    equal = {"1.weight", "1.bias", "2.weight"}  # all within the quantile
+    masked = {"3.weight"} if scope == "matrices" else moved.keys() - equal
+    assert moved == {name: 0.25 if name in masked else 1.0 for name in moved}
+    small = was["3.weight"].abs() <= was["3.weight"].abs().flatten().kthvalue(8).values
+    assert ((model[3].weight != was["3.weight"]) == small).all()
+    step = {name: p.detach().clone() for name, p in model.named_parameters()}
+    opt.step(lambda: sum(p.square().sum() + p.sum() for p in model.parameters()))
+    again = (zeros.weight != step["2.weight"]).any()
+    assert bool(again) == (scope == "matrices"), "zeros leave an empty mask behind"
+
+
+@pytest.mark.parametrize(
+    ("n", "shape"), [(8 * 2048, (128, 128)), (5 * 300, (30, 50)), (20, (4, 5)), (7, (1, 7))]
+)
+def test_subzero_counts_an_adapters_values_as_a_matrix_nearly_square(n, shape):
+    """Its core of 48 × 48 stays whole where 8 × 2048 would leave 8 × 48; entries keep variance 1."""
+    p = torch.zeros(8, 2048) if n == 8 * 2048 else torch.zeros(1, n)
+    params = ParameterSpace([("lora_A", p)], "snapshot")
+    method = OPTIMIZERS["subzero"]
+    opt = method.optimizer(params, method.config(square=True), lr=1e-3, seed=0)
+    assert tuple(opt.state[key][0].shape[1] for key in "pq") == shape
+    z = opt.direction_at(0).sample(0, p)
+    assert z.shape == p.shape
+    assert torch.equal(opt.direction_at(0).sample(0, p, torch.tensor([0])), z[:1])
+    left, right = (opt.state[key][0] for key in "pq")
+    rows, columns = (min(48, length) for length in shape)
+    core = left @ z.view(shape) @ right.mT * (rows * columns / n) ** 0.5
+    drawn = params.engine.draw_(torch.empty(48, 48), NoiseKey(0, PERTURBATION, 0, 0), 0)
+    torch.testing.assert_close(core[:rows, :columns], drawn[:rows, :columns])
+    torch.testing.assert_close(left.mT @ left @ z.view(shape), z.view(shape))

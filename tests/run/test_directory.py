@@ -1,14 +1,18 @@
 """A run's directory: its identity, frozen at its first start, and its lock, of one live process, whoever died in it."""
 
+import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from unittest import mock
 
 import pytest
 
-from zo.run import lock
+from zo.run import lock, loop
 from zo.run.__main__ import main
 from zo.run.directory import DirectoryError, directory_of, freeze, load
 from zo.run.lock import held, holder
@@ -99,3 +103,30 @@ def test_a_lock_is_given_back_also_when_its_body_fails_and_taken_without_a_word(
     with held(tmp_path):
         pass
     assert "this file system has no locks" in capsys.readouterr().err
+
+
+def test_a_directory_that_is_removed_while_the_run_trains_ends_it_in_one_sentence(
+    make_run, monkeypatch
+):
+    cfg, made, steps = make_run("optimizer=mezo", "steps=50"), loop._step, []
+
+    def step(*args):
+        steps.append(1)
+        if len(steps) == 3:
+            shutil.rmtree(directory_of(cfg))
+        return made(*args)
+
+    monkeypatch.setattr(loop, "_step", step)
+    with pytest.raises(DirectoryError, match="removed while the run went on; the same command"):
+        run(cfg)
+    assert len(steps) == 3
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("nobody", ["| true", ">&-"])
+def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(make_run, nobody):
+    directory = freeze(make_run("optimizer=mezo"))
+    command = f"set -o pipefail; {sys.executable} -m zo.run {directory} {nobody}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((directory / "status.json").read_text())["run/status"] == "finished"

@@ -2,19 +2,22 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
 from zo.lm import load as loading
-from zo.run import checkpoint
-from zo.run.assembly import Assembly
+from zo.run import checkpoint, provenance
+from zo.run.assembly import Assembly, load_adapted
 from zo.run.directory import directory_of
+from zo.run.inputs import Inputs
 from zo.run.provenance import weights_hash
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
@@ -22,6 +25,7 @@ from zo.run.runner import run
 from zo.weights.space import ParameterSpace
 
 REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"
+EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed")
 TOKENS = torch.arange(5, 15)[None]
 
 
@@ -108,6 +112,46 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         assert not out.exists()
 
 
+@pytest.mark.parametrize("adapter", [pytest.param("none", marks=pytest.mark.process), "lora"])
+def test_a_model_card_tells_what_the_model_was_made_of_and_how_to_load_it(
+    make_run, tmp_path, capsys, adapter
+):
+    """Whole models with transformers, adapters with peft; the code of the card runs."""
+    over = ("model.quantization=int8", "adapter.r=4") * (adapter == "lora")
+    cfg = make_run(f"adapter={adapter}", *EXACT, *over, "seed=5", "steps=2")
+    summary, directory, out = run(cfg), directory_of(cfg), tmp_path / "weights"
+    inputs = Inputs.load(directory)
+    export(directory, out)
+    text = (out / "README.md").read_text()
+    told = dict(re.findall(r"^\| (.*?) \| (.*) \|$", text, re.MULTILINE))
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert head["library_name"] == ("transformers" if adapter == "none" else "peft")
+    assert told["base weights"] == inputs.read["weights"]
+    assert told["train examples"] == inputs.read["train"]
+    assert told["file model.path"] == inputs.files["model.path"]
+    assert told["method"].startswith("MeZO: ")
+    assert f"eps {cfg.optimizer.eps}," in told["method"]
+    keys = ("learning rate", "step", "seed", "trained tensors")
+    values = (f"{cfg.lr:g}", "2 of at most 2", "5", summary["best/weights"])
+    assert [told[key] for key in keys] == [*values]
+    assert told["precision"].startswith("float32: loss float32, restore streamed, noise philox")
+    assert f"accuracy {summary['best/val_accuracy']:.1%}, loss" in told["validation"]
+    assert f"macro F1 {summary['best/test_macro_f1']:.1%}" in told["test"]
+    assert told["trained with commit"] == provenance.git_revision()
+    for said in (text, capsys.readouterr().out):
+        assert ("trained over int8 weights" in said) == (adapter == "lora")
+    code, made = text.split("```python")[1].split("```")[0], {}
+    exec(code.replace("this directory", str(out)), made)
+    assert isinstance(made["model"], torch.nn.Module)
+    for plain in (True, False) if adapter == "lora" else ():
+        again = make_run("adapter=lora", f"adapter.path={out}", *EXACT, *(over[:1] * (not plain)))
+        notes = load_adapted(again)[1].notes
+        assert (
+            "adapter.path: it was trained over int8 weights; model.quantization=int8 has them"
+            in notes
+        ) == plain
+
+
 def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, tmp_path):
     base = shutil.copytree(REVIEWS_TINY, tmp_path / "base")
     settings = json.loads((base / "config.json").read_text()) | {"use_cache": True, "mine": 1}
@@ -145,7 +189,6 @@ def test_an_export_that_fails_leaves_nothing_behind(finished, tmp_path, monkeypa
     assert [*out.parent.rglob("*")] == [out]
 
 
-EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed")
 ADAPTERS = [
     ("lora", 1),
     pytest.param("prefix", 1e-2, marks=pytest.mark.process),

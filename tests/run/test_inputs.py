@@ -4,21 +4,28 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.victims import At, armed
+from zo import config
+from zo.config import command_line, method_code
 from zo.config.addresses import missing
+from zo.optim import OPTIMIZERS, Method
 from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.directory import directory_of, freeze
 from zo.run.inputs import Inputs, digest_examples
+from zo.run.rows import trajectory_of
 from zo.run.runner import run
 from zo.run.signals import Interrupted
 from zo.run.tracking import read_status
-from zo.tasks import Example
+from zo.tasks import Example, TaskError
+from zo.trajectory import describe
+from zo.trajectory import main as replay
 
 
 @pytest.fixture
@@ -46,6 +53,75 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     said = capsys.readouterr().out
     assert "finished before" not in said
     assert f"a new run, not {first}: task.data_files.train has another content" in said
+
+
+def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
+    make_run, monkeypatch, capsys, tmp_path
+):
+    """Also where the run began with the released code, and where a trajectory is replayed."""
+    cfg = make_run("optimizer=mezo")
+    codes = {None: directory_of(cfg)}
+    for code in ("xxh3_128:1", "xxh3_128:2"):
+        monkeypatch.setattr(method_code, "of_method", lambda name, now=code: now)
+        codes[code] = directory_of(cfg)
+    assert len(set(codes.values())) == 3
+    run(cfg)
+    for code, at in ((None, "xxh3_128:2"), ("xxh3_128:1", "xxh3_128:2"), ("xxh3_128:2", None)):
+        monkeypatch.setattr(method_code, "of_method", lambda name, now=code: now)
+        run(cfg)
+        info = dict(describe(trajectory_of(codes[code])))
+        assert f"method {code or 'as committed'}" in info["written by"]
+        monkeypatch.setattr(method_code, "of_method", lambda name, now=at: now)
+        for main_of, argv in ((main, []), (replay, ["--to", "1", "--out", str(tmp_path / "w")])):
+            place = codes[code] if main_of is main else codes[code] / "trajectory.bin"
+            capsys.readouterr()
+            first = [] if main_of is main else ["replay"]
+            assert main_of([*first, str(place), *argv]) == 2
+            assert "optimizer" in capsys.readouterr().err
+
+
+def package(root: Path) -> Path:
+    """Returns a copy of the methods under git, one of them with a line that is in no commit."""
+    for room in method_code.ROOMS:
+        shutil.copytree(method_code.PACKAGE / room, root / room)
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm a"):
+        subprocess.run(["git", "-C", str(root), *command.split()], check=True)
+    return root
+
+
+def test_a_methods_code_counts_where_no_commit_has_it_and_always_if_it_is_your_own(
+    tmp_path, monkeypatch
+):
+    """What others' methods do, or their settings, does not."""
+    whole = package(tmp_path / "whole")
+    monkeypatch.setitem(OPTIMIZERS, "mine", Method(OPTIMIZERS["hizoo"].config, "mine", "Mine"))
+
+    def codes(*edits: str) -> dict[str, str | None]:
+        copy = shutil.copytree(whole, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
+        (copy / "optim" / "mine.py").write_text("from zo.optim.mezo import MeZO\n# mine\n")
+        for edit in edits:
+            file, old, new = edit.split("|")
+            text = (copy / file).read_text()
+            assert old in text
+            (copy / file).write_text(text.replace(old, new))
+        return {name: method_code.of_method(name, copy) for name in ("mezo", "bszo", "mine")}
+
+    first = codes()
+    assert (first["mezo"], first["bszo"]) == (None, None)
+    assert first["mine"] is not None
+    for edit, moved in (
+        ("optim/mezo.py|class MeZO(|class MeZO (", {"mezo", "mine"}),
+        ("optim/mine.py|mine|other", {"mine"}),
+        ("weights/updates.py|def add_(|def add_ (", {"mezo", "bszo", "mine"}),
+        (
+            "optim/config.py|class MeZOConfig(|class MeZOConfig (",
+            {"mezo"},
+        ),
+        ("optim/config.py|class HiZOOConfig(|class HiZOOConfig (", {"mine"}),
+        ("optim/hizoo.py|class HiZOO(|class HiZOO (", set()),
+    ):
+        now = codes(edit)
+        assert {name for name in now if now[name] != first[name]} == moved, edit
 
 
 def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(make_run, reviews, capsys):
@@ -106,3 +182,79 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     assert str(missing(make_run("model.path=/no/such"))).startswith(told)
     random = ["model.weights=random", "+model.architecture={model_type:opt}"]
     assert missing(make_run("model.path=/no/such", *random)) is None
+
+
+def rewarded(folder, function):
+    """Returns a run with a reward."""
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"text": "a film {i}"}}\n' for i in range(30)))
+    sizes = [
+        f"task.{split}_size={n}" for split, n in (("train", 6), ("validation", 2), ("test", 2))
+    ]
+    own = [f"task.path={prompts}", f"objective.function={function}", "task.max_new_tokens=2"]
+    short = [
+        "steps=1",
+        "batch_size=2",
+        "lr=1e-3",
+        "tracking.mode=disabled",
+        f"out={folder / 'out'}",
+    ]
+    config.register()
+    (cfg,) = command_line.runs(["task=reward", "optimizer=mezo", *short, *sizes, *own])
+    return cfg
+
+
+def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").touch()
+    rules, module = tmp_path / "own_rules.py", tmp_path / "own_package" / "rules.py"
+    alone = "def score(prompts, texts):\n    return [float(len(t)) for t in texts]\n"
+    cfg = rewarded(tmp_path, f"{rules}:score")
+
+    def seen(line, n):
+        for file in (rules, module):
+            file.write_text(f"{line}\n{alone}")
+        for folder in (rules.parent, module.parent):
+            (folder / "own_lengths.py").write_text(f"n = {n}\n")
+        return directory_of(cfg)
+
+    for function in (cfg.objective.function, "own_rules:score", "own_package.rules:score"):
+        cfg.objective.function = function
+        imports = "from .own_lengths import n", "import own_lengths"
+        alike = [seen("", n) for n in (1, 2)]
+        other = [seen(line, n) for line in imports[: 2 - ("package" in function)] for n in (1, 2)]
+        assert len(set(alike)) == 1
+        assert len({*alike, *other}) == 1 + len(other)
+
+
+@pytest.mark.process
+def test_code_of_a_directory_runs_only_if_a_command_here_has_named_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "theirs"))
+    rules, called = tmp_path / "rules.py", tmp_path / "called"
+    rules.write_text(
+        f"open({str(called)!r}, 'w')\ndef score(prompts, texts):\n    return [1.0] * len(texts)\n"
+    )
+    directory = str(freeze(rewarded(tmp_path, f"{rules}:score")))
+    assert main([directory]) == 0
+    assert called.exists()
+    called.unlink()
+    shutil.rmtree(tmp_path / "theirs")
+    capsys.readouterr()
+    assert main([directory]) == 2
+    said = capsys.readouterr().err
+    assert f"{directory}: its reward calls objective.function={rules}:score, code that no " in said
+    assert not called.exists()
+    assert [main([directory, "--trust"]), main([directory])] == [0, 0]
+
+
+def test_the_traceback_of_a_reward_that_raises_is_kept(tmp_path, capsys):
+    rules = tmp_path / "rules.py"
+    rules.write_text("def score(prompts, texts):\n    return [1 / 0 for _ in texts]\n")
+    cfg = rewarded(tmp_path, f"{rules}:score")
+    with pytest.raises(TaskError, match=r"rules\.py:2: ZeroDivisionError"):
+        run(cfg)
+    assert f'"{rules}", line 2, in score' in (directory_of(cfg) / "error.txt").read_text()
+    assert f"its traceback: {directory_of(cfg) / 'error.txt'}" in capsys.readouterr().err

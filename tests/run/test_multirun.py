@@ -1,13 +1,19 @@
 """What a person sees of runs, also of several in one process: one that fails ends no other, and a table ends them."""
 
+import re
 import signal
 
+import pandas as pd
 import pytest
 
+from analysis.logs.sources import load
+from analysis.report.sweep import method_frame
+from analysis.select.trials import of_name
 from tests.support.victims import At, armed
 from zo.run import loop
 from zo.run.directory import directory_of
-from zo.run.multirun import Multirun, differences
+from zo.run.multirun import Multirun, differences, note, set_group
+from zo.run.runner import run
 from zo.run.signals import INTERRUPTED
 from zo.run.tracking import read_status
 
@@ -42,6 +48,20 @@ def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has
     assert "1 / 0" in (failed / "error.txt").read_text()
 
 
+def test_a_cause_that_runs_share_is_tried_once_and_said_once(make_run, capsys):
+    bad, nowhere = "task.labels=[8,9]", "task.data_files.train=/no/such/file.csv"
+    grid = [(text, f"seed={seed}") for text in (bad, nowhere) for seed in (0, 1, 2)]
+    multirun = Multirun.of([make_run(*choice, "steps=1") for choice in grid])
+    assert multirun.run() == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("task.labels: row ") == 1
+    assert shown.err.count("there is no file") == 1
+    assert "not tried: 2 runs with the same task and model" in shown.out
+    lines = shown.out.splitlines()[-3:]
+    assert lines[0] == "0 of 6 runs ended, 6 failed"
+    assert all(re.match(r"failed: run [14] of 6: .* and 2 others: task\.", x) for x in lines[1:])
+
+
 @pytest.mark.process
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
     runs = [make_run(f"seed={seed}") for seed in (0, 1, 2)]
@@ -69,3 +89,31 @@ def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, 
     runs = [make_run(override) for override in grid]
     assert differences(runs) == expected
     assert len(Multirun.of(runs).runs) == (2 if expected[0] else 1), "a repeated run is left out"
+
+
+@pytest.mark.process
+def test_a_typed_multirun_is_a_sweep_also_with_runs_that_were_made_before(make_run):
+    def made(method, lr):
+        chosen = f"optimizer={method}", f"lr={lr}"
+        return make_run(*chosen, "tracking.mode=offline", "precision.noise=philox")
+
+    run(made("bszo", "1e-3"))
+    typed = [
+        "optimizer=bszo,mezo",
+        "lr=1e-3,1e-4",
+        "task.path=/a b",
+        "out=x",
+        "hydra/launcher=local",
+        "task.validation_size=32",
+    ]
+    for _ in range(2):  # the same command again is the same sweep
+        cells = [made(method, lr) for method in ("bszo", "mezo") for lr in ("1e-3", "1e-4")]
+        set_group(cells, typed, sweep=None)
+        note(cells)
+        assert Multirun.of(cells).run() == 0
+    frames = load([cells[0].out], cache_dir=None)
+    (name,) = frames.sweeps
+    assert name.startswith("optimizer=bszo,mezo_lr=1e-3,1e-4-")
+    table = method_frame(of_name(name, pd.DataFrame({"sweep": []}), frames))
+    assert (list(table["method"]), list(table["grid"])) == (["mezo", "bszo"], [2, 2])
+    assert len(frames.single) == 1

@@ -1,10 +1,13 @@
 """Runs: what fits together, what the loop writes, when it stops, and that it repeats itself bit for bit."""
 
+import csv
 import errno
 import itertools
 import json
 import os
+import re
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -16,7 +19,9 @@ from zo.lm.scoring import CandidateScorer
 from zo.run import loop
 from zo.run.assembly import Assembly, Session
 from zo.run.directory import DirectoryError, directory_of
-from zo.run.rows import read_rows
+from zo.run.estimate import estimated
+from zo.run.replay import replay_to
+from zo.run.rows import read_rows, trajectory_of, write_rows
 from zo.run.runner import run
 from zo.run.tracking import read_status
 from zo.tasks.batches import batch_indices
@@ -58,6 +63,40 @@ def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(finish
     assert summary["best/test_accuracy"] == test
     pairs = list(zip(summary["best/test_predictions"], summary["test/labels"], strict=True))
     assert sum(a == b for a, b in pairs) / len(pairs) == test
+
+
+def test_predictions_are_stored_with_row_text_label_and_probability(finished, capsys):
+    """In the order of the splits; the summary has their F1 and confusion matrix, and so has the last line."""
+    directory, session = directory_of(finished), Session.open(finished)
+    (directory / "status.json").unlink()
+    summary = run(finished)  # writes what the rows hold
+    with (directory / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["split"] for row in rows] == ["test"] * 48 + ["validation"] * 32
+    for row, example in zip(rows, [*chain(*session.examples.values())][32:], strict=False):
+        label = ("terrible", "great")[example.label]
+        assert (row["row"], row["text"], row["label"]) == (
+            str(example.row),
+            example.fields["text"],
+            label,
+        )
+    counts = [[0, 0], [0, 0]]
+    for row in rows[:48]:
+        counts[row["label"] == "great"][row["predicted"] == "great"] += 1
+        assert 0.5 <= float(row["probability"]) <= 1
+    assert summary["best/test_confusion"] == counts
+    assert summary["test/classes"] == ["terrible", "great"]
+    replay_to(session.assembly, trajectory_of(directory), summary["best/step"])
+    again = session.evaluator.evaluate(session.test, finished.eval_tokens)
+    assert [round(p, 6) for p in again.probabilities] == [
+        float(r["probability"]) for r in rows[:48]
+    ]
+    ending = f"macro F1 {summary['best/test_macro_f1']:.1%}, balanced accuracy "
+    assert ending in capsys.readouterr().out
+    old = [{k: v for k, v in row.items() if "probab" not in k} for row in read_rows(directory)]
+    write_rows(directory, old)
+    (directory / "status.json").unlink()
+    assert run(finished)["best/test_confusion"] == counts, "as of a run before there were any"
 
 
 def test_a_run_that_is_begun_anew_gives_the_same_numbers(finished):
@@ -148,6 +187,40 @@ def test_a_loss_of_an_evaluation_that_is_not_finite_is_a_collapse(make_run, monk
     assert summary["run/collapse_what"] == "test loss is nan at step 2"
     assert (summary["run/collapse_step"], summary["run/steps"]) == (2, 2)
     assert "best/step" not in summary
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer=mezo", "precision.restore=merged"),
+        ("optimizer=bszo", "precision.restore=streamed", "precision.noise=philox"),
+        ("optimizer=lozo", "precision.restore=factors"),
+        ("optimizer=mezo_adam", "precision.restore=snapshot", "precision=bf16"),
+        ("optimizer=mezo", "objective=metric"),
+    ],
+)
+def test_memory_and_time_are_estimated_and_nothing_moves(make_run, overrides):
+    cfg = make_run(*overrides, "steps=200", "eval_every=40")
+    session = Session.open(cfg)
+    start = session.assembly.weights_hash()
+    line = estimated(cfg, session, 50)
+    told = re.match(
+        r"about ([\d.]+) GiB and ([\d.]+) (s|min): 150 steps of .*, 4 evaluations", line
+    )
+    assert told, line
+    assert f"{session.assembly.optimizer.forwards_per_step} forward passes of" in line
+    assert float(told[1]) > session.assembly.params.numel * 2 / 2**30
+    assert session.assembly.weights_hash() == start
+    assert estimated(cfg, session, 150) is None, "too few to be worth it"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("restore", ["merged", "snapshot"])
+def test_the_estimated_memory_is_what_the_run_then_takes(make_run, capsys, restore):
+    over = ("batch_size=4", "steps=100", "eval_every=50", f"precision.restore={restore}")
+    summary = run(make_run("optimizer=mezo", *over))
+    told = re.search(r"about ([\d.]+) GiB", capsys.readouterr().out)
+    assert float(told[1]) == pytest.approx(summary["mem/peak_gib"], rel=0.1)
 
 
 @pytest.mark.process

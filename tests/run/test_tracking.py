@@ -1,13 +1,20 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
+import json
+import os
 import signal
+import socket
+import subprocess
 
 import pytest
 import wandb
 
 from analysis.logs import run_file
+from tests.support.crowd import free_port
 from tests.support.victims import At, armed
 from zo.config import TrackingConfig
+from zo.run import wandb_run
+from zo.run.__main__ import main
 from zo.run.directory import directory_of
 from zo.run.rows import read_rows
 from zo.run.runner import run
@@ -41,17 +48,90 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
 
 
 def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
-    named = {"run_id": "mezo-0123456789ab", "name": "mezo", "config": {}}
-    log = RunLog(tmp_path, **named, tracking=TrackingConfig(mode="offline"))
+    log = RunLog(tmp_path, name="mezo", config={}, tracking=TrackingConfig(mode="offline"))
     log.write(1, {"train/loss": 0.5})
-    lost = log._wandb
-    lost.log = lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("lost"))
+    found = subprocess.check_output(["pgrep", "-P", str(os.getpid()), "wandb-core"], text=True)
+    for core in map(int, found.split()):
+        os.kill(core, signal.SIGKILL)
+        os.waitpid(core, 0)
     log.write(2, {"train/loss": 0.25})
     log.write(3, {"train/loss": 0.125})
-    lost.finish(exit_code=1)
     log.finish({"run/status": "finished"})
     logged = logged_in(tmp_path)
-    assert capsys.readouterr().err.count("W&B logging stopped (ConnectionResetError") == 1
+    assert capsys.readouterr().err.count("W&B logging stopped (") == 1
     assert [row["train/loss"] for row in read_rows(tmp_path)] == [0.5, 0.25, 0.125]
     assert logged.history["train/loss"].to_pylist() == [0.5, 0.25, 0.125], "written once more"
     assert logged.summary["run/status"] == "finished"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Returns a function that gives W&B a key and a server on a port of this machine."""
+
+    def use(key: str, port: int) -> None:
+        wandb.teardown()  # it has read the environment
+        monkeypatch.delenv("WANDB_MODE")
+        monkeypatch.setenv("WANDB_API_KEY", key)
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(wandb_run, "INIT_SECONDS", 1.0)
+
+    yield use
+    wandb.teardown()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("mode", ["auto", "online"])
+@pytest.mark.parametrize("fault", ["nobody listens", "nobody answers", "no key"])
+def test_without_wandb_a_run_is_logged_offline_which_is_said_once(
+    mode, fault, make_run, server, capsys
+):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if fault == "nobody answers" else free_port()
+        server("k" * 3 if fault == "no key" else "k" * 40, port)
+        for seed in (0, 1):
+            cfg = make_run("optimizer=mezo", f"tracking.mode={mode}", f"seed={seed}")
+            run(cfg)
+            logged = logged_in(directory_of(cfg))
+            assert logged.summary["run/status"] == "finished"
+            assert (len(logged.history), logged.exit_code) == (4, 0)
+    said = capsys.readouterr().err
+    assert said.count("W&B cannot be logged to: ") == 1
+    assert said.count("logged offline, `wandb sync` sends it later") == 1
+
+
+def test_the_log_of_a_run_that_ended_without_one_is_written_from_its_rows(finished, capsys):
+    directory = directory_of(finished)
+    assert main(["log", str(directory)]) == 0
+    logged, status = logged_in(directory), json.loads((directory / "status.json").read_text())
+    assert {key: logged.summary[key] for key in status} == status
+    assert logged.history["train/loss"].to_pylist() == [
+        row["train/loss"] for row in read_rows(directory)
+    ]
+    assert logged.config["optimizer.name"] == "mezo"
+    assert logged.config["provenance.versions.torch"]
+    whole = (directory / "metrics.jsonl").read_text()
+    (directory / "metrics.jsonl").write_text(whole[:-5])
+    assert main(["log", str(directory)]) == 2
+    (directory / "status.json").write_text("{}")
+    assert main(["log", str(directory)]) == 2
+    said = capsys.readouterr().err
+    for why in ("steps 4 to 4 cannot be read", f"python -m zo.run {directory} goes on with it"):
+        assert why in said
+
+
+def test_a_run_that_is_made_anew_has_another_id_at_wandb_and_keeps_it(make_run):
+    cfg = make_run("optimizer=mezo", "tracking.mode=offline")
+    run(cfg)
+    directory = directory_of(cfg)
+    first = logged_in(directory)
+    cfg.resume = False
+    with armed(At("zo.run.loop._step", 2, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+        run(cfg)
+    stopped = logged_in(directory)
+    assert first.place != stopped.place
+    cfg.resume = True
+    run(cfg)
+    again = logged_in(directory)
+    assert (first.run_id, again.run_id) == (directory.name, directory.name)
+    assert first.wandb_id == directory.name
+    assert again.wandb_id == stopped.wandb_id != first.wandb_id

@@ -222,8 +222,13 @@ def zo_conservative(t: Twin) -> Steps:
 
 
 def sparse_mezo(t: Twin) -> Steps:
-    share = t.s["share"]
-    h = [p.abs().flatten().sort().values[max(1, int(share * p.numel())) - 1] for p in t.theta]
+    share, everything = t.s["share"], t.s["scope"] == "all"
+    h = [
+        p.abs().flatten().sort().values[max(1, int(share * p.numel())) - 1]
+        if everything or p.dim() == 2
+        else math.inf
+        for p in t.theta
+    ]
     while True:
         mask = [(p.abs() <= h_p).float() for p, h_p in zip(t.theta, h, strict=True)]
         z = [[m * z_j for m, z_j in zip(mask, z, strict=True)] for z in t.directions()]
@@ -322,7 +327,9 @@ def lozo_m(t: Twin) -> Steps:
                 n[j] = beta * n[j] @ (old[j].T @ v[j]) / p.shape[1] + (1 - beta) * c * u[j]
             else:
                 n[j] = beta * n[j] + (1 - beta) * c * u[j]
-        t.move(-t.lr, (1.0, product(n, v)))
+        share = 1 / t.s["rank"] if t.s["divide_by_rank"] else 1.0
+        moved = product([x if y is None else share * x for x, y in zip(n, v, strict=True)], v)
+        t.move(-t.lr, (1.0, moved))
         old[:] = v
         yield (c,)
 

@@ -58,11 +58,42 @@ MODELS = {
 
 BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
 GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
+GPT_J = GPT2 | {"rotary_dim": 8}
+GPT_NEO = SIZES | {"num_layers": 2, "num_heads": 4, "window_size": 6, "initializer_range": 0.3}
+GPT_NEO |= {"attention_types": [[["global", "local"], 1]]}
+MPT = {
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "vocab_size": VOCABULARY,
+    "initializer_range": 0.3,
+}
+FALCON = SIZES | {"alibi": True, "initializer_range": 0.3}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
 LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
 DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 301}
 DEBERTA = MASKED_LM | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 DEBERTA |= {"position_biased_input": False, "pad_token_id": 0}  # knows distances in columns
+WINDOWED = LLAMA | {"sliding_window": 6, "initializer_range": 1.0}
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
+GPT_OSS = (
+    WINDOWED | LAYERS | {"head_dim": 8, "num_local_experts": 4, "attn_implementation": "eager"}
+)
+GEMMA3 = WINDOWED | LAYERS | {"head_dim": 8}
+VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+WINDOWS = {
+    "gemma 2": partial(random_model, "Gemma2ForCausalLM", **WINDOWED, head_dim=8),
+    "gemma 3": partial(random_model, "Gemma3ForCausalLM", **WINDOWED | LAYERS, head_dim=8),
+    "gemma 3, with pictures": partial(
+        random_model, "Gemma3ForConditionalGeneration", text_config=GEMMA3, vision_config=VISION
+    ),
+    "phi 3": partial(random_model, "Phi3ForCausalLM", **WINDOWED, pad_token_id=1),
+    "gpt-oss": partial(random_model, "GptOssForCausalLM", **GPT_OSS),
+    "olmo 3": partial(random_model, "Olmo3ForCausalLM", **WINDOWED | LAYERS),
+    "starcoder 2": partial(random_model, "Starcoder2ForCausalLM", **WINDOWED),
+    "ministral": partial(random_model, "MinistralForCausalLM", **WINDOWED | LAYERS, head_dim=8),
+    "exaone 4": partial(random_model, "Exaone4ForCausalLM", **WINDOWED | LAYERS),
+}
 PACKED = {
     "capped logits": partial(
         random_model, "Gemma2ForCausalLM", **GEMMA2, final_logit_softcapping=2.0
@@ -71,12 +102,17 @@ PACKED = {
     "a loss beside its head": partial(random_model, "DistilBertForMaskedLM", **DISTILBERT),
 }
 ALONE = {
+    "gpt-j": partial(random_model, "GPTJForCausalLM", **GPT_J),
+    "gpt-neo": partial(random_model, "GPTNeoForCausalLM", **GPT_NEO),
+    "mpt": partial(random_model, "MptForCausalLM", **MPT),
+    "falcon": partial(random_model, "FalconForCausalLM", **FALCON),
+    "stablelm": partial(random_model, "StableLmForCausalLM", **LLAMA),
     "no positions": partial(random_model, "BloomForCausalLM", **BLOOM),
     "no attention": partial(random_model, "MambaForCausalLM", **MAMBA),
     "convolutions": partial(random_model, "Lfm2ForCausalLM", **LFM2),
     "distances": partial(random_model, "DebertaV2ForMaskedLM", **DEBERTA),
 }
-UNUSUAL = PACKED | ALONE
+UNUSUAL = PACKED | WINDOWS | ALONE
 
 
 def kind_of(model):

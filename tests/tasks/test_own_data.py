@@ -1,5 +1,6 @@
 """Data of a user's own: what is found in them, and the splits and mini-batches that they become."""
 
+import re
 from collections import Counter
 from functools import partial
 
@@ -12,7 +13,7 @@ from tests.tasks.test_bad_data import chat, own
 from tests.tasks.test_paper_tasks import from_yaml
 from zo.tasks import load_splits, tokenize
 from zo.tasks.batches import batch_indices
-from zo.tasks.checks import preview
+from zo.tasks.checks import check_splits, preview
 from zo.tasks.own import complete
 
 TEXTS = [f"film number {i} was {'good' if i % 2 else 'bad'}" for i in range(20)]
@@ -114,6 +115,68 @@ def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_t
     assert f"{TEXTS[train[0].row]}\\nLabel:' -> ' {label}'" in lines[0]
     assert lines[1].endswith("]")
     assert "⏎" in lines[1]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"train_size": 50, "validation_size": 30, "test_size": 20}])
+def test_stratified_splits_have_equal_shares_of_each_label(sizes, tmp_path):
+    """At most one example more or less, in every split."""
+    rows = [{"text": f"film {i}", "label": "rare" if i % 10 == 0 else "often"} for i in range(200)]
+    path = write(tmp_path / "mine.csv", rows)
+    task, _ = complete(own(path, split_order="stratified", **sizes))
+    drawn = load_splits(task)
+    for of in (drawn.train, drawn.validation, drawn.test):
+        assert abs(sum(task.labels[e.label] == "rare" for e in of) - len(of) / 10) <= 1
+    every = [e.row for of in vars(drawn).values() for e in of]
+    assert len(every) == len(set(every)) == sum(sizes.values() or [200])
+    task.train_set_seed = 1
+    assert load_splits(task) != drawn
+
+
+SAME = {"text": "film", "extra": "x"}
+ALPACA = {"instruction": "add 1 to 16", "input": "now", "output": "17"}
+TALK = [
+    {"role": r, "content": c} for r, c in (("assistant", ""), ("user", "u"), ("assistant", "b"))
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "said"),
+    [
+        (
+            [{**SAME, "label": "ab"[i % 4 == 0]} for i in range(12)],
+            "classification",
+            [
+                r"task\.prompt: columns that are not used: extra; task\.text='\{text\} \{extra\}' joins them",
+                r"1 of 1 test texts are training texts, too \(the first is row \d+,",
+                r"task\.test_size: 1 test example; its result says nothing",
+                r"1 texts have two labels \(one is 'film\\nLabel:'\)",
+                r"task\.label: 100\.0% of the 1 test examples are ' \w', which is the accuracy of always",
+            ],
+        ),
+        (
+            [ALPACA] * 9,
+            "completion",
+            [
+                r"columns that are not used: input; task\.text='\{instruction\} \{input\}' joins",
+                r"9 of 9 prompts and completions stand side .* \(row \d+: 'dd 1 to 1617'\); task\.completion=' \{out",
+            ],
+        ),
+        ([{"messages": TALK}] * 9, "completion", [r"9 turns of the assistant are empty \(the first in row 0,"]),
+    ],
+)  # fmt: skip
+def test_what_makes_own_data_say_less_is_said_before_the_first_step(rows, kind, said, tmp_path):
+    task, notes = complete(own(write(tmp_path / "mine.jsonl", rows), kind))
+    notes += check_splits(task, load_splits(task))
+    for pattern in said:
+        assert [note for note in notes if re.search(pattern, note)], (pattern, notes)
+
+
+def test_good_data_are_not_complained_of(tmp_path):
+    rows = [{"text": f"film {i}", "label": "ab"[i % 2]} for i in range(60)]
+    task, notes = complete(own(write(tmp_path / "mine.csv", rows), split_order="stratified"))
+    assert len(notes) == 1
+    (majority,) = check_splits(task, load_splits(task))
+    assert "50.0% of the 6 test examples are" in majority
 
 
 def test_every_example_comes_once_before_any_comes_twice_in_an_order_of_the_seed():

@@ -1,11 +1,15 @@
 """restore=factors: the weights of a low-rank method, by one forward pass per step and one write per interval."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
+import zo
 from tests.support.quadratic import Interrupted, interrupt, same
 from tests.support.tiny_models import MODELS, opt
 from tests.support.tiny_runs import TinyRun
@@ -173,8 +177,11 @@ def test_layers_and_methods_that_a_policy_cannot_move_are_refused(why, make):
 def test_weights_that_are_read_past_their_layer_are_refused():
     layers, x = nn.Sequential(nn.Linear(3, 3, bias=False)), torch.ones(2, 3)
     optimizer = LOZO(ParameterSpace.of(layers, "factors"), LOZOConfig(), lr=1e-4, seed=0)
+    with pytest.raises(RuntimeError, match=r"0\.weight is read outside of the call of its module"):
+        optimizer.step(lambda: float((x @ layers[0].weight.T).sum()))
+    alias = layers[0].weight.data
     with pytest.raises(RuntimeError, match=r"0\.weight is not computed with in its layer"):
-        optimizer.step(lambda: float((x @ layers[0].weight.detach().T).sum()))
+        optimizer.step(lambda: float((x @ alias.T).sum()))
 
 
 @pytest.mark.parametrize(
@@ -191,3 +198,123 @@ def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
     params.policy._displace([[(1e-3, z)], [(-1e-3, z)]])
     with pytest.raises(ValueError, match=why):
         layers(ids)
+
+
+IDS = torch.arange(24).view(2, 12)
+
+
+def loss_of(model):
+    with torch.no_grad():
+        return float(model(input_ids=IDS, labels=IDS).loss)
+
+
+def trained(name, steps=2, record=None, **kwargs):
+    """Returns a model in the middle of an interval, and its optimizer."""
+    model = opt(**kwargs)
+    given = {"eps": 1e-3, "restore": "factors", "record": record, "seed": 2}
+    optimizer = zo.optimizer(name, model, 1e-3, **given)
+    for _ in range(steps):
+        optimizer.step(lambda: loss_of(model))
+    return model, optimizer
+
+
+def reloaded(model, path):
+    fresh = opt()
+    fresh.load_state_dict(model.state_dict())
+    return fresh
+
+
+def saved(model, path):
+    model.save_pretrained(path)
+    return type(model).from_pretrained(path)
+
+
+def averaged(model, path):
+    """An average that was made before the optimizer."""
+    average = AveragedModel(opt(tie_word_embeddings=model.config.tie_word_embeddings))
+    average.update_parameters(model)
+    return average
+
+
+def of_parameters(model, path):
+    fresh = opt()
+    for p, q in zip(fresh.parameters(), model.parameters(), strict=True):
+        p.data = q.clone()
+    return fresh
+
+
+READERS = [reloaded, saved, averaged, of_parameters]
+READERS += [lambda m, _: copy.deepcopy(m), lambda m, _: AveragedModel(m)]
+METHODS = ["tezo", "lozo", "subzero", "lozo_m"]
+
+
+@pytest.mark.parametrize(("name", "read"), [(METHODS[i % 4], r) for i, r in enumerate(READERS)])
+def test_whoever_reads_the_weights_gets_what_the_model_computes_with(name, read, tmp_path):
+    model, optimizer = trained(name)
+    live = loss_of(model)
+    other = read(model, tmp_path)
+    found = loss_of(other)
+    assert found == loss_of(model) == pytest.approx(live, abs=1e-5)
+    assert abs(found - loss_of(opt())) > 1e-3
+    optimizer.step(lambda: loss_of(model))
+    assert loss_of(other) == found != loss_of(model)
+    model.load_state_dict(opt().state_dict())
+    assert loss_of(model) == loss_of(opt())
+
+
+@pytest.mark.parametrize("name", ["tezo", "lozo"])
+def test_a_state_that_was_saved_inside_an_interval_goes_on_with_the_same_bits(name, tmp_path):
+    file = tmp_path / "run.zo"
+    whole, optimizer = trained(name, record=file)
+    states = [optimizer.state_dict(), copy.deepcopy(whole.state_dict())]
+    whole.save_pretrained(tmp_path)
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(whole))
+    resumed, optimizer = trained(name, 0, record=file)
+    resumed.load_state_dict(states[1])
+    optimizer.load_state_dict(states[0])
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(resumed))
+    optimizer.close()
+    replayed = opt()
+    zo.replay(replayed, file)
+    assert loss_of(whole) == loss_of(resumed) == loss_of(replayed)
+    assert same(*([*of.parameters()] for of in (whole, resumed)))
+    assert same(*([*of.parameters()] for of in (whole, replayed)))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_measures_what_it_measures_uncompiled():
+    """Reading the weights in between folds them."""
+    found = []
+    for compiled in (False, True):
+        model, optimizer = trained("tezo", 1)
+        computes = torch.compile(model, backend="eager") if compiled else model
+        found.append([])
+        for _ in range(3):
+            optimizer.step(lambda: loss_of(computes))  # noqa: B023
+            found[-1] += [*optimizer.info.losses, float(model.lm_head.weight.sum())]
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_one_optimizer_at_a_time_moves_a_model_and_close_leaves_it_trained_and_its_own():
+    model, optimizer = trained("lozo")
+    own = opt()
+    live = loss_of(model)
+    with pytest.raises(
+        TypeError, match=r"pickle its state_dict, or call the optimizer's close\(\)"
+    ):
+        pickle.dumps(model)
+    for restore in ("factors", "merged"):
+        with pytest.raises(ValueError, match=r"another optimizer.*call that one's close\(\) first"):
+            zo.LOZO(model, 1e-3, restore=restore)
+    optimizer.close()
+    assert loss_of(model) == pytest.approx(live, abs=1e-5)
+    assert [m.__dict__.keys() for m in model.modules()] == [
+        m.__dict__.keys() for m in own.modules()
+    ]
+    assert {type(p) for p in model.parameters()} == {nn.Parameter}
+    with pytest.raises(RuntimeError, match="the optimizer is closed; make a new one"):
+        optimizer.step(lambda: loss_of(model))
+    assert loss_of(pickle.loads(pickle.dumps(model))) == loss_of(model)
+    zo.MeZO(model, 1e-3).step(lambda: loss_of(model))

@@ -5,8 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.pairwise import pairwise, rotated
-from tests.support.quadratic import DTYPES
+from tests.support.quadratic import DTYPES, same
+from zo.library import METHODS
 from zo.noise import NOISES, PERTURBATION, SUBSPACE, NoiseKey, engine
+from zo.optim import OPTIMIZERS
 from zo.weights.directions import TORCH, Gaussian, LowRank, Stored
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import LinearUpdate
@@ -90,7 +92,7 @@ REFUSED = [
 def test_what_cannot_be_moved_and_settings_that_do_not_exist_are_refused(why, tensor, settings):
     with pytest.raises(ValueError, match=why):
         ParameterSpace([("w", tensor), ("half", ONES[:2])], **settings)
-    with pytest.raises(ValueError, match="at least one is needed"):
+    with pytest.raises(ValueError, match="at least one must require a gradient"):
         ParameterSpace([])
 
 
@@ -121,3 +123,25 @@ def test_float64_moves_in_float64(restore, noise):
     space.carry_out(LinearUpdate([(0.1, z)]))
     space.settle()
     torch.testing.assert_close(space.tensors[0], moved, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "restore"), rotated(list(METHODS), NOISES, ["merged", "snapshot", "streamed"])
+)
+def test_tensors_without_values_are_stepped_over(name, noise, restore):
+    """Those with values move as they do alone."""
+    if OPTIMIZERS[name].config.reads_weights:
+        restore = "streamed"
+
+    def trained(*shapes):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5))
+        for i, shape in enumerate(shapes):
+            tensor = torch.nn.Parameter(torch.zeros(shape))
+            model.append(torch.nn.Module()).get_submodule(str(2 + i)).weight = tensor
+        optimizer = METHODS[name](model, lr=1e-3, noise=noise, restore=restore)
+        for _ in range(2):
+            optimizer.step(lambda: model[:2](torch.ones(3, 6)).square().sum())
+        return [*model[:2].parameters()]
+
+    assert same(trained((0,), (0, 4), (4, 0), (2, 0, 3)), trained())

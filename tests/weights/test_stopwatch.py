@@ -1,4 +1,4 @@
-"""Time of work on a GPU: what its stream has passed, without a wait."""
+"""Time of work by its kind: a GPU's by what its stream has passed, without a wait."""
 
 import time
 
@@ -30,3 +30,18 @@ def test_a_gpu_times_its_own_work():
     assert launched < 0.5 * wall
     spent = [watch.seconds(kind) for kind in ("before", "work", "within")]
     assert spent == pytest.approx([0.4 * wall, 0.2 * wall, 0.4 * wall], rel=0.15)
+
+
+def test_a_piece_within_another_is_not_counted_twice():
+    """On a CPU, by the wall; no kind's time is below 0."""
+    watch, start = Stopwatch(["cpu"]), time.perf_counter()
+    for _ in range(2):
+        with watch.running("loss"):
+            time.sleep(0.01)
+            with watch.running("weights"):
+                time.sleep(0.005)
+    wall = time.perf_counter() - start
+    loss, weights = watch.seconds("loss"), watch.seconds("weights")
+    assert loss >= 0.02
+    assert weights >= 0.01
+    assert loss + weights <= wall

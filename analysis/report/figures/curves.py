@@ -260,34 +260,28 @@ def _line_notes(trials: Trials, each: int) -> list[str]:
     return [f"Lines: median of {each:,d} steps each; {ends}."]
 
 
-def single_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the runs frame without a sweep, the newest first."""
-    return runs[runs["group"] == ""].sort_values("started", ascending=False, kind="stable")
-
-
 def single_run_figure(frames: Frames) -> list[Figure]:
     """Training loss and validation accuracy of the newest single runs, each a line under its own name."""
-    runs = single_runs(frames.runs)
+    runs = frames.single
     found: dict[tuple[str, str], tuple[dict[str, str], list[Series]]] = {}
     for row in runs.head(NEWEST).to_dict("records"):
         rows = frames.history.one(row["run_id"], [LOSS, *EVALUATED])
         facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
         loss, checked = thin(rows, LOSS, piece(rows["step"].max())), evaluations(rows)
-        method, words = str(row.get("optimizer.name", "")), f"{row['run_id']} ({row['status']})"
-        names = filter(None, (model_label(facet["model"]), task_label(facet["task"])))
-        where = " · ".join(names)
+        words = f"{row['run_id']}, lr {row.get('lr', 0):g} ({row['status']})"
+        where = f"{model_label(facet['model'])} · {task_label(facet['task'])}".strip(" ·")
         for label, line, y, ends in (
             (NATS, loss, loss["median"], band(loss)),
             (VALIDATION, checked, 100 * checked["accuracy"], {}),
         ):
             if len(line):
-                x, runs_of = line["step"].to_numpy(), row["run_id"]
-                series = Series(method, x, y.to_numpy(), words, runs=runs_of, **ends)
+                method, xy = (
+                    str(row.get("optimizer.name", "")),
+                    (line["step"].to_numpy(), y.to_numpy()),
+                )
+                series = Series(method, *xy, words, runs=row["run_id"], **ends)
                 found.setdefault((where, label), (facet, []))[1].append(series)
-    panels = [
-        Panel(where, STEP, label, series, facet)
-        for (where, label), (facet, series) in found.items()
-    ]
+    panels = [Panel(where, STEP, y, series, facet) for (where, y), (facet, series) in found.items()]
     more = f" Drawn: the newest {NEWEST} of {len(runs)}." * (len(runs) > NEWEST)
     notes = ["Each line is one run; nothing is averaged." + more]
     return [Figure("single_runs", "Single runs", panels, notes, 2)] if panels else []

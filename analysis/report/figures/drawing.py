@@ -74,6 +74,7 @@ class Figure:
     notes: Sequence[str] = ()  # sentences below the figure
     columns: int = 3  # panels beside each other on paper
     best: str = "best step"  # what the larger mark of a line means
+    height: float = 2.05  # inches of a panel on paper
 
     @property
     def methods(self) -> list[str]:

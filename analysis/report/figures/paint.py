@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethod
 from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.style import MUTED, RC, WIDTH, look
 
-LEGEND_ROW, NOTE_ROW, PANEL = 0.17, 0.125, 2.05  # heights, inches
+LEGEND_ROW, NOTE_ROW = 0.17, 0.125  # heights, inches
 NOTE_CHARACTERS = 128  # that fit into the width
 MARKS = 8  # markers along a line
 SMALL, TINY = 5.5 / 8, 4.5 / 8  # of the font's size
@@ -42,7 +42,7 @@ def page(figure: Figure) -> Page:
     across = max(1, min(len(entries), int(110 / (longest + 7))))
     top_of_notes = len(notes) * NOTE_ROW + 0.05
     below = -(-len(entries) // across) * LEGEND_ROW + top_of_notes + 0.05
-    height = rows * PANEL + below + 0.2
+    height = rows * figure.height + below + 0.2
     drawn = Page(figsize=(WIDTH, height), layout="constrained")
     drawn.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
     drawn.suptitle(figure.title)

@@ -13,14 +13,16 @@ from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
+from analysis.report.comparison import comparison
 from analysis.report.figures.beside_paper import EFFICIENCY, efficiency
-from analysis.report.figures.curves import single_run_figure, single_runs, sweep_figures
+from analysis.report.figures.curves import single_run_figure, sweep_figures
 from analysis.report.figures.drawing import Figure
 from analysis.report.page import rows, vega
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.study import study_page_tables, study_sentences
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
+from analysis.select.comparison import sweeper_of
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.study_claims import claims_frame
 from analysis.select.study_runs import Study, of_filled
@@ -35,9 +37,10 @@ Block: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Material:
-    """What the page is made of: all runs, the filled cells of all sweeps, the printed numbers."""
+    """What the page is made of: runs, these and committed ones, the filled cells of all sweeps, printed numbers."""
 
     frames: Frames
+    known: Frames
     filled: pd.DataFrame
     paper: Paper
 
@@ -55,7 +58,7 @@ def folded(title: str, small: str, blocks: Sequence[Block]) -> Block:
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
     sections = [*_own(material), *_studies(material), *_paper(material)]
-    head = rows.headline(material.frames.runs, _newest(material), material.filled)
+    head = rows.headline(material.frames, material.filled)
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
@@ -71,13 +74,6 @@ def report(material: Material) -> str:
     )
 
 
-def _newest(material: Material) -> list[str]:
-    """The sweeps that have runs, the one whose last run started last first."""
-    runs = material.frames.runs
-    last = runs[runs["group"] != ""].groupby("group")["started"].max()
-    return list(last.sort_values(ascending=False, kind="stable").index)
-
-
 def section(name: str, title: str, blocks: Sequence[Block]) -> Block:
     """A section; one without blocks is not shown."""
     return {"id": name, "title": title, "blocks": list(blocks)}
@@ -87,14 +83,14 @@ def _own(material: Material) -> Iterator[Block]:
     """What the reader has run: the newest sweep, the others, single runs."""
     frames = material.frames
     runs, others = frames.runs, []
-    for i, sweep in enumerate(progress(_newest(material), "sweeps")):
+    for i, sweep in enumerate(progress(frames.sweeps, "sweeps")):
         blocks = _sweep(material, sweep)
         if i == 0:
             yield section("newest", sweep, blocks)
         else:
-            others.append(folded(sweep, rows.counted(runs[runs["group"] == sweep]), blocks))
+            others.append(folded(sweep, rows.counted(frames.of(sweep)), blocks))
     yield section("sweeps", "Earlier sweeps", others)
-    single = single_runs(runs)
+    single = frames.single
     title = "Single runs, the newest first"
     listed = [rows.runs_table(single, title, "single-runs")] if len(single) else []
     yield section("single", "Single runs", [*listed, *figures(single_run_figure(frames))])
@@ -105,11 +101,13 @@ def _own(material: Material) -> Iterator[Block]:
 
 def _sweep(material: Material, sweep: str) -> list[Block]:
     """A sweep's table, what of it goes on or failed, and its figures."""
-    runs = material.frames.runs
-    mine = runs[runs["group"] == sweep]
-    there = of_name(sweep, material.filled, material.frames)
+    mine = material.frames.of(sweep)
+    there = of_name(sweep, material.filled, material.known)
     if there is None:
         return [rows.runs_table(mine, f"The runs of {sweep}")]
+    if sweeper_of(sweep):
+        _, table, drawn = comparison(sweep, material.filled, material.frames)
+        return [table, *figures(drawn)]
     blocks = [method_table(there, method_frame(there), f"sweep-{sweep}")]
     going = mine[mine["status"] == "unfinished"]
     if len(going):
@@ -138,11 +136,12 @@ def _paper(material: Material) -> Iterator[Block]:
     asked = material.filled[material.filled["sweep"].isin(behind)]
     beside_printed = beside(material.paper, asked)
     blocks = []
-    for result in paper_tables(TABLES, material.paper, material.frames.runs, beside_printed, asked):
+    for result in paper_tables(TABLES, material.paper, material.known.runs, beside_printed, asked):
         blocks.append(folded(f"Table {result.number}", result.summary, result.pages))
-    if EFFICIENCY not in _newest(material):
-        drawn = figures(efficiency(EFFICIENCY, material.paper, None))
-        blocks.append(folded("Figure 2, the paper's numbers", "memory and time", drawn))
+    if EFFICIENCY not in material.frames.sweeps:
+        there = of_name(EFFICIENCY, material.filled, material.known)
+        drawn = figures(efficiency(EFFICIENCY, material.paper, there))
+        blocks.append(folded("Figure 2", "memory and time", drawn))
     yield section("paper", "The paper's tables", blocks)
 
 

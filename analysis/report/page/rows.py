@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.logs.frames import Frames
 from analysis.paper.names import SWEEPS, method_label, model_label, task_label
 from analysis.report.table import ABSENT, Cell, Column, Row, Table, number
 from analysis.select.provenance import revisions
@@ -20,8 +21,9 @@ COLUMNS = {key: f"{'optimizer' if key == 'method' else key}.name" for key in LAB
 RUNNING = "running or killed"
 
 
-def headline(runs: pd.DataFrame, sweeps: list[str], filled: pd.DataFrame) -> dict[str, Any]:
+def headline(frames: Frames, filled: pd.DataFrame) -> dict[str, Any]:
     """The page's title, sentence, tiles (words, number, words, words) and foot, as the template wants them."""
+    runs, sweeps = frames.runs, frames.sweeps
     asked = filled[filled["sweep"].isin(list(SWEEPS))].drop_duplicates("run_id")
     known = int((asked["status"] == "finished").sum())
     tiles = [
@@ -33,7 +35,7 @@ def headline(runs: pd.DataFrame, sweeps: list[str], filled: pd.DataFrame) -> dic
     footer = "Made by `python -m analysis report`."
     if len(runs):
         title = sweeps[0] if sweeps else "Single runs"
-        mine = runs[runs["group"] == (title if sweeps else "")]
+        mine = frames.of(title) if sweeps else frames.single
         missing = int((filled.loc[filled["sweep"] == title, "status"] == "missing").sum())
         finished = int((mine["status"] == "finished").sum())
         words = counted(mine) + (f", {missing:,} not started" if missing else "")
@@ -64,7 +66,7 @@ RUN: dict[str, Column] = {
     "steps": lambda row: number(row.get("last_step"), ",.0f", tail=_of(row)),
     "ms per step": ("time/step_ms_median", ",.1f"),
     "peak GiB": ("mem/peak_gib", ".2f"),
-    "started (UTC)": lambda row: str(row["started"]).replace("T", " "),
+    "started (UTC)": lambda row: str(row["started"])[:16].replace("-", "\u2011").replace("T", " "),
     "device": lambda row: str(row.get("provenance.device") or ""),
 }
 

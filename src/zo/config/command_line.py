@@ -1,17 +1,17 @@
 """A command line's cells: every run that it asks for, composed and checked before the first one starts."""
 
-import difflib
 import errno
 import os
 import re
 import string
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -19,6 +19,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
@@ -26,27 +27,17 @@ from omegaconf.errors import OmegaConfBaseException
 from zo.config.addresses import missing
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import Composer, Files, NotPlainError, parse
+from zo.config.conf_files import broken_files, check_installed, check_sweep, foreign_plugins
+from zo.config.explain import explain, explain_yaml
+from zo.config.lines import Line, expand
 from zo.config.origin import CONFIG_DIR
 from zo.config.schema import checked, to_run_config
 from zo.config.settings import RunConfig
 
 CONFIG_NAME = "config"
 
-UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError)
-"""What Hydra raises; ValueError where a group is given null or a number."""
-
-EXPECTED = {
-    "Integer": "must be a whole number",
-    "Float": "must be a number, as 1e-6",
-    "is not a valid bool": "must be true or false",
-    "not Optional": "must not be null",
-    "is not in struct": "no such key",
-    "is not a ListConfig": "must be a list, as [a,b]",
-    "to Dict[": "must be a mapping, as {a:1}",
-    "to string": "must be a text",
-    "is not a subclass of": "is a group of keys; give one of them",
-}
-"""OmegaConf's words -> what would be right."""
+UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
+"""What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
 
 
 def readable(argv: Sequence[str]) -> list[str]:
@@ -61,13 +52,18 @@ def check_command_line(argv: Sequence[str]) -> None:
     `--help` is answered here. Hydra answers other questions (`--cfg`, `--info`, ...).
     """
     args, unknown = get_args_parser().parse_known_args(list(argv))
-    if args.help:
-        print(help_text())
-        raise SystemExit(0)
     informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
-    if any(informs):
-        return
     try:
+        check_installed()
+        if args.help:
+            print(help_text())
+            raise SystemExit(0)
+        if args.config_name or args.config_path:
+            key = "--config-name" if args.config_name else "--config-path"
+            right = "conf/config.yaml is the only one; choose its parts, as model=opt-13b task=rte"
+            raise ConfigError([Problem(key, args.config_name or args.config_path, right)])
+        if any(informs):
+            return
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
         if repeated := list(_repeated(args.overrides)):
@@ -89,16 +85,22 @@ def check_command_line(argv: Sequence[str]) -> None:
 def _unknown_option(word: str) -> Problem:
     """Returns what is wrong with a word that begins with a dash and is no option."""
     key = word.lstrip("-")
+    if key == "dry-run":
+        right = "`python -m launch.submit KEY=VALUE ... --dry-run` lists runs, `python train.py --cfg job` shows one"
+        return Problem(word, ..., right)
     plainly = f"keys are written without dashes: {key}" if "=" in key else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
 
 
 def _repeated(overrides: Sequence[str]) -> Iterator[Problem]:
-    """Yields the keys that are given more than once: Hydra would take the last value without a word."""
+    """Yields the keys that are given more than once, or twice over: one value would be taken without a word."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key, _, value = override.partition("=")
         values.setdefault(key.lstrip("+"), []).append(value)
+    if {"lr", "lr_index"} <= values.keys():
+        right = "must be left out beside lr, which is the rate itself"
+        yield Problem("lr_index", values["lr_index"][0], right)
     for key, given in values.items():
         if len(given) > 1:
             both = f"{key}={','.join(given)}"
@@ -139,10 +141,71 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     Raises:
         ConfigError: With every problem of every run, each once.
     """
+    return [cfg for cfg, _ in cells(overrides, multirun)]
+
+
+def cells(overrides: Sequence[str], multirun: bool = False) -> list[tuple[RunConfig, Line | None]]:
+    """Returns what `runs` does, each run with the line that it is of, if the sweep has lines.
+
+    Of a sweep's lines, a typed value of a key that they set chooses those that have it: `optimizer=mezo`.
+    """
+    check_installed()
+    try:
+        return _cells_of(overrides, multirun)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            list(broken_files()) or [Problem("conf", ..., explain_yaml(error))]
+        ) from None
+
+
+def _cells_of(
+    overrides: Sequence[str], multirun: bool = False
+) -> list[tuple[RunConfig, Line | None]]:
     if problems_of_syntax := _syntax_problems(overrides):
         raise ConfigError(problems_of_syntax)
-    expanded = _expand(list(overrides), multirun)
-    common = set(expanded[0]).intersection(*expanded)
+    sweep, sweeper = _lines_of(overrides)
+    lines = expand(sweep, sweeper)
+    if not lines:
+        return [(cfg, None) for cfg in _composed(_expand(list(overrides), multirun))]
+    keys = {key for line in lines for key in line.values}
+    chosen = [o for o in overrides if o.partition("=")[0] in keys]
+    wanted = {parse(o).key_or_group: _values(o) for o in chosen}
+    lines = [
+        line
+        for line in lines
+        if all(line.values.get(key, values[0]) in values for key, values in wanted.items())
+    ]
+    batch = _expand([o for o in overrides if o not in chosen], True)
+    several = [(line, [*cell, *line.overrides]) for cell in batch for line in lines]
+    configs = _composed([cell for _, cell in several])
+    found: list[tuple[RunConfig, Line | None]] = [
+        (cfg, line)
+        for (line, _), cfg in zip(several, configs, strict=True)
+        if all(value_of(cfg, key) in values for key, values in wanted.items())
+    ]
+    if not found:
+        raise ConfigError([Problem("sweep", sweep, f"no line has {' '.join(chosen)}")])
+    return found
+
+
+def value_of(cfg: RunConfig, key: str) -> Any:
+    """Returns a run's value of a key, None where it has none; a group's is the name of its choice."""
+    value: Any = cfg
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    is_choice = is_dataclass(value)
+    return value.name if is_choice else value
+
+
+def _values(override: str) -> list[Any]:
+    """Returns the values that an override gives its key."""
+    parsed = parse(override)
+    return list(parsed.sweep_iterator()) if parsed.is_sweep_override() else [parsed.value()]
+
+
+def _composed(expanded: list[list[str]]) -> list[RunConfig]:
+    """Returns the checked configuration of every run."""
+    common = set.intersection(*map(set, expanded)) if expanded else set()
     varying = {parse(o).key_or_group for cell in expanded for o in cell if o not in common}
     composer = Composer(_files(CONFIG_DIR), varying)
     configs: list[RunConfig] = []
@@ -163,7 +226,22 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
 
 def parameters(sweep: str) -> dict[str, str]:
     """Returns what a sweep's file, with the sweeps that it builds on, gives its parameters: {"seed": "0,1,2"}."""
-    return _sweeper([f"sweep={sweep}"])[1]
+    return _params(_sweeper([f"sweep={sweep}"])[1])
+
+
+def recorded(overrides: Sequence[str]) -> Path | None:
+    """Returns the file whose runs a sweep does not make again, if it names one."""
+    name = _lines_of(overrides)[1].get("recorded")
+    return None if name is None else CONFIG_DIR.parent / str(name)
+
+
+def _lines_of(overrides: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+    """Returns the name of the sweep that the overrides choose, and what its file gives Hydra's sweeper."""
+    sweep = next((o.partition("=")[2] for o in overrides if o.startswith("sweep=")), "")
+    try:
+        return sweep, _sweeper([f"sweep={sweep}"])[1] if sweep else {}
+    except (NotPlainError, HydraException):  # whoever composes it says what is wrong
+        return sweep, {}
 
 
 @cache
@@ -185,7 +263,7 @@ def _run(composer: Composer, overrides: list[str]) -> RunConfig:
                 raise
             except UNCOMPOSABLE as error:
                 found = _override_problems(overrides)
-                problems = found or [Problem("conf", CONFIG_NAME, _explain(error))]
+                problems = found or [Problem("conf", CONFIG_NAME, explain(error))]
                 raise _UncomposedError(problems) from None
 
 
@@ -206,7 +284,7 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
             raise NotPlainError("settings of Hydra's own")
         if several and not multirun:
             raise NotPlainError("refused by Hydra")
-        mode, params = _sweeper(
+        mode, sweeper = _sweeper(
             [o for o, p in zip(overrides, parsed, strict=True) if not p.is_sweep_override()]
         )
     except (NotPlainError, HydraException):
@@ -214,13 +292,28 @@ def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
             return _expand_by_hydra(overrides, multirun)
     if not multirun and mode != RunMode.MULTIRUN.name:
         return [overrides]
-    swept = [parse(f"{key}={value}") for key, value in params.items()]
-    (batch,) = BasicSweeper.split_arguments([*swept, *parsed], max_batch_size=None)
+    swept = [parse(f"{key}={value}") for key, value in _params(sweeper).items()]
+    return _cells([*swept, *parsed])
+
+
+def _cells(parsed: list[Override]) -> list[list[str]]:
+    """Returns the overrides of each run that lists of values ask for."""
+    problems = [
+        Problem(o.key_or_group, ..., "a grid takes values, as lr=1e-6,1e-7, and no interval(...)")
+        for o in parsed
+        if o.value_type == ValueType.INTERVAL_SWEEP
+    ]
+    if problems:
+        raise ConfigError(problems)
+    (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+    if not batch:
+        empty = [o for o in parsed if o.is_sweep_override() and not [*o.sweep_string_iterator()]]
+        raise ConfigError([Problem(str(o.input_line), ..., "stands for no value") for o in empty])
     return [list(cell) for cell in batch]
 
 
-def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Returns Hydra's mode, and the parameters of its sweeper, as the files have them."""
+def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """Returns Hydra's mode, and the settings of its sweeper, as the files have them."""
     files = _files(CONFIG_DIR)
     chosen = {parse(o).key_or_group: parse(o).value() for o in overrides}
     groups = {key: name for key, name in chosen.items() if key in files.groups}
@@ -229,8 +322,13 @@ def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, str]]:
         raise NotPlainError("a group without an option's name")
     data, _ = files.compose(choices)
     own = data.get("hydra", {})
-    params = own.get("sweeper", {}).get("params") or {}
-    return own.get("mode"), {key: str(given) for key, given in params.items()}
+    sweeper = own.get("sweeper", {})
+    check_sweep(str(choices.get("sweep")), own)
+    return own.get("mode"), sweeper
+
+
+def _params(sweeper: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(given) for key, given in (sweeper.get("params") or {}).items()}
 
 
 def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
@@ -246,15 +344,14 @@ def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
         problems = _override_problems(fixed)  # a list of values cannot be composed at once
         if not problems and not multirun:
             problems = [Problem(key, v, "add -m to run several values") for key, v in several]
-        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, _explain(error))]) from None
+        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, explain(error))]) from None
     if not multirun and base.mode != RunMode.MULTIRUN:
         return [overrides]
     swept = [f"{key}={value}" for key, value in (base.sweeper.params or {}).items()]
+    if foreign := [*foreign_plugins(base)]:
+        raise ConfigError(foreign)
     parser = OverridesParser.create(config_loader=loader)
-    (batch,) = BasicSweeper.split_arguments(
-        [*parser.parse_overrides(swept), *parsed], max_batch_size=None
-    )
-    return [list(cell) for cell in batch]
+    return _cells([*parser.parse_overrides(swept), *parsed])
 
 
 def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
@@ -291,34 +388,9 @@ def _override_problems(overrides: list[str]) -> list[Problem]:
             accepted.append(override)
         except UNCOMPOSABLE as error:
             key, equals, value = override.partition("=")
-            right = _explain(error)
+            right = explain(error)
             if key.lstrip("+") in groups and isinstance(error, ValueError):
                 options = loader.get_group_options(key.lstrip("+"))
                 right = f"must be one of {', '.join(options)}"
             problems.append(Problem(key, value if equals else ..., right))
     return problems
-
-
-def _explain(error: BaseException) -> str:
-    """Says in one sentence what would be right, from Hydra's or OmegaConf's exception."""
-    while isinstance(error.__cause__, (HydraException, OmegaConfBaseException)):
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if any(line.startswith("Available options") for line in lines):
-        start = next(i for i, line in enumerate(lines) if line.startswith("Available options"))
-        options = [
-            line
-            for line in lines[start + 1 :]
-            if not line.startswith(("Config search", "provider="))
-        ]
-        return f"must be one of {', '.join(options)}"
-    object_type = getattr(error, "object_type", None)
-    key = getattr(error, "key", None)
-    if is_dataclass(object_type) and "not in" in lines[0]:
-        names = [f.name for f in fields(object_type)]
-        close = difflib.get_close_matches(str(key).lower(), names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-        return f"no such key; {hint}"
-    if whole := re.search(r"Value '(-?\d+)\.0' of type 'float'.*Integer", lines[0]):
-        return f"must be a whole number, written {whole[1]}"
-    return next((right for said, right in EXPECTED.items() if said in lines[0]), lines[0])

@@ -50,6 +50,14 @@ class Content(NamedTuple):
     at_root: bool
 
 
+class _Base(NamedTuple):
+    """What runs have in common, the groups that refer to other values, and whether anything else does."""
+
+    run: DictConfig
+    referring: list[str]
+    root_refers: bool
+
+
 class Files:
     """A configuration directory: `config.yaml`, and a directory with options for each group.
 
@@ -81,7 +89,7 @@ class Files:
                 elif choice is None and re.fullmatch(r"\w[\w.-]*", key):
                     other = self.option(group, key)
                     data, schema = merged(data, other.data), other.schema
-                elif not key.startswith("override hydra/"):
+                elif not re.fullmatch(r"override hydra/(job|hydra)_logging", key):
                     raise NotPlainError(f"{group}/{name}: {key}")
             self._options[group, name] = Content(data, schema, at_root)
         return self._options[group, name]
@@ -147,7 +155,7 @@ class Composer:
     def __init__(self, files: Files, varying: Collection[str]):
         self._files = files
         self._varying = {key for key in varying if key not in files.groups and key.count(".") < 2}
-        self._bases: dict[tuple[str, ...], tuple[DictConfig, list[str]]] = {}
+        self._bases: dict[tuple[str, ...], _Base] = {}
         self._runs: dict[tuple[str, ...], Any] = {}
 
     def compose(self, overrides: Sequence[str]) -> Any:
@@ -161,8 +169,10 @@ class Composer:
         rest = tuple(o for o in overrides if parse(o) not in values)
         if rest not in self._bases:
             self._bases[rest] = self._base([parse(o) for o in rest])
-        base, referring = self._bases[rest]
+        base, referring, root_refers = self._bases[rest]
         given = {override.key_or_group: _set(base, override) for override in values}
+        if root_refers or any("${" in str(override.value()) for override in values):
+            return OmegaConf.to_object(base)
         if rest not in self._runs:
             self._runs[rest] = OmegaConf.to_object(base)
         run = deepcopy(self._runs[rest])
@@ -179,8 +189,8 @@ class Composer:
         scalar = value is None or isinstance(value, (int, float, bool, str))
         return scalar and override.key_or_group in self._varying
 
-    def _base(self, overrides: Sequence[Override]) -> tuple[DictConfig, list[str]]:
-        """Returns what the runs with these overrides have in common, and the groups that refer to other values."""
+    def _base(self, overrides: Sequence[Override]) -> _Base:
+        """Returns what the runs with these overrides have in common."""
         own = [o for o in overrides if not o.is_hydra_override()]
         chosen: dict[str, str] = {}
         for override in own:
@@ -205,7 +215,10 @@ class Composer:
         for override in own:
             if override.key_or_group not in chosen:
                 _set(run, override)
-        return run, [of for of in groups if "${" in str(OmegaConf.to_container(run[of]))]
+        plain: Any = OmegaConf.to_container(run)
+        referring = [of for of in plain if "${" in str(plain[of])]
+        in_groups = [of for of in referring if of in groups]
+        return _Base(run, in_groups, len(in_groups) < len(referring))
 
 
 def _node(schema: str | None) -> Any:

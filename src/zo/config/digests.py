@@ -24,13 +24,13 @@ def of_address(address: str) -> str | None:
     if path.is_file():
         return f"{ALGORITHM}:{_of_file(path)}"
     if path.is_dir():
-        return _of_files(path, _visible_files(path))
+        return of_files(path, _visible_files(path))
     matching = [Path(name) for name in glob.glob(str(path)) if Path(name).is_file()]
-    return _of_files(path.parent, matching) if matching else None
+    return of_files(path.parent, matching) if matching else None
 
 
-def _of_files(root: Path, files: Iterable[Path]) -> str:
-    """Returns the digest of names, relative to `root`, and contents."""
+def of_files(root: Path, files: Iterable[Path]) -> str:
+    """Returns the digest of some files' names, relative to `root`, and contents."""
     digest = xxhash.xxh3_128()
     for name, path in sorted((os.path.relpath(path, root), path) for path in files):
         digest.update(f"{name} {_of_file(path)};".encode())

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from zo.config import digests
+from zo.config import digests, method_code, reward_code
 from zo.config.schema import LABEL, scientific
 from zo.config.settings import RunConfig
 from zo.tasks import package_files
@@ -47,6 +47,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     plain = _normalised(run)
     for group in ("model", "task", "optimizer", "precision"):
         plain[group] = _changed(getattr(run, group), plain[group])
+    if run.optimizer.numbers:
+        plain["optimizer"]["numbers"] = run.optimizer.numbers
     if "objective" in plain:
         plain["objective"] = _changed(run.objective, plain["objective"]) | {
             "name": run.objective.name
@@ -64,11 +66,16 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
                 group.pop(of_the_hub, None)
             if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
                 group["path"] = "directory of data_files"
+    for code in (method_code.KEY, reward_code.IMPORTS):
+        if code in files:
+            _put(decisive, code, files[code])
     return decisive
 
 
 def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
     """Returns the digests of the local files and directories that a run reads, by the key that names each.
+
+    The method's code is one of them where it is not the released one, and so is what a reward imports.
 
     Args:
         run: Checked configuration.
@@ -84,6 +91,11 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
             continue
         if digest is not None:
             found[key] = digest
+    code = method_code.of_method(run.optimizer.name) if run.steps else None
+    if code is not None:
+        found[method_code.KEY] = code
+    if run.objective.function and (code := reward_code.of_imports(run.objective.function)):
+        found[reward_code.IMPORTS] = code
     return found
 
 
@@ -96,8 +108,8 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
-    if run.objective.function and run.objective.function.partition(":")[0].endswith(".py"):
-        yield "objective.file", run.objective.function.partition(":")[0]
+    if run.objective.function:
+        yield "objective.file", reward_code.address(run.objective.function)
     if getattr(run.adapter, "path", None):
         yield "adapter.path", run.adapter.path
     for split, file in (task.data_files or {}).items():
@@ -130,12 +142,16 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
 
 
 def _changed(config: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of `plain` that differ from their defaults in the dataclass of `config`."""
+    """Returns the entries of `plain` that differ from their defaults in the dataclass of `config`.
+
+    Where a method says what is meant by an unwritten setting, that is the default.
+    """
     defaults = {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(config)
     }
     defaults[LABEL] = defaults.get("label")
+    defaults |= getattr(config, "unwritten", {})
     return {key: value for key, value in plain.items() if value != defaults[key]}
 
 

@@ -26,7 +26,8 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
 
     The model is named after its path unless `model.name` was given, and `model.lr_grid_of` says whose learning rates
     it is offered. Pinned revisions and install commands are those of the files' own paths. `precision.dtype=auto`
-    becomes the dtype that a model of one's own is stored in, by its config.json, and float32 for every other one.
+    becomes the dtype that a model of one's own is stored in, by its config.json, and float32 for a file's model,
+    wherever its copy is.
     """
     files = _files("model")
     same_grid = [name for name, file in files.items() if file.get("lr_grid") == model.lr_grid]
@@ -37,11 +38,11 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
         if model.revision == files[origin].get("revision"):
             model.revision = None
         model.install = None
-        if model.name != origin:
+        if origin == DEFAULT or model.name != origin:
             model.lr_grid_of = origin
             _follow_content(model, files)
     if precision.dtype == AUTO:
-        stored = stored_dtype(model)
+        stored = stored_dtype(model) if origin == DEFAULT else None
         precision.dtype = stored if stored in NAMES else "float32"
         precision.name = NAMES[precision.dtype]
     file = _files("task").get(task.name)
@@ -83,7 +84,7 @@ def stored_dtype(model: ModelConfig) -> str | None:
 def _kind(content: Mapping[str, Any]) -> str:
     """Returns the kind of a model, by its config.json."""
     classes = " ".join(content.get("architectures") or [])
-    if content.get("is_encoder_decoder") or "ConditionalGeneration" in classes:
+    if content.get("is_encoder_decoder"):
         return "encoder-decoder"
     return "masked" if "MaskedLM" in classes else "decoder"
 
@@ -125,4 +126,4 @@ def _files(group: str) -> dict[str, dict[str, Any]]:
     read = [
         yaml.safe_load(f.read_text(encoding="utf-8")) for f in (CONFIG_DIR / group).glob("*.yaml")
     ]
-    return {file["name"]: file for file in read if "path" in file}
+    return {file["name"]: file for file in read if file and {"name", "path"} <= file.keys()}

@@ -1,6 +1,8 @@
 """A run's configuration from Hydra and from YAML, checked; and what is said of it."""
 
 import math
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -67,8 +69,12 @@ def checked(run: RunConfig) -> RunConfig:
     Raises:
         ConfigError: Naming every key that is out of range or does not fit another one.
     """
+    if unnamed := [*_name_problems(run)]:
+        raise ConfigError(unnamed)
     follow_path(run.model, run.task, run.precision)
     _take_eps(run)
+    if getattr(run.optimizer, "square", False) is None:
+        run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]
     found = problems(run)
     _count_in_steps(run)
     if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
@@ -79,6 +85,19 @@ def checked(run: RunConfig) -> RunConfig:
     if found:
         raise ConfigError(found)
     return run
+
+
+def _name_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields `optimizer.name` or `adapter.name` where it is not that of the group's option."""
+    methods = {name: method.config for name, method in OPTIMIZERS.items()}
+    registered: tuple[tuple[str, Mapping[str, type]], ...]
+    registered = (("optimizer", methods), ("adapter", ADAPTERS))
+    for group, kinds in registered:
+        node = getattr(run, group)
+        if kinds.get(node.name) is not type(node):
+            yield Problem(
+                f"{group}.name", node.name, f"is chosen by {group}=, as {group}={next(iter(kinds))}"
+            )
 
 
 def _count_in_steps(run: RunConfig) -> None:
@@ -185,6 +204,8 @@ def from_yaml(text: str) -> RunConfig:
 def from_plain(given: Any) -> RunConfig:
     """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
 
+    `${...}` is text here: a stored configuration refers to nothing.
+
     Raises:
         ConfigError: If it is none; every key that is missing, unknown or out of range is named.
     """
@@ -196,15 +217,26 @@ def from_plain(given: Any) -> RunConfig:
         typed = OmegaConf.structured(RunConfig)
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
-        typed.optimizer = OPTIMIZERS[given["optimizer"]["name"]].config
+        method = OPTIMIZERS[given["optimizer"]["name"]].config
+        typed.optimizer = method
+        given["optimizer"] = {**method.unwritten, **given["optimizer"]}
         typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
-        return to_run_config(OmegaConf.merge(typed, given))  # type: ignore[arg-type]
+        return to_run_config(OmegaConf.merge(typed, _uninterpolated(given)))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
         raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None
     except (TypeError, KeyError) as error:
         raise ConfigError(
             [Problem("optimizer.name", error, "must name a method, and adapter.name an adapter")]
         ) from None
+
+
+def _uninterpolated(value: Any) -> Any:
+    """Returns nested data in which OmegaConf reads `${...}` as text."""
+    if isinstance(value, dict):
+        return {key: _uninterpolated(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [_uninterpolated(inside) for inside in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _take_eps(run: RunConfig) -> None:

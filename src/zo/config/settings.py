@@ -17,10 +17,10 @@ class TrackingConfig:
     """Where W&B logs go. Not part of a run's identity.
 
     Attributes:
-        mode: `auto` is online with a W&B key and offline without; or `online`, `offline`, `disabled`.
+        mode: `auto` is online with a W&B key and a connection, else offline; or `online`, `offline`, `disabled`.
         project: W&B project.
         entity: W&B user or team; None is the key's default.
-        group: W&B group; None is the sweep's name.
+        group: W&B group; None is the sweep's name, or what was typed of a multirun.
     """
 
     mode: str = "auto"

@@ -10,11 +10,12 @@ Messages are JSON, and the record of a training as bytes. A key authenticates bo
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import (
     Client,
@@ -31,6 +32,13 @@ from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
 
 NEAR = 10
 """Steps that a process may still have to replay when it is let in; the others wait for it meanwhile."""
+
+
+GREETING = 1 << 16
+"""Bytes that a process may send before it takes part."""
+
+MALFORMED = (EOFError, OSError, ValueError, KeyError, TypeError)
+"""What reading a message raises where the other side ended, stopped in the middle of one or sent something else."""
 
 
 class MembersChangedError(Exception):
@@ -51,7 +59,7 @@ class Elastic:
     """
 
     address: str
-    key: str
+    key: str = field(repr=False)
     parts: int = 1
     leads: bool = False
     timeout: float = 600.0
@@ -136,6 +144,7 @@ class Lead(Members):
         self._ready: list[Newcomer] = []
         self._arrived: SimpleQueue[Connection] = SimpleQueue()
         self._steps = 0
+        self._closed = threading.Event()
         try:
             self._server = socket.create_server((elastic.host, elastic.port), backlog=16)
         except OSError as error:
@@ -187,6 +196,7 @@ class Lead(Members):
 
     def close(self) -> None:
         """Ends the training."""
+        self._closed.set()
         with suppress(OSError):  # closed before
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -205,7 +215,7 @@ class Lead(Members):
                     if not heard:
                         raise TimeoutError
                     answers[peer] = json.loads(peer.recv_bytes())
-                except (EOFError, OSError):
+                except MALFORMED:
                     lost.append(peer)
         return answers, lost
 
@@ -219,29 +229,43 @@ class Lead(Members):
         for newcomer in list(self._newcomers):
             try:
                 if newcomer.steps is None and newcomer.connection.poll():
-                    newcomer.steps = json.loads(newcomer.connection.recv_bytes())["steps"]
+                    steps = json.loads(newcomer.connection.recv_bytes(GREETING))["steps"]
+                    if type(steps) is not int or not 0 <= steps <= self._steps:
+                        raise ValueError
+                    newcomer.steps = steps
                     if newcomer.near(self._steps):
                         self._newcomers.remove(newcomer)
                         self._ready.append(newcomer)
-            except (EOFError, OSError):
+            except MALFORMED:
                 self._newcomers.remove(newcomer)
+                newcomer.connection.close()
 
     def _answer(
         self, newcomer: Newcomer, place: dict[str, Any], record: Callable[[int], bytes]
     ) -> None:
+        """Sends a newcomer its place and what it lacks, in a thread of its own: it may stop reading."""
         assert newcomer.steps is not None
-        _send(newcomer.connection, {"told": self._told, **place})
-        _send(newcomer.connection, record(newcomer.steps))
-        newcomer.steps = None
+        messages, newcomer.steps = [{"told": self._told, **place}, record(newcomer.steps)], None
+
+        def send() -> None:
+            for message in messages:
+                _send(newcomer.connection, message)
+
+        threading.Thread(target=send, daemon=True).start()
 
     def _listen(self) -> None:
         """Greets every process that connects, each in a thread of its own."""
         while True:
             try:
                 connected, _ = self._server.accept()
-            except OSError:  # closed
-                return
+            except OSError:  # closed, or for now there are no more descriptors
+                if self._closed.wait(0.2):
+                    return
+                continue
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            seconds = struct.pack("ll", max(1, int(self._timeout)), 0)
+            for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                connected.setsockopt(socket.SOL_SOCKET, direction, seconds)
             greeting = (Connection(connected.detach()),)
             threading.Thread(target=self._greet, args=greeting, daemon=True).start()
 
@@ -331,8 +355,10 @@ class Follower(Members):
 
 def _send(connection: Connection, told: Any) -> None:
     """Sends a message; an end of the other side is seen where its answer is awaited."""
-    with suppress(OSError):
+    try:
         connection.send_bytes(told if isinstance(told, bytes) else json.dumps(told).encode())
+    except OSError:
+        connection.close()  # a part of the message may be there
 
 
 def _connect(elastic: Elastic) -> Connection:

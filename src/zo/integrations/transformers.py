@@ -8,7 +8,8 @@ class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer): ...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,10 @@ class _StepsInTraining(ZerothOrder):
         return None if closure is None else super().step(closure)
 
 
+SURROGATES = ("GRPOTrainer", "RLOOTrainer")
+"""TRL's trainers whose loss has a gradient, but a value that does not depend on the weights."""
+
+
 class ZOTrainerMixin:
     """Replaces the backward pass and the optimizer of a `transformers.Trainer`; stands before it among the bases.
 
@@ -42,6 +47,7 @@ class ZOTrainerMixin:
         method_args: Arguments of `zo.optimizer`: `eps`, `k`, `restore`, `noise`, …
 
     Raises:
+        TypeError: If the trainer's loss is a surrogate, as GRPO's.
         ValueError: If the training arguments ask for what zeroth-order steps cannot do.
     """
 
@@ -56,6 +62,12 @@ class ZOTrainerMixin:
         method_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
+        if name := next((k.__name__ for k in type(self).__mro__ if k.__name__ in SURROGATES), None):
+            raise TypeError(
+                f"{name}: not with zeroth-order steps: its loss is a surrogate whose gradient trains, while its value"
+                " stays the same at other weights; minimise the reward itself, by train.py objective=reward or in a"
+                " closure of zo.optimizer that returns the negative reward of what the model writes"
+            )
         self._method = type(
             f"Trained_{method}", (_StepsInTraining, method_named(method)), {"name": method}
         )
@@ -110,8 +122,27 @@ class ZOTrainerMixin:
         optimizer = getattr(
             self.optimizer, "optimizer", self.optimizer
         )  # accelerate's wrapper holds it
-        losses = partial(self._accumulated_loss, model, batches, num_items_in_batch)
-        return torch.tensor(optimizer.step(losses), device=self.args.device)
+        counted = iter([True])
+
+        def loss() -> float:
+            with nullcontext() if next(counted, False) else self._uncounted():
+                return float(self._accumulated_loss(model, batches, num_items_in_batch))
+
+        return torch.tensor(optimizer.step(loss), device=self.args.device)
+
+    @contextmanager
+    def _uncounted(self: Any) -> Iterator[None]:
+        """While the body runs TRL's trainers count no tokens and keep no metrics: a step's first loss has done so."""
+        tokens = getattr(self, "_total_train_tokens", None)
+        metrics = getattr(self, "_metrics", {}).get("train", {})
+        kept = {key: list(values) for key, values in metrics.items()}
+        try:
+            yield
+        finally:
+            if tokens is not None:
+                self._total_train_tokens = tokens
+            metrics.clear()
+            metrics.update(kept)
 
     def _accumulated_loss(
         self: Any,

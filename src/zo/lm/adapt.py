@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zo.lm.adapter_config import (
     AdapterConfig,
@@ -87,8 +87,10 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
     """Returns the model with an adapter in the model's dtype."""
     try:
         import peft
-    except ImportError:
-        raise ModelError(f"adapter={cfg.name}: needs `pip install peft`") from None
+    except ImportError as error:
+        raise ModelError(
+            f"adapter={cfg.name}: needs `pip install {error.name or 'peft'}`"
+        ) from None
     model = loaded.model
     options: dict[str, Any] = {"autocast_adapter_dtype": False}
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -98,6 +100,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
             made = peft.get_peft_model(model, _peft_config(cfg, loaded), **options)
         else:
             _check_kind(cfg.path, cfg.name)
+            stored = peft.utils.load_peft_weights(cfg.path, device="cpu")
             virtual = isinstance(cfg, PromptAdapter)  # peft loads these for inference alone
             made = peft.PeftModel.from_pretrained(
                 model, cfg.path, is_trainable=not virtual, **options
@@ -105,6 +108,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
             if virtual:
                 made.active_peft_config.inference_mode = False
                 made.prompt_encoder.requires_grad_(True)
+            _check_loaded(made, stored, cfg.path)
     for p in made.parameters():
         if p.requires_grad:
             p.data = p.data.to(model.device, model.dtype)
@@ -149,6 +153,21 @@ def _check_kind(path: str, name: str) -> None:
         raise ModelError(f"adapter.path={path}: is a {found} adapter; adapter={names.get(found)}")
 
 
+def _check_loaded(made: Any, stored: Mapping[str, Tensor], path: str) -> None:
+    """Makes sure that an adapter's files and the adapted model have the same tensors; peft drops others silently."""
+    import peft
+
+    own = peft.get_peft_model_state_dict(made, save_embedding_layers=False)
+    other = [key for key in stored if key not in own and key not in made.state_dict()]
+    missing = [key for key in own if key not in stored]
+    if other or missing:
+        name = type(made.get_base_model()).__name__
+        raise ModelError(
+            f"adapter.path={path}: does not fit {name}: {len(other)} of its {len(stored)} tensors have no place there,"
+            f" {len(missing)} are missing ({(other or missing)[0]}); load it onto the model that it was trained on"
+        )
+
+
 @contextmanager
 def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
     """Turns peft's exceptions into one sentence."""
@@ -157,7 +176,8 @@ def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
     except ModelError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = lines[-1].strip() if lines[0].endswith(":") else lines[0]
         if "arget" not in reason:
             raise ModelError(f"adapter={cfg.name}: {reason}") from error
         linear = (n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear))

@@ -98,4 +98,7 @@ class LinearProbe:
         if progress is not None:
             progress(len(examples))
         right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
-        return Evaluation(-sum(true) / len(true), right / len(examples), predictions)
+        sure = np.exp(columns.max(1)).tolist()
+        return Evaluation(
+            -sum(true) / len(true), right / len(examples), predictions, probabilities=sure
+        )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
 
-Columns: TypeAlias = dict[int, tuple[int, list[list[int]]]]
-"""Example -> its row, and of each candidate's tokens the columns that predict them."""
+Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
+"""Example -> of each candidate the row, and the columns that predict the candidate's tokens."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Collator:
     """Makes batches for one model.
 
     Texts share rows where the model keeps them apart (`zo.lm.heads.packs`) and none is longer than
-    its sliding window; elsewhere every example has a row of its own.
+    its attention window; elsewhere every candidate has a row of its own, and candidates of which
+    one begins the other share one.
 
     Args:
         model: as `zo.lm.load.load` returns it.
@@ -100,11 +101,12 @@ class Collator:
         parameter = next(model.parameters())
         self._device, self._dtype = parameter.device, parameter.dtype
         self._first = first_position(model)
-        most = getattr(model.config, "max_position_embeddings", None) or math.inf
+        config = model.config.get_text_config()  # of a model that reads pictures, too
+        most = getattr(config, "max_position_embeddings", None) or math.inf
         self._positions = most - self._first
-        self._window = getattr(model.config, "sliding_window", None) or math.inf
+        self._window = getattr(config, "sliding_window", None) or math.inf
         self._vocabulary = model.get_input_embeddings().weight.shape[0]
-        self._packs, self._hidden = packs(model, kind), model.config.hidden_size
+        self._packs, self._hidden = packs(model, kind), config.hidden_size
         aligned = ALIGNED if self._device.type == "cuda" else 1
         self._multiple = aligned if multiple is None else multiple
 
@@ -120,9 +122,12 @@ class Collator:
         """
         self.check(examples)
         packed = self._may_pack(examples)
-        rows, width, columns = self._lay_out(
-            examples, self.rows(examples) if groups is None else groups
+        groups = self.rows(examples) if groups is None else groups
+        rows, columns = (
+            self._lay_out(examples, groups) if packed else _one_each(examples, self._masked)
         )
+        longest = max(len(row.ids) for row in rows)
+        width = -(-longest // self._multiple) * self._multiple
         texts = self._texts(rows, width, packed)
         tensors: dict[str, Any] = self._upload(_answers(examples, columns, width) | texts)
         if packed:
@@ -133,20 +138,20 @@ class Collator:
         """Makes sure that the model can see the longest of the examples whole.
 
         Raises:
-            TaskError: it cannot; names ``task.max_length``. Or it cannot keep an answer of several
-                tokens apart from the others; names ``task.candidates``.
+            TaskError: it cannot; names ``task.max_length``.
             ModelError: a token is not in the model's vocabulary.
         """
         check_vocabulary(examples, self._pad_id, self._vocabulary)
-        lengths = [max(map(len, e.candidate_ids)) for e in examples]
-        span = max(len(e.prompt_ids) + n - 1 for e, n in zip(examples, lengths, strict=True))
-        several = max(lengths) > 1 and max(len(e.candidate_ids) for e in examples) > 1
-        if several and not self._packs:
-            raise TaskError("task.candidates: the model can only score answers of one token")
-        # The mask of shared rows replaces the model's own, and with it a sliding window's edge.
-        limit = min(self._positions, self._window) if several else self._positions
-        if span > limit:
-            raise TaskError(f"task.max_length: {span} tokens, but the model sees {limit} at a time")
+        if (longest := max(map(span, examples))) > self._positions:
+            raise TaskError(
+                f"task.max_length: {longest} tokens, but the model sees {self._positions} at a time"
+            )
+
+    def cost(self, example: Encoded) -> int:
+        """Returns how many tokens, with padding, an example takes in a forward pass."""
+        if self._may_pack([example]):
+            return example.length
+        return len(_one_each([example], self._masked)[0]) * span(example)
 
     def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
         """Returns which examples share a row, as indices."""
@@ -156,20 +161,18 @@ class Collator:
         return pack([e.length for e in examples], shared, self._hidden)
 
     def _may_pack(self, examples: Sequence[Encoded]) -> bool:
-        return self._packs and max(e.length for e in examples) <= self._window
+        return self._packs and max(map(span, examples)) <= self._window
 
     def _lay_out(
         self, examples: Sequence[Encoded], groups: list[list[int]]
-    ) -> tuple[list[Row], int, Columns]:
-        """Returns the rows, how wide they are, and where tokens are predicted."""
+    ) -> tuple[list[Row], Columns]:
+        """Returns rows that examples share, and where tokens are predicted."""
         rows = [Row(self._masked) for _ in groups]
-        columns = {
-            b: (p, _put(row, examples[b]))
-            for p, (row, group) in enumerate(zip(rows, groups, strict=True))
-            for b in group
-        }
-        longest = max(len(row.ids) for row in rows)
-        return rows, -(-longest // self._multiple) * self._multiple, columns
+        columns: Columns = {}
+        for p, group in enumerate(groups):
+            for b in group:
+                columns[b] = [(p, places) for places in _put(rows[p], examples[b])]
+        return rows, columns
 
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool
@@ -213,6 +216,37 @@ class Collator:
         return mask.masked_fill_(~sees, torch.finfo(self._dtype).min)[:, None]  # (P, 1, L, L)
 
 
+def span(example: Encoded) -> int:
+    """Returns the length of an example's longest text: the prompt and a candidate without its last token."""
+    return len(example.prompt_ids) + max(map(len, example.candidate_ids)) - 1
+
+
+def _one_each(examples: Sequence[Encoded], masked: bool) -> tuple[list[Row], Columns]:
+    """Returns rows of one text each, and where tokens are predicted.
+
+    A candidate that begins another one shares its row.
+    """
+    rows: list[Row] = []
+    columns: Columns = {}
+    for b, example in enumerate(examples):
+        given = example.candidate_ids
+        own: list[list[int]] = []  # the candidates of each row, longest first
+        for c in sorted(range(len(given)), key=lambda c: -len(given[c])):
+            text = given[c][:-1]
+            fits = (row for row in own if given[row[0]][: len(text)] == text)
+            if (row := next(fits, None)) is None:
+                own.append([c])
+            else:
+                row.append(c)
+        found: dict[int, tuple[int, list[int]]] = {}
+        for chosen in own:
+            rows.append(Row(masked))
+            places = _put(rows[-1], replace(example, candidate_ids=[given[c] for c in chosen]))
+            found |= {c: (len(rows) - 1, p) for c, p in zip(chosen, places, strict=True)}
+        columns[b] = [found[c] for c in range(len(given))]
+    return rows, columns
+
+
 def _put(row: Row, example: Encoded) -> list[list[int]]:
     """Puts an example into a row; of each candidate's tokens the column that predicts it."""
     prompt = row.add(example.prompt_ids)
@@ -230,8 +264,7 @@ def _answers(
     arrays = candidates(examples)
     token_reads = np.zeros_like(arrays["token_ids"])
     for b in range(len(examples)):
-        row, of_candidates = columns[b]
-        for c, own in enumerate(of_candidates):
+        for c, (row, own) in enumerate(columns[b]):
             places = [row * width + column for column in own]
             token_reads[b, c, : len(own)] = [reads.setdefault(p, len(reads)) for p in places]
     return {**arrays, "reads": np.array(list(reads)), "token_reads": token_reads}

@@ -67,3 +67,7 @@ class PairCollator:
     def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
         """Returns which examples share a row: none."""
         return [[i] for i in range(len(examples))]
+
+    def cost(self, example: Encoded) -> int:
+        """Returns how many tokens an example takes in a forward pass."""
+        return example.length

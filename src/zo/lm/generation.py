@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,15 +18,12 @@ class Generator:
         model: As `zo.lm.load.load` returns it.
         tokenizer: Of the model.
         max_new_tokens: Tokens at most.
-        stop: Text that ends what is written; None: the tokenizer's end of sequence.
+        stop: Text that ends what is written, besides the ends of sequence of tokenizer and model.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_new_tokens: int, stop: str | None) -> None:
         self._model, self._tokenizer, self._stop = model, tokenizer, stop
         self._left = not model.config.is_encoder_decoder
-        ends = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-        if stop:
-            ends += tokenizer(stop, add_special_tokens=False)["input_ids"][-1:]
         self.max_new_tokens = max_new_tokens
         self._options = {
             "max_new_tokens": max_new_tokens,
@@ -34,7 +31,7 @@ class Generator:
             "num_beams": 1,
             "repetition_penalty": 1.0,
             "use_cache": True,
-            "eos_token_id": ends or None,
+            "eos_token_id": _ends(model, tokenizer) or None,
             "pad_token_id": tokenizer.pad_token_id,
         }
 
@@ -44,7 +41,7 @@ class Generator:
         Raises:
             TaskError: If it does not; names the row.
         """
-        most = getattr(self._model.config, "max_position_embeddings", None)
+        most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         if most is None or not self._left:
             return
         for example in examples:
@@ -72,8 +69,31 @@ class Generator:
         written = self._model.generate(
             torch.tensor(rows, device=device),
             attention_mask=torch.tensor(masks, device=device),
+            stopping_criteria=self._criteria(width if self._left else 0),
             **self._options,
         )
         written = written[:, width:] if self._left else written
-        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        texts = self._texts(written)
         return [text.partition(self._stop)[0] if self._stop else text for text in texts]
+
+    def _texts(self, written: torch.Tensor) -> list[str]:
+        return self._tokenizer.batch_decode(written, skip_special_tokens=True)  # type: ignore[no-any-return]
+
+    def _criteria(self, begin: int) -> list[Callable[..., torch.Tensor]]:
+        """Returns what tells which rows contain the stop behind their first tokens, if there is a stop.
+
+        Unlike `stop_strings` of transformers, it does not count a stop that begins in the prompt.
+        """
+
+        def stopped(rows: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            found = [str(self._stop) in text for text in self._texts(rows[:, begin:])]
+            return torch.tensor(found, device=rows.device)
+
+        return [stopped] if self._stop else []
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    """Returns the tokens that end a text by the tokenizer or by the model's generation settings."""
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
+    return sorted({end for end in ends if end is not None})

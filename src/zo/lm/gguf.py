@@ -51,7 +51,7 @@ def _convert(file: Path, target: Path) -> None:
     from safetensors.torch import save_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = {"gguf_file": file.name, "local_files_only": True}
+    options = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
     # model.save_pretrained refuses what came from GGUF, although the weights are plain float32.

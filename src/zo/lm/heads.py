@@ -47,6 +47,12 @@ def check_head(model: Any, kind: str = "decoder") -> None:
     options = {"use_cache": False} if kind == "decoder" else {}
     tokens = _tokens(model)
     expected = model(input_ids=tokens, **options).logits.float()
+    if expected.isnan().any():
+        bad = next((n for n, p in model.named_parameters() if p.isnan().any()), None)
+        where = (
+            f"{bad} holds NaN" if bad else "its weights are finite, so its dtype may be too small"
+        )
+        raise ModelError(f"model.path: {name} computes NaN: {where}; give weights that work")
     hidden = model.base_model(input_ids=tokens, **options).last_hidden_state
     logits = head_of(model, kind)(hidden).float()
     tolerance = 4 * torch.finfo(model.dtype).eps * expected.abs().max().item()
@@ -65,9 +71,35 @@ def check_head(model: Any, kind: str = "decoder") -> None:
             )
 
 
+@torch.inference_mode()
+def check_padding(model: Any, kind: str) -> None:
+    """Makes sure that a masked model, or an encoder, computes a text the same whatever padding follows it.
+
+    Raises:
+        ModelError: If it does not, or cannot compute a text of a few tokens.
+    """
+    base = model.base_model if kind == "masked" else model.get_encoder()
+    tokens, pad = _tokens(model), model.config.pad_token_id or 0
+    padded = torch.nn.functional.pad(tokens, (0, 4), value=pad)
+    seen = torch.arange(padded.shape[1], device=model.device)[None] < tokens.shape[1]
+    try:
+        alone = base(input_ids=tokens).last_hidden_state.float()
+        found = base(input_ids=padded, attention_mask=seen.long()).last_hidden_state.float()
+        wrong = (found[:, : tokens.shape[1]] - alone).abs().max() / alone.abs().max()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"model.path: {type(model).__name__} cannot be scored: {str(error).splitlines()[0]}"
+        ) from None
+    if wrong > torch.finfo(model.dtype).eps ** 0.5:  # nan, of a collapsed model, is not
+        raise ModelError(
+            f"model.path: {type(model).__name__} computes a text otherwise where padding follows it, so that batches"
+            " cannot be scored; take another model, as roberta-large"
+        )
+
+
 def _cap(model: Any) -> float | None:
     """Returns the bound of a decoder's logits, cap · tanh(logits / cap), as Gemma 2 has it; None without one."""
-    return getattr(model.config, "final_logit_softcapping", None)
+    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
 def _tokens(model: Any) -> torch.Tensor:

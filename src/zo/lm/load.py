@@ -5,15 +5,17 @@ transformers is imported where it is used, since the configuration needs this ro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from zo.lm.config import ModelConfig, ModelError
 from zo.lm.float16 import widen
-from zo.lm.heads import check_head
+from zo.lm.heads import check_head, check_padding
 from zo.lm.quantise import quantise
 from zo.lm.source import explained, quiet, source_of
 from zo.lm.tokenizer import of_source, stand_in
@@ -72,6 +74,8 @@ def load(
         note = quantise(model, model_cfg.quantization)
         loaded = replace(loaded, notes=(*loaded.notes, note))
     model.config.use_cache = False
+    if model_cfg.kind != "decoder":
+        check_padding(model, model_cfg.kind)
     if model_cfg.kind != "encoder-decoder":
         check_head(model, model_cfg.kind)
     return loaded
@@ -81,6 +85,14 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> 
     from transformers import AutoConfig
 
     source, options = source_of(cfg)
+    adapter = Path(source, "adapter_config.json")
+    if adapter.is_file() and not adapter.with_name("config.json").is_file():
+        about = json.loads(adapter.read_text())
+        base = about.get("base_model_name_or_path") or "BASE"
+        kind = str(about.get("peft_type")).partition("_")[0].lower()
+        raise ModelError(
+            f"model.path: {source} is an adapter; give model.path={base} adapter={kind} adapter.path={source}"
+        )
     with explained(cfg):
         config = AutoConfig.from_pretrained(source, **options)
     check_kind(cfg, config)
@@ -183,7 +195,12 @@ def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -
     config.pad_token_id = tokenizer.pad_token_id  # RoBERTa counts positions from it
     with quiet(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)  # transformers draws from the global state, which the fork puts back
-        model = _auto_class(cfg).from_config(config, dtype=dtype, attn_implementation=cfg.attention)
+        model = _auto_class(cfg).from_config(
+            config,
+            dtype=dtype,
+            attn_implementation=cfg.attention,
+            trust_remote_code=False,
+        )
     return Loaded(model, tokenizer)
 
 

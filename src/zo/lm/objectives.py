@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +27,11 @@ from zo.tasks.prompts import Encoded
 
 CHECKED = 4
 """Examples that a reward function is tried with before the first step."""
+
+
+class RewardError(TaskError):
+    """A reward function that raises; its cause is the function's own exception."""
+
 
 Rate = Callable[[Sequence[Encoded], Sequence[str]], list[float]]
 """Function from examples and the texts written for them to a number for each."""
@@ -85,10 +91,20 @@ class TextScorer:
         """Tries the first examples.
 
         Raises:
-            TaskError: If the model does not see a prompt and what follows, or the function fails; names the row.
+            TaskError: If the model does not see a prompt and what follows, or the function fails or draws; names the
+                row.
         """
         self._generator.check(examples)
-        self._values(examples[:CHECKED])
+        tried = examples[:CHECKED]
+        texts = self._generator(tried)
+        for example, *values in zip(
+            tried, *(self._rate(tried, texts) for _ in range(2)), strict=True
+        ):
+            if values[0] != values[1]:
+                raise TaskError(
+                    f"objective.function: two calls for the same text returned {values[0]:g} and {values[1]:g} (row "
+                    f"{example.row}); a step compares losses, so that a reward must depend on prompt and text alone"
+                )
 
     def share(self, examples: Sequence[Encoded]) -> int:
         """Returns what the loss of some examples counts for beside others': their number."""
@@ -219,7 +235,8 @@ def _rewards(
         where = (
             f"row {row}" if row is not None else f"rows {', '.join(str(e.row) for e in examples)}"
         )
-        raise TaskError(f"objective.function: {address}: {_first_line(error)} ({where})") from error
+        what = f"{_place(error)}{_first_line(error)} ({where})"
+        raise RewardError(f"objective.function: {address}: {what}") from error
     if len(found) != len(texts):
         raise TaskError(
             f"objective.function: {address} returns {len(found)} numbers for {len(texts)} texts; one for each is needed"
@@ -243,6 +260,13 @@ def _fails(function: Callable[..., Any], example: Encoded, text: str) -> bool:
     except Exception:
         return True
     return False
+
+
+def _place(error: Exception) -> str:
+    """Returns file and line of the last call in the function's own file."""
+    own = traceback.extract_tb(error.__traceback__)[1:]
+    lines = [frame.lineno for frame in own if frame.filename == own[0].filename]
+    return f"{own[0].filename}:{lines[-1]}: " if lines else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -46,12 +46,14 @@ class Evaluation:
         value: Of the measure that is reported.
         predictions: One per example; none where no candidates are compared.
         measure: What is reported.
+        probabilities: Of the predictions: the softmax over an example's candidates.
     """
 
     loss: float
     value: float
     predictions: list[int]
     measure: Measure = NAMED["accuracy"]
+    probabilities: list[float] = field(default_factory=list)
 
 
 class CandidateScorer:
@@ -217,14 +219,15 @@ class CandidateScorer:
             return self._scored([examples[i] for i in indices], rows)
 
         found = self._processes.divide([indices for indices, _ in plan], scored, progress)
-        losses, weights, best = found.T.tolist()
+        losses, weights, best, probabilities = found.T.tolist()
         predictions = [int(candidate) for candidate in best]
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         if self._objective == "completion":
             perplexity = math.exp(loss) if loss < MOST_LOSS else math.inf
             return Evaluation(loss, perplexity, [], NAMED["perplexity"])
         right = sum(e.is_right(p) for p, e in zip(predictions, examples, strict=True))
-        return Evaluation(loss, right / len(examples), predictions)
+        accuracy = right / len(examples)
+        return Evaluation(loss, accuracy, predictions, probabilities=probabilities)
 
     @torch.inference_mode()
     def features(self, examples: Sequence[Encoded], max_tokens: int) -> Tensor:
@@ -239,19 +242,20 @@ class CandidateScorer:
         return self._processes.divide([indices for indices, _ in plan], states)
 
     def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
-        """Returns loss, part of the mean and prediction of each example, float64.  # (n, 3)."""
+        """Returns loss, part of the mean, prediction and its probability of each example, float64.  # (n, 4)."""
         batch = self._collator(examples, rows)
         comparable = self._objective == "classification"
         scores = self._comparable(batch) if comparable else self.scores(batch)
         each, parts = self._losses(scores, batch)
-        return torch.stack([each.double(), parts.double(), scores.argmax(-1).double()], dim=1)
+        of_each = (each, parts, scores.argmax(-1), scores.double().softmax(-1).amax(-1))
+        return torch.stack([values.double() for values in of_each], dim=1)
 
     def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
         """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""
         for known, budget, plan in self._plans:
             if known is examples and budget == max_tokens:
                 return plan
-        batches = length_batches([e.length for e in examples], max_tokens)
+        batches = length_batches([self._collator.cost(e) for e in examples], max_tokens)
         plan = [(b, self._collator.rows([examples[i] for i in b])) for b in batches]
         self._plans = [*self._plans[-1:], (examples, max_tokens, plan)]
         return plan

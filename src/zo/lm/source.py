@@ -17,7 +17,7 @@ CHATTY = ("torchao", "torch.utils._pytree")
 
 
 def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
-    """Returns what to load from, and how: from this machine alone, or a revision of the hub.
+    """Returns what to load from, and how: from this machine alone, or a revision of the hub; never by code of its own.
 
     Raises:
         ModelError: If it is not there.
@@ -31,8 +31,9 @@ def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
         if Path(path).is_file():
             raise NotADirectoryError("it is a file")
     if Path(path).is_dir():
-        return path, {"local_files_only": True}
-    return path, {} if cfg.revision is None else {"revision": cfg.revision}
+        return path, {"local_files_only": True, "trust_remote_code": False}
+    revision = {} if cfg.revision is None else {"revision": cfg.revision}
+    return path, {"trust_remote_code": False, **revision}
 
 
 def present(cfg: ModelConfig) -> str:
@@ -87,6 +88,11 @@ def _gguf_path(path: str, cfg: ModelConfig) -> str:
 
 def _sentence(cfg: ModelConfig, error: Exception) -> str:
     reason = hub.first_line(error)
+    if "trust_remote_code" in str(error):
+        return (
+            f"model.path: {cfg.path} needs Python code of its own (auto_map in its config.json), which is never run"
+            " here; take a model that transformers has a class for"
+        )
     if "support an attention implementation" in reason:
         return f"model.attention: {reason.split()[0]} has no {cfg.attention} attention; use model.attention=eager"
     return f"model.path: {cfg.path} cannot be loaded ({reason}); {_remedy(cfg)}"

@@ -24,9 +24,10 @@ class VirtualTokens(nn.Module):
         self.base_model = _Body(peft)
         model = peft.get_base_model()
         self.config = copy.deepcopy(model.config)
+        self.generation_config = model.generation_config
         for limit in ("max_position_embeddings", "sliding_window"):
-            if (most := getattr(self.config, limit, None)) is not None:
-                setattr(self.config, limit, most - self.base_model.count)
+            if (most := getattr(self.config.get_text_config(), limit, None)) is not None:
+                setattr(self.config.get_text_config(), limit, most - self.base_model.count)
         self.device, self.dtype = model.device, model.dtype
 
     def get_input_embeddings(self) -> Any:

@@ -1,6 +1,7 @@
 """Which engine draws on a device."""
 
 import importlib.util
+import os
 import warnings
 from functools import lru_cache
 
@@ -33,7 +34,8 @@ def engine(noise: str, *devices: str) -> Engine:
     if kinds != ["cpu"]:
         where = " and ".join(kinds)
         raise ValueError(f"noise='philox': draws on cpu or on cuda, not on {where}; use torch")
-    if importlib.util.find_spec("numba"):
+    compiles = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+    if compiles and importlib.util.find_spec("numba"):
         from zo.noise.cpu.engine import NumbaEngine
 
         return NumbaEngine()
@@ -41,7 +43,7 @@ def engine(noise: str, *devices: str) -> Engine:
 
     warnings.warn(
         "noise=philox is drawn by numpy, the same numbers some thirty times slower than by numba: "
-        "pip install -e '.[fast]'",
+        + ("pip install -e '.[fast]'" if compiles else "NUMBA_DISABLE_JIT is set, unset it"),
         stacklevel=2,
     )
     return NumpyEngine()

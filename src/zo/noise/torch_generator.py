@@ -1,8 +1,8 @@
 """Noise from torch's own generator: one seeding per tensor, and the stream of the device's sampler.
 
-Its stream depends on the device type, and on torch's version only if torch changes its sampler. On the CPU torch keeps
-32 bits of a seed, so two keys of a 20,000-step run can share a stream; that makes two far-apart tensors' noise equal,
-and biases nothing.
+Its stream depends on the device type, on a CPU's vector instructions, and on torch's version only if torch changes its
+sampler. On the CPU torch keeps 32 bits of a seed, so two keys of a 20,000-step run can share a stream; that makes two
+far-apart tensors' noise equal, and biases nothing.
 """
 
 import hashlib
@@ -15,6 +15,9 @@ from torch import Generator, Tensor
 
 from zo.noise.engines import Engine
 from zo.noise.keys import NoiseKey
+
+SAME_VALUES = ("AVX2", "AVX512")
+"""CPU capabilities under which torch's sampler gives the same normals; others differ by some 1e-6."""
 
 
 class _Generators(threading.local):
@@ -71,6 +74,9 @@ def _seeded(device: torch.device, key: NoiseKey, tensor: int) -> Generator:
 def _sampler(device: str) -> str:
     """Returns the name of torch's sampler on a device."""
     kind = device.partition(":")[0]
+    if kind == "cpu":
+        capability = torch.backends.cpu.get_cpu_capability()
+        return "torch-cpu" if capability in SAME_VALUES else f"torch-cpu ({capability})"
     if kind != "cuda":
         return f"torch-{kind}"
     return f"torch-cuda ({torch.cuda.get_device_name(device)}, torch {torch.__version__})"

@@ -271,12 +271,27 @@ class ZOOptimizer(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`."""
+        """Continues from a `state_dict`.
+
+        Raises:
+            ValueError: If it is of other settings: lacks something, has more, or has tensors of other shapes or dtypes.
+        """
+        keys = self.live_state().keys()
+        for key in sorted(keys ^ state.keys()):
+            what = "lacks" if key in keys else "has"
+            raise ValueError(f"state: {what} {key}; it was made with other settings")
+        found = {name: [*state[name]] for name in self.state}
+        for name, tensors in self.state.items():
+            mine, given = ([(tuple(t.shape), t.dtype) for t in of] for of in (tensors, found[name]))
+            if mine != given:
+                pairs = zip(given, mine, strict=False)
+                was, now = next(((a, b) for a, b in pairs if a != b), (len(given), len(mine)))
+                raise ValueError(f"state: {name} of {was}, but the method here needs {now}")
         self.step_index = int(state["step_index"])
         self.numbers |= {name: state[name] for name in self.numbers}
         for name, tensors in self.state.items():
-            for mine, given in zip(tensors, state[name], strict=True):
-                mine.copy_(given)
+            for t, saved in zip(tensors, found[name], strict=True):
+                t.copy_(saved)
 
     def state_bytes(self) -> int:
         """Returns the bytes of state kept between steps that grow with the model."""

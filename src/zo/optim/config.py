@@ -3,7 +3,7 @@
 A field's default is the method's default. `problems` names every value out of range.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -42,6 +42,7 @@ RANGES: dict[str, Range] = {
     "directions": one_of("gaussian", "rademacher"),
     "state_dtype": one_of("param", "float32"),
     "step_norm": one_of("none", "rms"),
+    "scope": one_of("matrices", "all"),
     "smooth_schedule": one_of("constant", "cosine"),
     "noise_update": one_of("every", "extra"),
     "variant": one_of("sgd", "momentum", "adam"),
@@ -72,6 +73,9 @@ class MethodConfig:
     reads_weights: ClassVar[bool] = False
     """Whether a direction depends on θ itself, so that a probe has to know θ."""
 
+    unwritten: ClassVar[Mapping[str, Any]] = {}
+    """What run ids, and files that lack a setting, mean by it where that is not its default."""
+
     @property
     def forwards_per_step(self) -> int:
         """Forward passes of a step; 0 of a baseline that makes none."""
@@ -86,6 +90,11 @@ class MethodConfig:
     def low_rank(self) -> bool:
         """Whether all moves are along directions of low rank whose right factor is kept: `restore=factors` needs it."""
         return False
+
+    @property
+    def numbers(self) -> int:
+        """Part of the run's id unless it is 0; to be raised where these settings begin to give other numbers."""
+        return 0
 
     def restore_needs(self) -> dict[str, Any]:
         """Returns what a restore policy has to allow: arguments of `zo.weights.constraints.conflicts`."""

@@ -1,6 +1,8 @@
 """Settings of the methods whose directions are of low rank, beside LOZO. Imports no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from zo.optim.config import LOZOConfig, MeZOConfig, Problems, failed
 
@@ -19,25 +21,23 @@ class LOZOMConfig(LOZOConfig):
     eps: float = 1e-3
     momentum: float = 0.9
 
+    @property
+    def numbers(self) -> int:
+        """1 since biases and norms, which have no rank, are not divided by it."""
+        return int(self.divide_by_rank)
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return super().problems() + failed([("n", self.n == 1, ONE)])
 
 
 @dataclass
-class SubZeroConfig(LOZOConfig):
-    """Settings of SubZero: those of MeZO, and of its subspaces.
+class ScaledConfig(LOZOConfig):
+    """Settings of methods of low rank whose directions are scaled to entries of variance 1.
 
     Attributes:
-        rank: r ≥ 1, of both bases.
-        interval: Steps, ≥ 1, for which both bases are kept.
         divide_by_rank: False alone.
     """
-
-    name: str = "subzero"
-    eps: float = 1e-3
-    rank: int = 48
-    interval: int = 1000
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -46,7 +46,32 @@ class SubZeroConfig(LOZOConfig):
 
 
 @dataclass
-class TeZOConfig(SubZeroConfig):
+class SubZeroConfig(ScaledConfig):
+    """Settings of SubZero: those of MeZO, and of its subspaces.
+
+    Attributes:
+        rank: r ≥ 1, of both bases.
+        interval: Steps, ≥ 1, for which both bases are kept.
+        square: Whether a tensor's values count as a matrix that is as nearly square as its number allows; None is True
+            in a run whose adapter is LoRA, prefix or prompt, and False elsewhere.
+    """
+
+    name: str = "subzero"
+    eps: float = 1e-3
+    rank: int = 48
+    interval: int = 1000
+    square: bool | None = None
+
+    unwritten: ClassVar[Mapping[str, Any]] = {"square": False}
+
+    @property
+    def low_rank(self) -> bool:
+        """False in another shape than the tensor's."""
+        return not self.square
+
+
+@dataclass
+class TeZOConfig(ScaledConfig):
     """Settings of TeZO: those of MeZO, of its factors, and of its moments.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Settings of the variants of MeZO: other steps along the directions that it measures. Imports no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zo.optim.config import MeZOConfig, Problems, failed
 
@@ -47,14 +48,17 @@ class SparseMeZOConfig(MeZOConfig):
     """Settings of Sparse-MeZO: those of MeZO, and which weights move.
 
     Attributes:
-        share: Of each tensor, in (0, 1]: the smallest weights, by absolute value, at the start.
+        share: Of each masked tensor, in (0, 1]: the smallest weights, by absolute value, at the start.
+        scope: What is masked: `matrices`, 2-D weights of neither embeddings nor norms, or `all` tensors.
     """
 
     name: str = "sparse_mezo"
     eps: float = 1e-3
     share: float = 0.25
+    scope: str = "matrices"
 
     reads_weights: ClassVar[bool] = True
+    unwritten: ClassVar[Mapping[str, Any]] = {"scope": "all"}
 
 
 @dataclass

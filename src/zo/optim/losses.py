@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
+from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
 
@@ -98,6 +99,8 @@ def number(loss: object) -> float:
     if isinstance(loss, Tensor) and loss.numel() != 1:
         shape = tuple(loss.shape)
         raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
+    if isinstance(loss, Tensor):
+        loss = whole(loss)  # of a DTensor, this process may hold a part of a sum
     if loss is None or not hasattr(loss, "__float__"):
         raise TypeError(f"loss: {loss!r}; the closure must return a number or a tensor of one")
     return float(loss)

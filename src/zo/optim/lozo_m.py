@@ -15,6 +15,8 @@ Deviations: those of LOZO. N is float32. On the step that draws a new V the rele
 step before, as here. With β = 0 it is LOZO.
 """
 
+from dataclasses import replace
+
 import torch
 
 from zo.optim.base import Record
@@ -48,5 +50,5 @@ class LOZOM(LOZO):
                 n.copy_((right @ old.mT / right.shape[1]) @ n)
             new = z.left(i, p) if p.dim() > 1 else z.sample(i, p)
             n.mul_(beta).add_(new, alpha=(1 - beta) * slope)
-        moved, scale = kept_left(z, self.state["n"]), self.update_scale
-        self.move(lambda lr: [(-lr * scale, moved)])
+        moved = kept_left(replace(z, scale=self.update_scale), self.state["n"])
+        self.move(lambda lr: [(-lr, moved)])

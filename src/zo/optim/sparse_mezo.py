@@ -1,18 +1,22 @@
 """Sparse-MeZO: MeZO on the weights that are small, whose mask follows θ and is never stored.
 
-    h_p = the `share` quantile of |θ_p| at the start, one number per tensor p
+    h_p = the `share` quantile of |θ_p| at the start, one number per matrix p;  ∞ where p is not masked
     mask = |θ| ≤ h;  z_i ~ N(0, I)
     c_i = (L(θ + ε mask z_i) − L(θ − ε mask z_i)) / 2ε
     θ ← θ − η (1/n Σ_i c_i mask z_i + λ θ)        λ: `weight_decay`, not on biases and norms, of all weights
+
+Masked are 2-D weights of neither embeddings nor norms; all else moves as in MeZO. `scope=all` masks every tensor.
 
 Cost: 2n forward passes per step; state: h, one number per tensor. Passes over the weights: those of MeZO;
 under Philox noise each makes the mask on the way.
 
 Source: Liu et al. 2024, "Sparse MeZO: Less Parameters for Better Performance in Zeroth-Order LLM Fine-Tuning".
 
-Deviations: those of MeZO. The share that the paper uses per task could not be verified; 0.25 is that of a public
-re-implementation. A mask is made of the θ that a step begins with, in both probes and in the update, so probes must
-leave θ readable: `restore=streamed` or `snapshot`. Taken from displaced weights it would differ between + ε and − ε.
+Deviations: those of MeZO. The official code could not be read; `share` of 0.25 and what is masked are those of a
+public re-implementation (GRZO's). A matrix whose quantile is 0, as LoRA's B at the start, moves freely: its mask would
+be empty after one step. A mask is made of the θ that a step begins with, in both probes and in the update, so probes
+must leave θ readable: `restore=streamed` or `snapshot`. Taken from displaced weights it would differ between + ε and
+− ε. Of tensors without a model, every 2-D one is a matrix.
 """
 
 import math
@@ -58,8 +62,13 @@ class SparseMeZO(MeZO):
 
     def __init__(self, params: ParameterSpace, config: SparseMeZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        tensors = params.tensors
-        self.state["threshold"] = [_quantile(p, config.share) for p in tensors]
+        everything, pairs = config.scope == "all", zip(params.tensors, params.matrices, strict=True)
+        self.state["threshold"] = [
+            _quantile(p, config.share, free=not everything)
+            if everything or matrix
+            else p.new_full((), math.inf)
+            for p, matrix in pairs
+        ]
 
     def direction(self, i: int = 0) -> Masked:
         """Returns direction `i` of the current step."""
@@ -72,7 +81,10 @@ class SparseMeZO(MeZO):
         self.carry_out(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 
 
-def _quantile(p: Tensor, share: float) -> Tensor:
-    """Returns the largest of the smallest `share` of |p|, in p's dtype: at least one."""
+def _quantile(p: Tensor, share: float, free: bool) -> Tensor:
+    """Returns the largest of the smallest `share` of |p|, in p's dtype: at least one; ∞ for 0 where that is `free`."""
+    if not p.numel():
+        return p.new_full((), math.inf)
     values = p.abs().flatten()
-    return values.kthvalue(max(1, math.floor(share * p.numel()))).values
+    found = values.kthvalue(max(1, math.floor(share * p.numel()))).values
+    return found.where(found > 0, math.inf) if free else found

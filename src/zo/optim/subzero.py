@@ -5,8 +5,12 @@
     c = (L(θ + ε D) − L(θ − ε D)) / 2ε
     θ ← θ − η (c D + λ θ)
 
+With `square`, as in the released code's modes lora, prefix and prompt, m × n is not the parameter's own shape: its
+values count, row by row, as the matrix with m ≤ n that is nearest a square one. LoRA's 8 × 2048 is 128 × 128.
+
 Cost: 2 forward passes per step; state: P and Q, r (m + n) values of each matrix, float32. Passes over the weights: 4
-(`restore=subtract`), each a product of two thin matrices; r² normals for a matrix. Under `restore=factors` as LOZO.
+(`restore=subtract`), each a product of two thin matrices; r² normals for a matrix. Under `restore=factors` as LOZO,
+but not with `square`.
 
 Source: Yu et al. 2024, "Zeroth-Order Fine-Tuning of LLMs in Random Subspaces" (SubZero), with r = 48 and 1,000 steps
 of full fine-tuning from ZO-Muon's comparison.
@@ -16,6 +20,7 @@ Entries have variance 1, so that ε and η mean what they mean in MeZO. `n` > 1 
 """
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
+from zo.optim.config_low_rank import SubZeroConfig
 from zo.optim.lozo import LOZO
 from zo.weights.directions import LowRank
 from zo.weights.subspaces import Projected, bases
@@ -24,14 +29,15 @@ from zo.weights.subspaces import Projected, bases
 class SubZero(LOZO):
     """θ ← θ − η c √(mn / r²) P Z Qᵀ."""
 
+    config: SubZeroConfig
+
     def renew_subspace(self) -> None:
         """Draws P and Q of the current interval."""
         interval, tensors = self.step_index // self.config.interval, self.params.tensors
         for side, name in enumerate(("p", "q")):
             key = NoiseKey(self.seed, SUBSPACE, interval, side)
-            self.state[name] = bases(
-                self.params.engine, key, self.config.rank, tensors, name == "q"
-            )
+            engine, rank, square = self.params.engine, self.config.rank, bool(self.config.square)
+            self.state[name] = bases(engine, key, rank, tensors, name == "q", square)
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step of the current interval."""

@@ -1,6 +1,7 @@
 """Resumes the run in a directory, or makes the run whose configuration is frozen there.
 
     python -m zo.run out/bszo-0123456789ab
+    python -m zo.run log out/bszo-0123456789ab ...    # write W&B's file of runs that ended without one
 
 Exit status: 0 the run has ended (a collapse is an end), 1 it failed (error.txt), 2 its data, weights or directory
 cannot be used, 75 another process holds the run, 143 it was stopped by a signal and has saved, 130 Ctrl-C twice.
@@ -24,18 +25,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, help="a run's directory, with its config.yaml")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N instead of the frozen one")
     parser.add_argument("--threads", type=int, help="CPU threads instead of the frozen number")
-    args = parser.parse_args(argv)
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code of a reward that no command here has named",
+    )
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == ["log"]:
+        return _log(given[1:])
+    args = parser.parse_args(given)
     from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
     from zo.run.directory import DirectoryError, load
+    from zo.run.trust import UntrustedError, check, remember
 
     try:
         cfg = load(args.directory)
-    except DirectoryError as error:
+        remember(cfg) if args.trust else check(cfg, args.directory)
+    except (DirectoryError, UntrustedError) as error:
         print(error, file=sys.stderr)
         return 2
     cfg.device = args.device or cfg.device
     cfg.threads = args.threads or cfg.threads
     return make(cfg, args.directory)
+
+
+def _log(argv: Sequence[str]) -> int:
+    """Writes W&B's file of runs that have ended; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        "python -m zo.run log",
+        description="Write W&B's offline file of runs that ended without one, from metrics.jsonl.",
+    )
+    parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
+    directories: list[Path] = parser.parse_args(argv).directories
+    from zo.run.directory import DirectoryError
+    from zo.run.lock import LockedError
+    from zo.run.log_again import log_again
+
+    status = 0
+    for directory in directories:
+        try:
+            log_again(directory)
+        except (DirectoryError, LockedError) as error:
+            print(error, file=sys.stderr)
+            status = 2
+    return status
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ An assembly is model, θ and optimizer, which replaying starts from, too; a sess
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -24,11 +24,12 @@ from zo.lm.scoring import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
+from zo.run.directory import base_of
 from zo.run.inputs import digest_examples
 from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.provenance import weights_hash
-from zo.tasks import Encoded, TaskError, load_splits, tokenize
-from zo.tasks.checks import check_tokens, preview
+from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
+from zo.tasks.checks import check_splits, check_tokens, preview
 from zo.tasks.own import complete
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
@@ -62,21 +63,15 @@ class Assembly:
 
     @classmethod
     def of(cls, cfg: RunConfig) -> "Assembly":
-        """Loads the model and makes the optimizer; sets threads and TF32 as configured.
+        """Loads the model and makes the optimizer.
 
         Raises:
             DeviceError: If this machine does not have the device.
             ModelError: If the weights cannot be had as configured.
         """
-        if cfg.threads is not None:
-            torch.set_num_threads(_threads(cfg.threads))
-        device = find_device(cfg.device)
-        how = cfg.precision
-        torch.backends.cuda.matmul.allow_tf32 = how.tf32
-        torch.backends.cudnn.allow_tf32 = how.tf32
         divided = cfg.distributed.tensor > 1 and started_together()
-        loaded = load(cfg.model, getattr(torch, how.dtype), device, tensor_parallel=divided)
-        loaded = adapt(loaded, cfg.adapter, cfg.seed)
+        device, loaded = load_adapted(cfg, divided)
+        how = cfg.precision
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
         except ValueError as error:
@@ -104,6 +99,8 @@ class Session:
         train: Examples of the mini-batches.
         validation: Examples that choose the best step.
         test: Examples that the best step is reported on.
+        task: Complete.
+        examples: Validation and test examples before they were tokens.
         scorer: Computes losses.
         evaluator: Computes predictions: the scorer, or a baseline.
         assembly: Model, θ and optimizer.
@@ -116,6 +113,8 @@ class Session:
     train: list[Encoded]
     validation: list[Encoded]
     test: list[Encoded]
+    task: TaskConfig
+    examples: dict[str, list[Example]]
     scorer: Scorer
     evaluator: Evaluator
     assembly: Assembly
@@ -172,7 +171,7 @@ class Session:
         if found:
             sizes = ", ".join(f"{len(of)} {name}" for name, of in encoded.items())
             first = preview(task, splits.train, train, loaded.tokenizer)
-            notes = [*found, f"{sizes} examples", *first, *notes]
+            notes = [*found, f"{sizes} examples", *first, *check_splits(task, splits), *notes]
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
         read["weights"] = assembly.base
@@ -180,7 +179,20 @@ class Session:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
         shared = processes, cfg.distributed.shards
-        return cls(train, validation, test, scorer, evaluator, assembly, read, notes, *shared)
+        examples = {"validation": splits.validation, "test": splits.test}
+        return cls(
+            train,
+            validation,
+            test,
+            task,
+            examples,
+            scorer,
+            evaluator,
+            assembly,
+            read,
+            notes,
+            *shared,
+        )
 
     def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
@@ -191,6 +203,30 @@ class Session:
         if self.shards == self.processes.world == 1:
             return BatchLoss(self.scorer, self.scorer.collate(examples), params)
         return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
+
+
+def load_adapted(cfg: RunConfig, divided: bool = False) -> tuple[torch.device, Loaded]:
+    """Returns the device and the model with its adapter; sets threads and TF32 as configured.
+
+    Raises:
+        DeviceError: If this machine does not have the device.
+        ModelError: If the weights cannot be had as configured.
+    """
+    if cfg.threads is not None:
+        torch.set_num_threads(_threads(cfg.threads))
+    device = find_device(cfg.device)
+    torch.backends.cuda.matmul.allow_tf32 = cfg.precision.tf32
+    torch.backends.cudnn.allow_tf32 = cfg.precision.tf32
+    dtype = getattr(torch, cfg.precision.dtype)
+    loaded = load(cfg.model, dtype, device, tensor_parallel=divided)
+    found = adapt(loaded, cfg.adapter, cfg.seed)
+    base = base_of(getattr(cfg.adapter, "path", None))
+    if base is not None and base.quantization != cfg.model.quantization:
+        over = "whole" if base.quantization is None else base.quantization
+        has = f"model.quantization={base.quantization or 'null'} has them"
+        note = f"adapter.path: it was trained over {over} weights; {has}"
+        found = replace(found, notes=(*found.notes, note))
+    return device, found
 
 
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:

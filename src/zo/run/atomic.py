@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import weakref
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ class Appender:
     def __init__(self, path: Path, keep: int | None = None):
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        self._close = weakref.finalize(self, os.close, self._fd)
         if keep is not None and os.fstat(self._fd).st_size > keep:
             os.ftruncate(self._fd, keep)
 
@@ -30,14 +33,17 @@ class Appender:
         """Adds a record.
 
         Raises:
-            OSError: If there is no room for all of it; part of it may be there, and has to be recognised as such.
+            OSError: If there is no room for all of it. Part of it may be there where it cannot be cut off again, and
+                has to be recognised as such.
         """
+        before = os.fstat(self._fd).st_size
         try:
-            written = os.write(self._fd, record)
+            if os.write(self._fd, record) < len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._fd, before)
             raise OSError(error.errno, error.strerror, str(self.path)) from None
-        if written < len(record):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def sync(self) -> None:
         """Waits until the disk has all of it, and its name."""
@@ -45,10 +51,8 @@ class Appender:
         sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Closes the file; a second time does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Closes the file, as its garbage collection does; a second time does nothing."""
+        self._close()
 
 
 def replace(path: Path, content: str | bytes, writer: str = "") -> None:

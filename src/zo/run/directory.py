@@ -1,14 +1,22 @@
 """A run's directory, and its configuration as it was when the run began: frozen there, compared ever after."""
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
 from zo.config.identity import identity, run_id
-from zo.run import atomic
+from zo.lm.config import ModelConfig
+from zo.run import atomic, trust
 from zo.run.inputs import Inputs, differing, flat
+from zo.tasks import TaskConfig
+from zo.tasks.own import complete
 
 CONFIG = "config.yaml"
+TASK = "task.json"
+SETTINGS = "zo.yaml"
+"""What `zo.predict` needs of an exported model beside transformers' files."""
 UNSET = "not there"
 REMEDY = "remove this file and repeat the run's command, which writes it anew and keeps the steps"
 
@@ -26,6 +34,7 @@ def freeze(cfg: RunConfig) -> Path:
     Raises:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
     """
+    trust.remember(cfg)
     wanted = Inputs.of(cfg)
     directory = Path(cfg.out) / wanted.run_id
     path = directory / CONFIG
@@ -84,6 +93,37 @@ def load(directory: Path) -> RunConfig:
             f"{directory.resolve().name}; undo the change of the file, or rename the directory"
         )
     return cfg
+
+
+def base_of(adapter: str | None) -> ModelConfig | None:
+    """Returns the model that an exported adapter was trained on; None if no export wrote it."""
+    try:
+        return from_yaml(Path(str(adapter), SETTINGS).read_text()).model
+    except (OSError, ConfigError, UnicodeDecodeError):
+        return None
+
+
+def write_task(directory: Path, cfg: RunConfig, task: TaskConfig) -> None:
+    """Writes a run's task as the data completed it, if they did: predictions need it where the data are gone."""
+    if task != cfg.task:
+        atomic.replace(directory / TASK, json.dumps(asdict(task), indent=1, default=str) + "\n")
+
+
+def task_of(directory: Path, cfg: RunConfig) -> TaskConfig:
+    """Returns a run's complete task; of a run that stored none, what the data still tell.
+
+    Raises:
+        DirectoryError: If what is stored is no task.
+        TaskError: If data are needed and out of reach.
+    """
+    path = directory / TASK
+    if not path.exists():
+        return complete(cfg.task)[0]
+    try:
+        return TaskConfig(**json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        why = f"{path} is not the run's task: {_one_line(error)}"
+        raise DirectoryError(f"{why}; remove it, and the data tell the task") from None
 
 
 def _one_line(error: Exception) -> str:

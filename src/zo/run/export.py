@@ -4,23 +4,28 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
-from zo.config import RunConfig, from_plain
+from zo.config import RunConfig, TrackingConfig, from_plain, to_yaml
 from zo.lm.adapt import merged
+from zo.lm.adapter_config import AdapterConfig
 from zo.lm.config import ModelError
 from zo.lm.source import quiet
 from zo.run import checkpoint
 from zo.run.assembly import Assembly, DeviceError
-from zo.run.directory import DirectoryError, load
+from zo.run.card import NAME, card
+from zo.run.directory import SETTINGS, DirectoryError, load, task_of
 from zo.run.progress import Progress
 from zo.run.replay import replay_to
 from zo.run.rows import trajectory_of
 from zo.run.tracking import read_status
 from zo.run.trajectory import Trajectory, TrajectoryError
+from zo.tasks import TaskError
 
 
 class ExportError(ValueError):
@@ -29,6 +34,23 @@ class ExportError(ValueError):
 
 UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError, DeviceError)
 """What is wrong with what the user asked for, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A run's model after a step.
+
+    Attributes:
+        cfg: Of the run.
+        assembly: At the step.
+        step: Its number.
+        run: The run's directory, if there is one.
+    """
+
+    cfg: RunConfig
+    assembly: Assembly
+    step: int
+    run: Path | None
 
 
 def export(
@@ -52,26 +74,8 @@ def export(
     Raises:
         ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
     """
-    cfg = load(run)
-    if cfg.optimizer.replays and cfg.steps:
-        replay(trajectory_of(run), run, step, out, model=model, device=device, merge=merge)
-        return
-    steps = checkpoint.steps(run)
-    wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
-    number = wanted[step] if step in wanted else _number(step)
-    if number != 0 and number not in steps:
-        there = f"steps {', '.join(map(str, steps))}" if steps else "no step"
-        raise ExportError(
-            f"{run}: steps of {cfg.optimizer.name} cannot be made again, and of step {step} there is no "
-            f"checkpoint (there is of {there}); checkpoint.keep_best=true keeps the best step's"
-        )
-    assembly = _assembly(cfg, out, model, device)
-    if (
-        number
-        and checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, number) != number
-    ):
-        raise ExportError(f"{run}: the checkpoint of step {number} cannot be used")
-    _write(assembly, out, merge)
+    _check_out(out)
+    _write(reach(run, step, model, device), out, merge)
 
 
 def replay(
@@ -81,15 +85,53 @@ def replay(
     out: Path,
     model: str | None = None,
     device: str = "auto",
-    merge: bool = False,
 ) -> None:
     """Writes the model that a trajectory leads to.
 
     Raises:
         ExportError, TrajectoryError, ModelError: If that cannot be had.
     """
+    _check_out(out)
+    _write(_replayed(found, run, to, model, device), out, merge=False)
+
+
+def reach(run: Path, step: str, model: str | None = None, device: str = "auto") -> Reached:
+    """Returns the model of a run after a step; arguments as of `export`.
+
+    Raises:
+        ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
+    """
+    cfg = load(run)
+    if cfg.optimizer.replays and cfg.steps:
+        return _replayed(trajectory_of(run), run, step, model, device)
+    steps = checkpoint.steps(run)
+    wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
+    number = wanted[step] if step in wanted else _number(step)
+    if number is None or (number != 0 and number not in steps):
+        there = f"steps {', '.join(map(str, steps))}" if steps else "no step"
+        raise ExportError(
+            f"{run}: steps of {cfg.optimizer.name} cannot be made again, and of step {step} there is no "
+            f"checkpoint (there is of {there}); checkpoint.keep_best=true keeps the best step's"
+        )
+    assembly = _assembly(cfg, model, device)
+    if (
+        number
+        and checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, number) != number
+    ):
+        raise ExportError(f"{run}: the checkpoint of step {number} cannot be used")
+    return Reached(cfg, assembly, number, run)
+
+
+def _replayed(
+    found: Trajectory, run: Path | None, to: str, model: str | None, device: str
+) -> Reached:
+    """Returns the model that a trajectory leads to."""
     last = len(found.losses)
     wanted = {"best": found.best_until(last), "last": last}
+    if found.torn and to in wanted:
+        raise ExportError(
+            f"{found.path}: what follows step {last} is cut off or was altered; --to {last} makes the steps before it"
+        )
     step = wanted[to] if to in wanted else _number(to)
     if step is None:
         raise ExportError(
@@ -97,25 +139,31 @@ def replay(
         )
     if step > last:
         raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
-    assembly = _assembly(from_plain(found.header.config), out, model, device)
+    cfg = load(run) if run is not None else from_plain(found.header.config)
+    assembly = _assembly(cfg, model, device)
     with (
         Progress(0) as progress,
         progress.replaying(step) as made,
     ):
         replay_to(assembly, found, step, run, made)
-    _write(assembly, out, merge)
+    return Reached(cfg, assembly, step, run)
 
 
-def _assembly(cfg: RunConfig, out: Path, model: str | None, device: str) -> Assembly:
-    """Loads the base model, once it is known that its weights can go where they should."""
+def _check_out(out: Path) -> None:
+    """Raises ExportError unless a directory can be made there."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"{out} is there and not an empty directory; --out wants one to make")
+
+
+def _assembly(cfg: RunConfig, model: str | None, device: str) -> Assembly:
+    """Loads the base model."""
     cfg.model.path, cfg.device = model or cfg.model.path, device
     return Assembly.of(cfg)
 
 
-def _write(assembly: Assembly, out: Path, merge: bool) -> None:
-    """Writes model and tokenizer, all of it or nothing."""
+def _write(reached: Reached, out: Path, merge: bool) -> None:
+    """Writes model, tokenizer, settings and a model card, all of it or nothing."""
+    assembly = reached.assembly
     assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
     written, loaded = assembly.weights_hash(), assembly.loaded
     whole = merge or loaded.adapter is None
@@ -128,6 +176,11 @@ def _write(assembly: Assembly, out: Path, merge: bool) -> None:
             loaded.tokenizer.save_pretrained(partial)
         if whole:
             _restore_settings(partial, model)
+        settings = _settings(reached, whole)
+        (partial / SETTINGS).write_text(to_yaml(settings))
+        cfg = replace(reached.cfg, task=settings.task)
+        facts = card(cfg, reached.step, reached.run, written, whole)
+        (partial / NAME).write_text(facts)
         for file in partial.iterdir():
             file.chmod(0o666 & ~_umask())
         partial.rename(out)
@@ -138,6 +191,9 @@ def _write(assembly: Assembly, out: Path, merge: bool) -> None:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(f"{out}: {assembly.params.numel:,} parameters, {written}")
+    if not whole and (form := reached.cfg.model.quantization) is not None:
+        over = f"trained over {form} weights, which python -m zo.predict makes of the base"
+        print(f"{over}; over the plain base the adapter's answers differ, --merge writes both")
 
 
 def _reason(error: Exception) -> str | None:
@@ -179,6 +235,21 @@ def _base_file(model: Any, name: str) -> Path | None:
         _raise_exceptions_for_connection_errors=False,
     )
     return None if found is None else Path(found)
+
+
+def _settings(reached: Reached, whole: bool) -> RunConfig:
+    """Returns the run's configuration, its task complete, with the model that was written in place of the base."""
+    cfg = reached.cfg
+    task = cfg.task
+    if reached.run is not None:
+        with suppress(TaskError):  # a run that stored no task, and its data are gone
+            task = task_of(reached.run, cfg)
+    cfg = replace(cfg, task=task, out="out", device="auto", tracking=TrackingConfig())
+    if not whole:
+        return cfg
+    model = replace(cfg.model, weights="pretrained", architecture={}, quantization=None)
+    model = replace(model, revision=None, gguf_file=None, sha256=None)
+    return replace(cfg, model=model, adapter=AdapterConfig())
 
 
 def _umask() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from zo.config import RunConfig
+from zo.config import RunConfig, method_code
 from zo.config.identity import id_of, identity, input_files
 from zo.run import atomic
 from zo.tasks import Example
@@ -75,9 +75,10 @@ class Inputs:
         Raises:
             InputsError: If one has another content.
         """
-        now = input_files(cfg)
-        for key, digest in self.files.items():
-            if now.get(key, digest) != digest:
+        now, code = input_files(cfg), method_code.KEY
+        for key in {code: None, **self.files}:
+            was = self.files.get(key)  # code without a digest is the released one
+            if now.get(key, None if key == code else was) != was:
                 raise InputsError(
                     f"{key}: the content has changed since {directory} began; put the old content back, "
                     "or repeat the run's command with resume=false to make it from what is there now"

@@ -9,7 +9,7 @@ from zo.distributed.agreement import Watch
 from zo.lm.config import ModelError
 from zo.lm.scoring import Evaluation
 from zo.optim.base import NonFiniteError
-from zo.run import checkpoint, memory
+from zo.run import checkpoint, memory, predictions
 from zo.run.assembly import Session
 from zo.run.progress import Progress
 from zo.run.rows import LOSSES, Row, evaluates
@@ -84,6 +84,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
         "run/forwards_per_step": optimizer.forwards_per_step,
         **best.summary(session.validation, session.test),
+        **predictions.figures(best, session),
         **totals.summary(),
         "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
         "mem/state_mib": optimizer.state_bytes() / 2**20,
@@ -169,8 +170,9 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     if best.step < 0 or measure.better(val.value, best.value("val")):
         test = score(session.test, "test")
         row[f"eval/test_{measure.name}"] = test.value
-        row["best/test_predictions"] = characters(test.predictions)
-        row["best/val_predictions"] = characters(val.predictions)
+        for split, found in (("test", test), ("val", val)):
+            row[f"best/{split}_predictions"] = characters(found.predictions)
+            row[f"best/{split}_probabilities"] = predictions.rounded(found.probabilities)
         row["best/weights"] = assembly.weights_hash()
         verdict = f"test {measure.shown(test.value)}, the best so far"
     else:

@@ -4,12 +4,16 @@ A run that fails does not stop the others. Ctrl-C and SIGTERM stop all of them: 
 progress is saved, and the same command goes on.
 """
 
+import hashlib
 import json
+import re
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -17,10 +21,21 @@ from rich.text import Text
 
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
+from zo.config.identity import run_id
+from zo.run import atomic
 from zo.run.command import import_wandb
 from zo.run.inputs import flat
 from zo.run.progress import Screen
 from zo.tasks.measures import in_summary
+
+MULTIRUNS = "multiruns.jsonl"
+"""In `out`: a line per multirun that was typed, with its name and the ids of its runs. Tables read it as a sweep."""
+
+NAME_LENGTH = 48
+"""Characters of its name; in a longer one what does not vary is a digest."""
+
+OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "checkpoint.")
+"""Beginnings of overrides that do not say what a multirun consists of."""
 
 GROUPS = ("model", "task", "optimizer", "precision")
 WIDE = 200
@@ -64,7 +79,8 @@ class Multirun:
         screen.say(f"{_count(len(self.runs))}, one after the other{differ}")
         for i, cfg in enumerate(self.runs):
             if (why := missing(cfg)) is not None:
-                screen.say(self._title(i))
+                if str(why) not in self.errors.values():
+                    screen.say(self._title(i))
                 self._fail(i, str(why))
         stopped = self._make(screen) if len(self.errors) < len(self.runs) else None
         self.show(screen)
@@ -90,6 +106,7 @@ class Multirun:
                     return request
                 except (*runner.UNUSABLE, lock.LockedError) as error:
                     self._fail(i, str(error))
+                    self._fail_alike(i, screen)
                 except Exception as error:
                     traceback.print_exc()  # a defect; error.txt has it, too
                     self._fail(i, f"{type(error).__name__}: {error}")
@@ -114,8 +131,12 @@ class Multirun:
             screen.console.print(table)
         done, count = len(self.summaries), len(self.runs)
         screen.say(f"{done} of {_count(count)} ended, {len(self.errors)} failed")
-        for i, why in self.errors.items():
-            screen.say(f"failed: {self._title(i)}: {why}")
+        alike: dict[str, list[int]] = {}
+        for i, why in sorted(self.errors.items()):
+            alike.setdefault(why, []).append(i)
+        for why, (first, *others) in alike.items():
+            more = f" and {_count(len(others)).replace('run', 'other')}" if others else ""
+            screen.say(f"failed: {self._title(first)}{more}: {why}")
 
     def _title(self, i: int) -> str:
         """Returns the line above a run: its number, and what distinguishes it."""
@@ -123,9 +144,28 @@ class Multirun:
         return f"run {i + 1} of {len(self.runs)}" + (f": {named}" if named else "")
 
     def _fail(self, i: int, why: str) -> None:
-        """Notes why a run failed, and says so."""
+        """Notes why a run failed, and says so unless another one failed alike."""
+        if why not in self.errors.values():
+            print(f"  failed: {why}", file=sys.stderr)
         self.errors[i] = why
-        print(f"  failed: {why}", file=sys.stderr)
+
+    def _fail_alike(self, i: int, screen: Screen) -> None:
+        """Fails the runs behind one that failed in its model or data, if they have the same."""
+        group, failed = self.errors[i].partition(".")[0], self.runs[i]
+        shared = {"model": ["model"], "task": ["task", "model"]}.get(group)
+        alike = [
+            j
+            for j in range(i + 1, len(self.runs))
+            if shared
+            and j not in self.errors
+            and all(getattr(self.runs[j], key) == getattr(failed, key) for key in shared)
+        ]
+        for j in alike:
+            self.errors[j] = self.errors[i]
+        if alike:
+            screen.say(
+                f"  not tried: {_count(len(alike))} with the same {' and '.join(shared or ())}"
+            )
 
     def _say_stopped(self) -> None:
         rest = len(self.runs) - len(self.summaries) - len(self.errors)
@@ -133,6 +173,39 @@ class Multirun:
             f"stopped; {len(self.summaries)} ended, {rest} to go; the same command goes on",
             file=sys.stderr,
         )
+
+
+def set_group(runs: Sequence[RunConfig], overrides: Sequence[str], sweep: str | None) -> None:
+    """Sets the W&B group of the runs that have none: their sweep, or what was typed where that makes several runs."""
+    name = sweep or (_name_of(overrides) if len(runs) > 1 else None)
+    for cfg in runs:
+        cfg.tracking.group = cfg.tracking.group or name
+
+
+def _name_of(overrides: Sequence[str]) -> str:
+    """Returns the name of a multirun: what was typed, as a file or a W&B group can be named."""
+    said = [text for text in overrides if not text.startswith(OF_NO_RUN)]
+    name = _clean(said)
+    if len(name) <= NAME_LENGTH:
+        return name
+    varied = _clean([text for text in said if re.search(r"=.*[,(]", text)])
+    return f"{varied[:NAME_LENGTH]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _clean(said: Sequence[str]) -> str:
+    return re.sub(r"[^\w=.,+-]", "-", "_".join(said))
+
+
+def note(runs: Sequence[RunConfig]) -> None:
+    """Adds a multirun to the list in the directory of its runs, unless it is there: some may be of another group."""
+    name, path = runs[0].tracking.group, Path(runs[0].out) / MULTIRUNS
+    line = (json.dumps({"name": name, "runs": sorted(map(run_id, runs))}) + "\n").encode()
+    with suppress(OSError):  # each run says so
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or line not in path.read_bytes():
+            file = atomic.Appender(path)
+            file.write(line)
+            file.close()
 
 
 def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:

@@ -1,5 +1,7 @@
 """What a person sees of a run: a bar with loss, best accuracy, step time and time left, and a line per evaluation."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +24,15 @@ GAPS = 4
 """Blanks between the five columns."""
 
 
+class Quietening(Console):
+    """A console that says no more once nobody reads it, as behind `| head`; what it tells of goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Sends what is still printed nowhere."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Screen:
     """Lines for people: wrapped between words on a terminal, whole in a pipe or file.
 
@@ -29,7 +40,7 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, quiet=follows())
+        self.console = Quietening(highlight=False, quiet=follows())
 
     def say(self, line: str, indent: int = 0) -> None:
         """Prints a line; on a terminal all of its rows are indented."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from zo.config import method_code
 from zo.run import checkpoint
 from zo.run.assembly import Assembly
 from zo.run.trajectory import Trajectory, TrajectoryError
@@ -51,6 +52,13 @@ def replay_to(
 def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
     """Raises TrajectoryError unless the trajectory's losses can lead somewhere from here."""
     header, here = trajectory.header, assembly.params.engine.backend
+    name = header.config["optimizer"]["name"]
+    code = method_code.of_method(name) or method_code.COMMITTED
+    if (was := header.written_by.get("method", code)) != code:
+        raise TrajectoryError(
+            f"{trajectory.path}: the code of optimizer={name} is not the one that it was made with ({code}, not {was});"
+            " put the old code back"
+        )
     if header.base != assembly.base:
         name = header.config["model"]["name"]
         raise TrajectoryError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig, scientific
+from zo.config import RunConfig, method_code, scientific
 from zo.run import atomic, provenance
 from zo.run.directory import load
 from zo.run.inputs import Inputs
@@ -85,6 +85,7 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
     if inputs is None or "noise" not in inputs.read or not rows or LOSSES not in rows[0]:
         raise TrajectoryError(f"{path}: no step of {cfg.optimizer.name} that can be replayed")
     revision = provenance.git_revision()
+    code = inputs.files.get(method_code.KEY, method_code.COMMITTED)
     header = Header(
         run_id=directory.resolve().name,
         config=scientific(cfg),
@@ -92,7 +93,7 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
         parameters=int(inputs.read["parameters"]),
         noise=inputs.read["noise"],
         losses_per_step=len(rows[0][LOSSES]),
-        written_by={"torch": importlib.metadata.version("torch"), "git": revision},
+        written_by={"torch": importlib.metadata.version("torch"), "git": revision, "method": code},
     )
     return Trajectory(path, header, [tuple(row[LOSSES]) for row in rows], _bests(rows))
 

@@ -2,21 +2,21 @@
 
 import errno
 import gc
-import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from zo.config import RunConfig, describe, notes, scientific
+from zo.config import RunConfig, describe, notes
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
-from zo.run import atomic, checkpoint, lock, memory, provenance, signals, together
+from zo.lm.objectives import RewardError
+from zo.run import atomic, checkpoint, lock, memory, predictions, provenance, signals, together
 from zo.run.assembly import DeviceError, Session
-from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze
+from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
+from zo.run.estimate import estimated
 from zo.run.inputs import Inputs, InputsError, related
 from zo.run.loop import Journal, train
 from zo.run.progress import Progress, Screen
@@ -33,16 +33,27 @@ from zo.run.rows import (
 from zo.run.signals import Interrupted, Requests
 from zo.run.together import Start, losing
 from zo.run.totals import Summary, Totals, ending_of
-from zo.run.tracking import NoLog, RunLog, note_failure, note_interruption, read_status, set_status
+from zo.run.tracking import (
+    ATTEMPTS,
+    ENDED,
+    ERROR,
+    NoLog,
+    RunLog,
+    logged_config,
+    note_attempt,
+    note_failure,
+    note_interruption,
+    read_status,
+    set_status,
+)
 from zo.run.trajectory import TrajectoryError
+from zo.run.wandb_run import ID, renew_wandb_id
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
 
-ATTEMPTS = "attempts.jsonl"
 TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
-ENDED = ("finished", "collapsed")
 LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
@@ -110,7 +121,10 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
     with _room(directory), _held(directory), signals.requests() as requests:
         try:
             if not cfg.resume:
+                logged = (directory / ATTEMPTS).exists() or (directory / ID).exists()
                 _clear(directory)
+                if logged:
+                    renew_wandb_id(directory)
                 Inputs.of(cfg).save(directory)
             if new:
                 _name_changed_files(directory, title)
@@ -130,10 +144,10 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
             print(f"stopped {after if steps else before}", file=sys.stderr)
             raise
         except Exception as error:
-            if not _is_full(error):
+            if not _is_full(error) and directory.exists():
                 note_failure(directory, error)
             raise
-    _show(outcome(summary, cfg.patience), directory)
+    _show(outcome(summary, cfg.patience), directory, predictions.lines(summary))
     return summary
 
 
@@ -167,21 +181,21 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         if processes.world > 1 and not sharded:
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
+        if (line := estimated(cfg, session, totals.made)) is not None:
+            progress.say(line)
         if not processes.leads:
             journal = Journal(NoLog(directory), progress, requests, watch)
             return train(cfg, session, journal, totals)
         log = _open_log(cfg, directory, session, rows)
         journal = Journal(log, progress, requests, watch)
-        if totals.best.step >= 0:
-            log.write_predictions(totals.best.predictions())
+        predictions.write(directory, totals.best, session)
         try:
             summary = train(cfg, session, journal, totals)
             log.sync()
         except BaseException:
             log.abandon()
             raise
-    if totals.best.step >= 0:
-        log.write_predictions(totals.best.predictions())
+    predictions.write(directory, totals.best, session)
     if session.assembly.optimizer.replays and totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
@@ -201,6 +215,7 @@ def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:
         recorded.check_read(session.read, directory)
     if recorded.read != session.read:
         recorded.read = session.read
+        write_task(directory, cfg, session.task)
         recorded.save(directory)
 
 
@@ -284,33 +299,22 @@ def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
 
 def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]) -> RunLog:
     """Opens the log behind the steps that are known."""
-    assembly = session.assembly
-    told = provenance.provenance(assembly.device)
-    return RunLog(
-        directory,
-        rows,
-        run_id=directory.name,
-        name=describe(cfg),
-        config={
-            **scientific(cfg),
-            "provenance": {
-                "run_id": directory.name,
-                "sweep": cfg.tracking.group,
-                "parameters": assembly.params.numel,
-                **told,
-                "attempts": _attempts(directory, len(rows), told),
-            },
-        },
-        tracking=cfg.tracking,
-    )
+    told = provenance.provenance(session.assembly.device)
+    told["parameters"] = session.assembly.params.numel
+    note_attempt(directory, len(rows), told)
+    config = logged_config(cfg, directory)
+    return RunLog(directory, rows, name=describe(cfg), config=config, tracking=cfg.tracking)
 
 
 @contextmanager
 def _room(directory: Path) -> Iterator[None]:
-    """Turns an exception for a disk without room, or a quota that is used up, into one sentence; notes it if it can."""
+    """Makes one sentence of a removed directory, a full disk, or a quota that is used up; notes it if it can."""
     try:
         yield
     except OSError as error:
+        if not directory.exists():
+            why = f"{directory} was removed while the run went on"
+            raise DirectoryError(f"{why}; the same command makes it anew") from None
         if not _is_full(error):
             raise
         steps = len(read_rows(directory))
@@ -323,20 +327,6 @@ def _room(directory: Path) -> Iterator[None]:
 
 def _is_full(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _attempts(directory: Path, first_step: int, provenance: dict[str, Any]) -> list[dict[str, Any]]:
-    """Notes this attempt in `attempts.jsonl` and returns all of them, the first one first."""
-    told = ("started", "git_revision", "device")
-    this = {"after_step": first_step, **{key: provenance[key] for key in told}}
-    file = atomic.Appender(directory / ATTEMPTS)
-    file.write((json.dumps(this) + "\n").encode())
-    file.close()
-    attempts = []
-    for line in (directory / ATTEMPTS).read_bytes().splitlines():
-        with suppress(ValueError):  # torn
-            attempts.append(json.loads(line))
-    return attempts
 
 
 @contextmanager
@@ -352,7 +342,10 @@ def _held(directory: Path) -> Iterator[None]:
 
 def _unusable(directory: Path, error: BaseException, new: bool) -> None:
     """Notes why a run cannot be made, or removes what was made for it if it was only asked for now."""
-    if new and not read_rows(directory):
+    if isinstance(error, RewardError):
+        note_failure(directory, error)
+        print(f"its traceback: {directory / ERROR}", file=sys.stderr)
+    elif new and not read_rows(directory):
         shutil.rmtree(directory)
         if not any(directory.parent.iterdir()):
             directory.parent.rmdir()
@@ -369,10 +362,11 @@ def _clear(directory: Path) -> None:
             path.unlink()
 
 
-def _show(ending: str, directory: Path) -> None:
+def _show(ending: str, directory: Path, more: Sequence[str] = ()) -> None:
     """Prints how a run ended, and where it is."""
     screen = Screen()
-    screen.say(ending, indent=2)
+    for line in (ending, *more):
+        screen.say(line, indent=2)
     screen.say_path(directory, indent=2)
 
 

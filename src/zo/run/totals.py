@@ -60,6 +60,10 @@ class Best:
         )
         return {"step": self.step, "test": test, "validation": validation}
 
+    def probabilities(self, split: str) -> list[float]:
+        """Returns those of the predictions of `val` or `test`; none of a run that did not store them."""
+        return self.row.get(f"best/{split}_probabilities", [])
+
     def summary(self, validation: list[Encoded], test: list[Encoded]) -> Summary:
         """Returns what is reported of these examples; nothing if no evaluation was reached."""
         if not self.row:

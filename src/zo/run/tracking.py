@@ -1,29 +1,30 @@
 """A run's log: files of its own first, W&B fed from them, so that losing W&B loses nothing."""
 
 import json
-import os
-import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
-from zo.config import TrackingConfig
+from zo.config import RunConfig, TrackingConfig, scientific
 from zo.run import atomic
-from zo.run.rows import LOSSES, METRICS, Row, read_rows
-
-FLUSH_SECONDS = 1.0
-"""W&B writes its offline file at least this often; its own default of 15 s loses more in a crash."""
+from zo.run.rows import METRICS, Row, read_rows
+from zo.run.wandb_run import WandbRun
 
 STATUS = "status.json"
+ENDED = ("finished", "collapsed")
+"""Statuses of a run that has its result."""
+
 ERROR = "error.txt"
-ONLY_IN_FILE = ("step", "best/", LOSSES)
-"""Beginnings of keys that W&B's history does not have: its own step, what its summary has, and lists."""
+ATTEMPTS = "attempts.jsonl"
+"""A line per start of the run: after which step, and its provenance."""
 
 
 class RunLog:
-    """Writes `metrics.jsonl`, `status.json`, `predictions.json` and the W&B run.
+    """Writes `metrics.jsonl`, `status.json` and the W&B run.
 
     The W&B run is written from `metrics.jsonl` from its beginning, so that an offline run is one file with every step
     once, however often the run was interrupted; an online run is sent what it does not have yet.
@@ -31,7 +32,6 @@ class RunLog:
     Args:
         directory: The run's own, which exists.
         rows: What an earlier attempt wrote and is to stay; what else is in `metrics.jsonl` is cut off.
-        run_id: Also the W&B id.
         name: What W&B shows.
         config: Plain nested data, the resolved configuration and provenance.
         tracking: W&B settings.
@@ -42,96 +42,44 @@ class RunLog:
         directory: Path,
         rows: Sequence[Row] = (),
         *,
-        run_id: str,
         name: str,
         config: Mapping[str, Any],
         tracking: TrackingConfig,
     ):
         self.directory = directory
-        self._mode = wandb_mode(tracking.mode)
         keep = sum(len(atomic.seal(row)) for row in rows)
         self._metrics = atomic.Appender(directory / METRICS, keep)
         set_status(directory, {"run/status": "running"})
         (directory / ERROR).unlink(missing_ok=True)
-        self._wandb_options: dict[str, Any] = {
-            "project": tracking.project,
-            "entity": tracking.entity,
-            "id": run_id,
-            "name": name,
-            "group": tracking.group,
-            "config": dict(config),
-            "dir": str(directory),
-            "mode": self._mode,
-            "resume": "allow",
-        }
-        self._wandb: Any = None
-        self._start_wandb(rows)
+        self._wandb = WandbRun(directory, rows, name=name, config=config, tracking=tracking)
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds one row; `step` increases from call to call."""
+        """Adds one row; `step` increases from call to call.
+
+        Raises:
+            FileNotFoundError: If somebody has removed the rows, which nobody could read from now on.
+        """
+        if not (self.directory / METRICS).exists():
+            raise FileNotFoundError(ENOENT, "removed", str(self.directory / METRICS))
         row = {"step": step, **metrics}
         self._metrics.write(atomic.seal(row))
-        self._feed_wandb(row)
+        self._wandb.feed(row)
 
     def sync(self) -> None:
         """Waits until the disk has all rows."""
         self._metrics.sync()
 
-    def write_predictions(self, predictions: Mapping[str, Any]) -> None:
-        """Replaces the best step's predictions."""
-        atomic.replace_json(self.directory / "predictions.json", predictions)
-
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Ends the run with its summary, which says how it ended. A W&B run that was lost is written once more."""
+        """Ends the run with its summary, which says how it ended."""
         self._metrics.close()
-        if self._wandb is None:
-            self._start_wandb(read_rows(self.directory))
-        if self._wandb is not None:
-            self._call_wandb(lambda: self._wandb.summary.update(dict(summary)) or self._wandb)
-        self._end_wandb(0)
+        if not self._wandb.finish(read_rows(self.directory), summary):
+            print(f"python -m zo.run log {self.directory} writes W&B's file", file=sys.stderr)
         set_status(self.directory, summary)
 
     def abandon(self) -> None:
         """Ends an attempt that did not come to the run's end."""
         self._metrics.close()
-        self._end_wandb(1)
-
-    def _start_wandb(self, rows: Sequence[Row]) -> None:
-        """Begins the W&B run, or goes on with it if it is online, and sends the rows that it does not have."""
-        if self._mode == "disabled":
-            return
-        import wandb  # here: it takes two seconds, and a run without it needs none of them
-
-        if self._mode == "offline":
-            shutil.rmtree(self.directory / "wandb", ignore_errors=True)
-        settings = wandb.Settings(silent=True, x_transaction_log_flush_interval=FLUSH_SECONDS)
-        self._call_wandb(lambda: wandb.init(**self._wandb_options, settings=settings))
-        known = self._wandb.step if self._wandb is not None else 0
-        for row in rows:
-            if row["step"] >= known:
-                self._feed_wandb(row)
-
-    def _feed_wandb(self, row: Row) -> None:
-        if self._wandb is not None:
-            data = {k: v for k, v in row.items() if not k.startswith(ONLY_IN_FILE)}
-            self._call_wandb(lambda: self._wandb.log(data, step=row["step"]) or self._wandb)
-
-    def _end_wandb(self, exit_code: int) -> None:
-        if self._wandb is not None:
-            self._call_wandb(lambda: self._wandb.finish(exit_code=exit_code))
-
-    def _call_wandb(self, call: Any) -> None:
-        """Calls W&B; at its first failure says so and goes on without it."""
-        try:
-            self._wandb = call()
-        except Exception as error:  # W&B raises whatever its connection raised
-            self._wandb = None
-            where = self.directory / METRICS
-            print(
-                f"W&B logging stopped ({type(error).__name__}: {error}); "
-                f"the run goes on, all of its rows are in {where}",
-                file=sys.stderr,
-            )
+        self._wandb.abandon()
 
 
 class NoLog:
@@ -162,6 +110,32 @@ def set_status(directory: Path, status: Mapping[str, Any]) -> None:
     atomic.replace_json(directory / STATUS, status)
 
 
+def note_attempt(directory: Path, first_step: int, provenance: Mapping[str, Any]) -> None:
+    """Adds this start to `attempts.jsonl`."""
+    file = atomic.Appender(directory / ATTEMPTS)
+    file.write((json.dumps({"after_step": first_step, **provenance}) + "\n").encode())
+    file.close()
+
+
+def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
+    """Returns what W&B shows as a run's configuration, made from the files in its directory."""
+    attempts: list[dict[str, Any]] = [{}]
+    path = directory / ATTEMPTS
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):  # torn
+            attempts.append(json.loads(line))
+    told = ("after_step", "started", "git_revision", "device")
+    return {
+        **scientific(cfg),
+        "provenance": {
+            "run_id": directory.name,
+            "sweep": cfg.tracking.group,
+            **{key: value for key, value in attempts[-1].items() if key != "after_step"},
+            "attempts": [{key: one.get(key) for key in told} for one in attempts[1:]],
+        },
+    }
+
+
 def note_interruption(directory: Path, signal: str) -> int:
     """Notes that an attempt was asked to stop; returns after how many steps."""
     steps = len(read_rows(directory))
@@ -177,14 +151,3 @@ def note_failure(directory: Path, error: BaseException) -> None:
         atomic.replace(directory / ERROR, "".join(traceback.format_exception(error)))
     except OSError as full:  # the disk may be why it failed
         print(f"{directory}: {last}; nor can that be written: {full}", file=sys.stderr)
-
-
-def wandb_mode(mode: str) -> str:
-    """Resolves `auto`: WANDB_MODE if set, online with a key, offline without."""
-    if mode != "auto":
-        return mode
-    if os.environ.get("WANDB_MODE"):
-        return os.environ["WANDB_MODE"]
-    import wandb
-
-    return "online" if wandb.login(prompt=False) else "offline"

@@ -6,8 +6,11 @@ The file, all numbers little endian:
     per step, from 1:   b"S", its losses in the order of its forward passes: f64 × header.losses_per_step, CRC-32: u32
     behind a new best:  b"B", validation and test accuracy: 2 × f64, hash of the weights: 16 bytes, CRC-32: u32
     before other rates: b"L", learning rate and weight decay of each parameter group: 2 × f64 per group, CRC-32: u32
+    now and then:       b"D", digest of weights and state after the step: 16 bytes, CRC-32: u32
+    before a step:      b"F", CRC-32: u32, if the weights were folded since the last one, under restore=factors
 
-Bests are in the files of runs, rates in the records of the library. The CRC-32 of a frame is that of the number of the
+Bests are in the files of runs, which have version 1; rates, digests and folds in the records of the library, which have
+version 2. Records of version 1 have no digests. The CRC-32 of a frame is that of the number of the
 last step up to it (u32) and of the bytes before it.
 """
 
@@ -20,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 MAGIC = b"ZOTRAJ"
-VERSION = 1
+VERSIONS = {False: 1, True: 2}
+"""Whether a file is a record of the library -> the version that is written."""
 HASH = "xxh3_128:"
 _START = struct.Struct("<6sHI")
 _CRC = struct.Struct("<I")
@@ -41,7 +45,7 @@ class Header:
         parameters: Number of trainable values.
         noise: What draws the directions, see `zo.noise.Engine`.
         losses_per_step: Forward passes of one step.
-        written_by: Versions of the suite and of torch.
+        written_by: Versions of the suite and of torch, and the digest of the method's code.
     """
 
     run_id: str
@@ -60,7 +64,7 @@ class Header:
     def encode(self) -> bytes:
         """Returns the file's beginning."""
         text = json.dumps(asdict(self), sort_keys=True).encode()
-        start = _START.pack(MAGIC, VERSION, len(text)) + text
+        start = _START.pack(MAGIC, VERSIONS[self.groups > 0], len(text)) + text
         return start + _CRC.pack(zlib.crc32(start))
 
 
@@ -86,6 +90,8 @@ class Frames:
         other = struct.Struct(f"<{2 * header.groups}d" if header.groups else "<2d16s")
         step = struct.Struct(f"<{header.losses_per_step}d")
         self._bodies = {b"S": step, b"L" if header.groups else b"B": other}
+        if header.groups:
+            self._bodies |= {b"D": struct.Struct("<16s"), b"F": struct.Struct("")}
 
     def step(self, step: int, losses: Sequence[float]) -> bytes:
         """Returns the bytes of step `step` ≥ 1."""
@@ -94,6 +100,14 @@ class Frames:
     def rates(self, step: int, rates: Sequence[float]) -> bytes:
         """Returns the bytes of the rates from the step after `step` on."""
         return self._sealed(step, b"L" + self._bodies[b"L"].pack(*rates))
+
+    def digest(self, step: int, digest: bytes) -> bytes:
+        """Returns the bytes of a digest, 16 bytes, after step `step`."""
+        return self._sealed(step, b"D" + self._bodies[b"D"].pack(digest))
+
+    def fold(self, step: int) -> bytes:
+        """Returns the bytes of a fold after step `step`."""
+        return self._sealed(step, b"F")
 
     def best(self, step: int, best: Best) -> bytes:
         """Returns the bytes of a best after step `step`."""
@@ -127,7 +141,9 @@ class Trajectory:
         losses: Of every step in order, from step 1.
         bests: Step -> evaluation that was the best so far.
         rates: Of every step of a record: learning rate and weight decay of each parameter group.
-        ends: Length of a file up to each step; `ends[0]` is the header's.
+        digests: Step -> digest of weights and state after it, of a record.
+        folds: Steps after which the weights were folded, of a record.
+        ends: Length of a file up to each step, its digest included; `ends[0]` is the header's.
         torn: Whether the file has bytes after these steps that are not whole.
     """
 
@@ -136,6 +152,8 @@ class Trajectory:
     losses: list[tuple[float, ...]] = field(default_factory=list)
     bests: dict[int, Best] = field(default_factory=dict)
     rates: list[tuple[float, ...]] = field(default_factory=list)
+    digests: dict[int, bytes] = field(default_factory=dict)
+    folds: set[int] = field(default_factory=set)
     ends: list[int] = field(default_factory=list)
     torn: bool = False
 
@@ -166,10 +184,15 @@ class Trajectory:
             kind, content, at = frame
             if kind == b"L":
                 rates = content
+            elif kind == b"F":
+                found.folds.add(len(found.losses))
             elif kind == b"S":
                 found.losses.append(content)
                 found.rates.append(rates)
                 found.ends.append(at)
+            elif kind == b"D":
+                (found.digests[len(found.losses)],) = content
+                found.ends[-1] = at
             else:
                 val, test, digest = content
                 found.bests[len(found.losses)] = Best(val, test, HASH + digest.hex())
@@ -197,8 +220,8 @@ def _decode_header(data: bytes, path: Path) -> tuple[Header, int]:
         raise TrajectoryError(f"{path}: not a trajectory")
     _, version, length = _START.unpack_from(data)
     end = _START.size + length
-    if version != VERSION:
-        raise TrajectoryError(f"{path}: version {version}, but this suite reads version {VERSION}")
+    if version not in VERSIONS.values():
+        raise TrajectoryError(f"{path}: version {version}, but this suite reads versions 1 and 2")
     if data[end : end + _CRC.size] != _CRC.pack(zlib.crc32(data[:end])):
         raise TrajectoryError(f"{path}: its header is torn or was altered")
     return Header(**json.loads(data[_START.size : end])), end + _CRC.size

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example
-from zo.tasks.prompts import Encoded
+from zo.tasks.data import Example, Splits
+from zo.tasks.prompts import Encoded, render
+from zo.tasks.templates import fill
 
 EXAMPLES = 3
 """Shown before the first step."""
+
+SHOWN = 60
+"""Characters of a text in a sentence."""
 
 TOKENS = 40
 """Shown at each end of a prompt."""
@@ -52,8 +57,13 @@ def check_tokens(
             if len(set(map(tuple, e.candidate_ids))) < len(e.candidate_ids)
         ]
         if same and len(same) == len(encoded):
+            ids = list(map(tuple, encoded[0].candidate_ids))
+            alike = [
+                repr(word) for word, of in zip(task.words, ids, strict=False) if ids.count(of) > 1
+            ]
             raise TaskError(
                 "task.candidates: two of them have the same tokens in every row; change one"
+                + f" of {', '.join(alike)}, which the tokenizer does not tell apart" * bool(alike)
             )
         if same:
             notes.append(
@@ -61,6 +71,85 @@ def check_tokens(
                 f" (the first in the file is row {min(same)}, counted from 0)"
             )
     return notes
+
+
+def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
+    """Returns one sentence for everything about splits of own data that makes their numbers say less than they seem."""
+    notes = []
+    texts = {name: [_text(task, e) for e in of] for name, of in vars(splits).items()}
+    trained = set(texts["train"])
+    for name in ("validation", "test"):
+        examples = getattr(splits, name)
+        known = [e.row for e, text in zip(examples, texts[name], strict=True) if text in trained]
+        if known:
+            notes.append(
+                f"task.path: {len(known)} of {len(examples)} {name} texts are training texts, too (the first is row"
+                f" {known[0]}, counted from 0); take copies out of the data"
+            )
+        if len(examples) == 1:
+            notes.append(f"task.{name}_size: 1 {name} example; its result says nothing, give more")
+    if task.kind == "classification" and splits.test:
+        labels = defaultdict(set)
+        for name, of in vars(splits).items():
+            for example, text in zip(of, texts[name], strict=True):
+                labels[text].add(example.label)
+        if both := [text for text, of in labels.items() if len(of) > 1]:
+            notes.append(
+                f"task.label: {len(both)} texts have two labels (one is {shortened(both[0], SHOWN)!r})"
+            )
+        ((label, count),) = Counter(e.label for e in splits.test).most_common(1)
+        notes.append(
+            f"task.label: {count / len(splits.test):.1%} of the {len(splits.test)} test examples are"
+            f" {task.words[label]!r}, which is the accuracy of always answering so"
+        )
+    every = [e for of in vars(splits).values() for e in of]
+    if task.kind == "completion" and task.completion is not None and task.references is None:
+        notes += _glued(task, every)
+    if task.messages is not None:
+        notes += _empty_turns(task, every)
+    return notes
+
+
+def _text(task: TaskConfig, example: Example) -> str:
+    """Returns what makes two examples one text: the prompt and, of a completion, what follows it."""
+    if task.messages is not None:
+        return str(example.fields[task.messages])
+    completion = task.completion if task.references is None else None
+    return render(task, example) + fill(completion or "", example.fields, "completion")
+
+
+def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
+    """Returns a sentence if letters or digits of prompt and completion stand side by side."""
+    found = []
+    for example in examples:
+        prompt = render(task, example)
+        answer = fill(str(task.completion), example.fields, "completion")
+        if prompt[-1:].isalnum() and answer[:1].isalnum():
+            found.append((example.row, f"{prompt[-10:]}{answer[:10]}"))
+    if not found:
+        return []
+    return [
+        f"task.prompt: {len(found)} of {len(examples)} prompts and completions stand side by side without a space (row"
+        f" {found[0][0]}: {found[0][1]!r}); task.completion=' {task.completion}' puts one between them"
+    ]
+
+
+def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
+    """Returns a sentence if the assistant says nothing in a conversation."""
+    rows = [
+        e.row
+        for e in examples
+        for turn in e.fields[str(task.messages)] or ()
+        if isinstance(turn, dict)
+        and turn.get("role") == "assistant"
+        and not str(turn.get("content") or "").strip()
+    ]
+    if not rows:
+        return []
+    return [
+        f"task.messages: {len(rows)} turns of the assistant are empty (the first in row {min(rows)}, counted from 0);"
+        " fill them or take them out"
+    ]
 
 
 def preview(

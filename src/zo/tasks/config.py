@@ -13,6 +13,8 @@ OBJECTIVES = ("classification", "lm")
 MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
 
+ORDERS = ("shuffled", "stratified", "first")
+
 AUTO = "auto"
 """A split that is taken where the data have it."""
 
@@ -55,7 +57,7 @@ class TaskConfig:
         references: column with all right answers, for `measure`; None: the completion.
         measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
             perplexity of completions.
-        stop: text that ends a completion; None: the tokenizer's end of sequence.
+        stop: text that ends a completion, besides the ends of sequence of tokenizer and model.
         max_new_tokens: generated tokens at most.
         masked_prompt: template with one ``<mask>``, for masked models; None: not for them.
         label_words: index = label; what fills the mask; one token each, leading space included.
@@ -65,7 +67,8 @@ class TaskConfig:
         validation_size: examples, exact; None: the whole split, or a tenth of `train_split`.
         test_size: examples; at most this many of `test_split`, exactly this many without one; None: as validation.
         train_set_seed: of the permutation that training and validation examples are drawn by.
-        split_order: ``shuffled``, or ``first``: the first rows in the order of the file.
+        split_order: ``shuffled``; ``stratified``: shuffled, with equal shares of each label in all splits;
+            ``first``: the first rows in the order of the file.
         max_length: tokens of prompt and longest candidate, > 0; a longer prompt loses its beginning,
             a longer masked prompt the beginning of its longest column.
         install: the command that brings the data, shown when they cannot be found.
@@ -128,8 +131,8 @@ class TaskConfig:
         found += self._candidate_problems()
         if self.objective not in OBJECTIVES:
             found.append(("objective", f"must be {' or '.join(OBJECTIVES)}"))
-        if self.split_order not in ("shuffled", "first"):
-            found.append(("split_order", "must be shuffled or first"))
+        if self.split_order not in ORDERS:
+            found.append(("split_order", f"must be one of {', '.join(ORDERS)}"))
         if self.train_set_seed < 0:
             found.append(("train_set_seed", "must be at least 0"))
         return found

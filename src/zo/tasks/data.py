@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.reading import read_split, require_column, values_of
-from zo.tasks.templates import task_columns
+from zo.tasks.templates import MADE, columns, task_columns
 
 if TYPE_CHECKING:
     import datasets
@@ -62,7 +63,7 @@ def load_splits(task: TaskConfig) -> Splits:
     fields = task_columns(task)
     rows = read_split(task, task.train_split)
     n_train, n_validation, n_test = _sizes(task, len(rows[0]))
-    order = _order(task, len(rows[0]))
+    order = _order(task, rows[0])
     parts = {"train": (task.train_split, rows, order[:n_train])}
     for name, split, size, rest in (
         ("validation", task.validation_split, task.validation_size, order[n_train:][:n_validation]),
@@ -80,6 +81,58 @@ def load_splits(task: TaskConfig) -> Splits:
             f"task.label: all {count} examples are {task.words[label]!r}; two classes are needed"
         )
     return splits
+
+
+@dataclass(frozen=True)
+class FileExamples:
+    """Every row of a file as an example.
+
+    Attributes:
+        examples: In the order of the file; their labels are 0 if the file has none.
+        answered: Whether the file has labels or completions.
+        task: What the examples are tokenized by: without completions, a task of prompts.
+    """
+
+    examples: list[Example]
+    answered: bool
+    task: TaskConfig
+
+
+def load_file(task: TaskConfig, file: Path) -> FileExamples:
+    """Returns every row of a file as an example of a complete task.
+
+    Raises:
+        TaskError: As `load_splits`.
+    """
+    here = replace(task, path=str(file.resolve()), data_files=None, where=None)
+    here = replace(here, subset=None, data_dir=None, revision=None, install=None)
+    data = read_split(here, "train")
+    rows, numbers = data
+    if not len(rows):
+        raise TaskError(f"task.path: {file} has no rows")
+    answered = _answered(task, rows)
+    if task.kind == "completion" and not answered:
+        here = task = replace(here, kind="prompts", completion=None, references=None, measure=None)
+    elif not answered:
+        here = replace(here, kind="prompts")
+    found = _examples(here, file.name, data, np.arange(len(numbers)), task_columns(here))
+    if not answered and task.choices is not None:
+        found = [replace(e, fields={**e.fields, str(task.label): []}) for e in found]
+    return FileExamples(found, answered, task)
+
+
+def _answered(task: TaskConfig, rows: datasets.Dataset) -> bool:
+    """Returns whether data have a task's labels or completions."""
+    wanted = [str(task.label)] if task.kind == "classification" else []
+    if task.kind == "completion":
+        wanted = [c for c in columns(str(task.completion or ""), "completion") if c not in MADE]
+        wanted += [task.references] if task.references is not None else []
+    firsts = [name.partition(".")[0] for name in wanted]
+    if not all(name in rows.column_names for name in firsts):
+        return False
+    if task.messages is not None and task.messages in rows.column_names:
+        return all(turns and turns[-1].get("role") == "assistant" for turns in rows[task.messages])
+    return all(any(value is not None for value in rows[name][:]) for name in firsts)
 
 
 def _chosen(n: int, most: int | None) -> np.ndarray:
@@ -100,6 +153,8 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
     if taken["train_size"] is None:
         taken["train_size"], rest = rest, min(rest - 1, 0)
     if rest < 0:
+        if task.train_size is None:
+            taken["train_size"] = 1  # at least
         raise TaskError(
             f"{' + '.join(f'task.{key}' for key in taken)}: {' + '.join(map(str, taken.values()))} ="
             f" {n - rest} examples needed, but split {task.train_split!r} of {task.path}"
@@ -108,10 +163,22 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
     return tuple(taken.get(key) or 0 for key in ("train_size", "validation_size", "test_size"))  # type: ignore[return-value]
 
 
-def _order(task: TaskConfig, n: int) -> np.ndarray:
+def _order(task: TaskConfig, rows: datasets.Dataset) -> np.ndarray:
+    """Returns the rows' numbers in the order that they train, validate and test in."""
     if task.split_order == "first":
-        return np.arange(n)
-    return np.random.default_rng(task.train_set_seed).permutation(n)
+        return np.arange(len(rows))
+    order = np.random.default_rng(task.train_set_seed).permutation(len(rows))
+    if task.split_order != "stratified" or task.label not in rows.column_names:
+        return order
+    values = rows[task.label][:]
+    labels = [str(values[i]) for i in order]
+    counts, seen, shares = Counter(labels), Counter[str](), []
+    for label in (
+        labels
+    ):  # each label's rows lie at equal distances, so that every part has its share of them
+        shares.append((seen[label] + 0.5) / counts[label])
+        seen[label] += 1
+    return order[np.argsort(shares, kind="stable")]
 
 
 def _examples(

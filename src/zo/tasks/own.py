@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.reading import read_split, split_names
-from zo.tasks.templates import MASK
+from zo.tasks.templates import MASK, columns, task_columns
 
 if TYPE_CHECKING:
     import datasets
@@ -58,7 +58,7 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
         task = _completion(task, rows)
         parts = ("messages", "prompt", "completion")
         found = ", ".join(f"{key} {value!r}" for key in parts if (value := getattr(task, key)))
-    return task, [f"{task.path}: {found}", *notes]
+    return task, [f"{task.path}: {found}", *notes, *_unused(task, rows)]
 
 
 def _incomplete(task: TaskConfig) -> bool:
@@ -125,6 +125,11 @@ def _labels(task: TaskConfig, rows: datasets.Dataset, label: str) -> tuple[list[
             f"task.label: {label!r} has {len(distinct)} different values, more than {MOST_LABELS}; name the column"
             " with the classes as task.label=..., or use task=completion for free texts"
         )
+    if 2 < len(distinct) == len(values):
+        raise TaskError(
+            f"task.label: {label!r} has another value in each of {len(values)} rows, so no class has two; name the"
+            " column with the classes as task.label=..., or use task=completion for free texts"
+        )
     if len(distinct) < 2:
         only = f"all {len(values)} rows are {distinct[0]!r}" if distinct else "no row has one"
         raise TaskError(f"task.label: {label!r}: {only}; two classes are needed")
@@ -178,6 +183,22 @@ def _template(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
+
+
+def _unused(task: TaskConfig, rows: datasets.Dataset) -> list[str]:
+    """Returns a sentence about the columns that nothing reads, if there are any."""
+    used = {name.partition(".")[0] for name in (*task_columns(task), *(task.where or ()))}
+    used |= {str(task.label), str(task.references), str(task.messages)}
+    unused = [c for c in rows.column_names if c not in used and c.lower() not in IDENTIFIERS]
+    if not unused:
+        return []
+    if task.messages is not None:
+        return [f"task.messages: columns that are not used: {', '.join(unused)}"]
+    named = [*columns(str(task.prompt), "prompt"), *unused[:1]]
+    joined = " ".join(f"{{{name}}}" for name in named)
+    return [
+        f"task.prompt: columns that are not used: {', '.join(unused)}; task.text='{joined}' joins them"
+    ]
 
 
 def _duplicates(rows: datasets.Dataset, numbers: Iterable[int]) -> list[str]:

@@ -47,6 +47,7 @@ def check_addresses(task: TaskConfig) -> None:
     Raises:
         TaskError: If one is not; names its key.
     """
+    _check_one_source(task)
     addresses = {"path": task.path}
     if task.path in FORMATS:
         addresses |= {f"data_files.{split}": f for split, f in (task.data_files or {}).items()}
@@ -58,6 +59,21 @@ def check_addresses(task: TaskConfig) -> None:
         except FileNotFoundError as error:
             remedy = f"`{task.install}` brings it" if task.install else "give the path of a copy"
             raise TaskError(f"task.{key}: {error}; {remedy}") from None
+
+
+def _check_one_source(task: TaskConfig) -> None:
+    """Makes sure that no file of ``task.data_files`` is read instead of what ``task.path`` names."""
+    if task.path in FORMATS:
+        return
+    local = Path(task.path).expanduser().is_file()
+    for split, file in (task.data_files or {}).items():
+        own = file.startswith(package_files.PREFIX) or Path(file).expanduser().is_absolute()
+        if split == "train" if local else own:
+            raise TaskError(
+                f"task.path={task.path} would not be read: task={task.name} reads {file}, its"
+                f" task.data_files.{split}; use task=classification or task=completion for your own data,"
+                f" or task.data_files.{split}=FILE for a copy of this task's file"
+            )
 
 
 def split_names(task: TaskConfig) -> list[str]:
@@ -178,10 +194,13 @@ def _check_file(key: str, file: Path, path: str) -> None:
     csv.field_size_limit(sys.maxsize)
     with file.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, delimiter=_delimiter(file))
-        width = len(next(lines, []))
+        header = next(lines, [])
+        width = len(header)
         rows = [(lines.line_num, len(row)) for row in lines if row]
     if not rows:
         raise TaskError(f"{key}: {file} has no rows below its header")
+    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
+        raise TaskError(f"{key}: the header of {file} has {twice[0]!r} twice; rename one")
     other = [(line, columns) for line, columns in rows if columns != width]
     if other:
         line, columns = other[0]

@@ -18,7 +18,7 @@ from zo.config import ConfigError, RunConfig, command_line
 from zo.lm.config import ModelError
 from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
-from zo.tasks.checks import check_tokens, visible
+from zo.tasks.checks import check_splits, check_tokens, visible
 from zo.tasks.own import complete
 
 BORDER, MASK = "dim", "black on yellow"
@@ -60,7 +60,11 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
     splits = load_splits(task)
     tokenizer = load_tokenizer(run.model)
     train = tokenize(task, tokenizer, splits.train, run.model.kind)
-    notes = [*found, *check_tokens(task, {"train": splits.train}, {"train": train})]
+    notes = [
+        *found,
+        *(check_splits(task, splits) if found else ()),
+        *check_tokens(task, {"train": splits.train}, {"train": train}),
+    ]
     sizes = ", ".join(f"{len(of)} {name}" for name, of in vars(splits).items())
     console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {sizes}")
     if task.kind == "classification" and task.choices is None:

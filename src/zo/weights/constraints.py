@@ -64,7 +64,8 @@ def conflicts(
     """
     policy = RESTORE_POLICIES[restore]
     if policy.low_rank and not low_rank:
-        right = f"{restore} needs a method whose directions are all of low rank, such as lozo"
+        shapes = "directions are all of low rank in the tensors' own shapes"
+        right = f"{restore} needs a method whose {shapes}, such as lozo"
         yield "restore", right
     if reads_weights and not policy.knows_theta:
         allowed = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.knows_theta)

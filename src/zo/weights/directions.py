@@ -1,5 +1,6 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -190,7 +191,7 @@ class LowRank:
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Vᵀ for tensor `i`, (rank, columns), float32."""
-        return self.drawn(self.v, i, p, p.numel() // p.shape[0])
+        return self.drawn(self.v, i, p, math.prod(p.shape[1:]))
 
     def drawn(self, key: NoiseKey, i: int, p: Tensor, *length: int) -> Tensor:
         """Returns the normals of tensor `i` under a key, (rank, length) or (rank,), on p's device."""

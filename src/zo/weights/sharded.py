@@ -82,14 +82,18 @@ def whole(t: Tensor) -> Tensor:
 
 def keep_sharded(model: nn.Module) -> None:
     """Makes FSDP2's modules free gathered weights after each forward pass: the next one would compute with them."""
+    for module in fsdp_modules(model):
+        module.set_reshard_after_forward(True, recurse=False)
+        module.reshard()
+
+
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """Returns the modules of a model that FSDP2 has sharded."""
     if "torch.distributed.fsdp" not in sys.modules:
-        return
+        return []
     from torch.distributed.fsdp import FSDPModule
 
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_reshard_after_forward(True, recurse=False)
-            module.reshard()
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
 def shared_as(t: Tensor, local: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
+from zo.weights.restore.factored import FactoredParameter
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct
@@ -38,6 +39,7 @@ class ParameterSpace:
         tensors: The same storages without gradient: what is moved. Of a DTensor, the part that this process holds.
         numel: n, the number of trainable values, those of other processes' parts included.
         decays: Whether weight decay applies, one per tensor.
+        matrices: Whether a tensor is a 2-D weight of neither an embedding nor what decay leaves alone, one per tensor.
         restore: As given.
         policy: The restore policy.
         engine: What draws on the tensors' devices.
@@ -71,7 +73,11 @@ class ParameterSpace:
             keep_sharded(model)
         kept = distinct(named)
         if not kept:
-            raise ValueError("no trainable tensors: at least one is needed")
+            raise ValueError("no trainable tensors: at least one must require a gradient")
+        if name := next((name for name, t in kept if isinstance(t, FactoredParameter)), None):
+            raise ValueError(
+                f"{name}: another optimizer with restore='factors' moves it; call that one's close() first"
+            )
         self.names = [name for name, _ in kept]
         self.parameters = [tensor for _, tensor in kept]
         held = [part_of(tensor) for tensor in self.parameters]
@@ -82,6 +88,11 @@ class ParameterSpace:
             name = self.names[min(parts)]
             raise ValueError(f"restore={restore!r}: {name} is sharded; snapshot or merged move it")
         self.decays = [name not in exempt for name in self.names]
+        embedded = _embedded(model)
+        self.matrices = [
+            t.dim() == 2 and decays and id(t) not in embedded
+            for t, decays in zip(self.parameters, self.decays, strict=True)
+        ]
         self.restore = restore
         devices = sorted({str(t.device) for t in self.tensors})
         self.engine = engine(noise, *devices)
@@ -255,6 +266,12 @@ class ParameterSpace:
     def measuring(self) -> AbstractContextManager[None]:
         """Counts the time of a forward pass; passes over the weights within it count as such."""
         return self._stopwatch.running("loss")
+
+
+def _embedded(model: nn.Module | None) -> set[int]:
+    """Returns the ids of the tensors that embeddings hold."""
+    modules = () if model is None else model.modules()
+    return {id(p) for m in modules if isinstance(m, nn.Embedding) for p in m.parameters()}
 
 
 def _not_decayed(model: nn.Module) -> set[str]:

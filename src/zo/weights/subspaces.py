@@ -1,5 +1,6 @@
 """Directions of low rank in subspaces that are kept for a while: U Vᵀ with one factor, or both, fixed."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class MatrixProduct(LowRank):
 class Projected(MatrixProduct):
     """P Z Qᵀ, scaled to entries of variance 1: P and Q kept, Z ~ N(0, I), rank × rank, drawn from `u`.
 
+    Rows and columns are those of the bases: of the tensor itself or, row by row, of its values in another shape.
+
     Attributes:
         p: Pᵀ of each tensor, (rank, rows), orthonormal rows.
         q: Qᵀ of each tensor, (rank, columns), orthonormal rows.
@@ -34,11 +37,17 @@ class Projected(MatrixProduct):
     p: Sequence[Tensor] = field(default=(), compare=False)
     q: Sequence[Tensor] = field(default=(), compare=False)
 
+    def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Returns P Z Qᵀ, or z, for tensor `i`, float32."""
+        if rows is None or self.p[i].shape[1] == p.shape[0]:
+            return super().sample(i, p, rows)
+        return super().sample(i, p)[rows]
+
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns (P Z)ᵀ √(mn) / r of tensor `i`, (rank, rows)."""
         z = self.drawn(self.u, i, p, self.rank)
-        m, n = p.shape[0], p.numel() // p.shape[0]
-        scale = (m * n / (min(self.rank, m) * min(self.rank, n))) ** 0.5
+        m, n = self.p[i].shape[1], self.q[i].shape[1]
+        scale = (m * n / max(1, min(self.rank, m) * min(self.rank, n))) ** 0.5
         left: Tensor = z.mT @ self.p[i] * scale
         return left
 
@@ -63,7 +72,7 @@ class RowSubspace(MatrixProduct):
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Ψ of tensor `i`, (rank, columns)."""
-        return self.drawn(self.u, i, p, p.numel() // p.shape[0])
+        return self.drawn(self.u, i, p, math.prod(p.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -153,15 +162,30 @@ def orthonormal(
     return out
 
 
+def nearly_square(n: int) -> tuple[int, int]:
+    """Returns the divisors of n whose product it is and that are nearest each other, the smaller one first."""
+    rows = next((d for d in range(math.isqrt(n), 0, -1) if n % d == 0), 1)
+    return rows, n // rows
+
+
 def bases(
-    engine: Engine, key: NoiseKey, rank: int, tensors: Sequence[Tensor], of_columns: bool = False
+    engine: Engine,
+    key: NoiseKey,
+    rank: int,
+    tensors: Sequence[Tensor],
+    of_columns: bool = False,
+    square: bool = False,
 ) -> list[Tensor]:
-    """Returns `orthonormal` rows for every matrix, as long as its rows' number or its columns'; for others, nothing."""
+    """Returns `orthonormal` rows for every matrix, as long as its rows' number or its columns'; for others, nothing.
+
+    Rows and columns are those of `nearly_square` where that is asked for.
+    """
     found = []
     for i, p in enumerate(tensors):
         if p.dim() < 2:
             found.append(p.new_zeros(0, dtype=torch.float32))
             continue
-        length = p.numel() // p.shape[0] if of_columns else p.shape[0]
+        shape = nearly_square(p.numel()) if square else (p.shape[0], math.prod(p.shape[1:]))
+        length = shape[of_columns]
         found.append(orthonormal(engine, key, i, length, rank, p))
     return found

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,33 @@ def test_a_run_that_ended_with_several_results_is_duplicated() -> None:
     )
     assert merge([first, second, again]).runs["duplicates"].tolist() == [3]
     assert merge([second, again]).runs["duplicates"].tolist() == [0]
+
+
+def test_of_a_run_that_was_made_anew_the_newest_beginning_counts() -> None:
+    first, second = (
+        fragment(place, {1: 0.5}, ENDED | {"best/step": i}) for i, place in enumerate("ab")
+    )
+    first = replace(first, wandb_id="r")
+    second = replace(second, wandb_id="r-20260131T120000", started=first.started + 60)
+    (run,) = merge([second, first]).runs.to_dict("records")
+    assert (run["best/step"], run["duplicates"], run["fragments"]) == (1, 0, 1)
+
+
+def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: Any) -> None:
+    for name, status in (
+        ("mezo-1", "finished"),
+        ("mezo-2", "interrupted"),
+        ("mezo-3", "collapsed"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status.json").write_text(json.dumps({"run/status": status}))
+    write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), {})  # was not ended
+    load([tmp_path], cache_dir=None)
+    command = f"python -m zo.run log {tmp_path / 'mezo-1'} {tmp_path / 'mezo-3'}"
+    assert command in capsys.readouterr().err
+    write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), ENDED)
+    load([tmp_path], cache_dir=None)
+    assert "mezo-3" not in capsys.readouterr().err
 
 
 def test_only_changed_files_are_read_again(

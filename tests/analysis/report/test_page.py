@@ -60,7 +60,7 @@ def text() -> str:
     source = frames.history._rows
     rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
     both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
-    return report(Material(both, fill(cells, both.runs), printed_numbers.load()))
+    return report(Material(both, both, fill(cells, both.runs), printed_numbers.load()))
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,19 @@ def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
     assert ink != ground
+
+
+@pytest.mark.process
+def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
+    for table in ("single-runs", "runs-table"):
+        found = page.locator(f"#{table}")
+        wide, there = found.evaluate("e => [e.scrollWidth, e.parentElement.clientWidth]")
+        assert wide <= there
+        names = found.locator("tbody th").all()[:20]
+        ranges = "e => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length }"
+        assert max(name.evaluate(ranges) for name in names) <= 2
 
 
 @pytest.mark.process

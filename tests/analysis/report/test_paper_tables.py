@@ -23,6 +23,17 @@ STATUS = {
 """Of the runs of sweep table4 on OPT-1.3B."""
 
 
+def test_the_committed_runs_of_table_4_fill_it_where_no_runs_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "measured").symlink_to(Path("results/measured").resolve())
+    cache = str(CACHE.resolve())
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "--only", "4", "--cache", cache]) == 0
+    assert "Table  4  30 of 30 numbers from 15 of 15 runs" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables that such runs make."""

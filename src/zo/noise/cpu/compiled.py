@@ -1,9 +1,11 @@
 """What the kernels are written in: numba's compiler, and instructions that it lacks.
 
-Compiled code is kept beside its file, or in NUMBA_CACHE_DIR. It is made again when its file or one that it may be
-built on has changed: numba alone looks at its own file.
+Compiled code is kept beside its file, in the home directory or in NUMBA_CACHE_DIR, if one can be written. It is made
+again when its file or one that it may be built on has changed: numba alone looks at its own file.
 """
 
+import pickle
+import warnings
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.caching import IndexDataCacheFile
 from numba.extending import intrinsic
 
 from zo.noise import philox
@@ -22,15 +25,51 @@ F, I32, U, U64 = np.float32, np.int32, np.uint32, np.uint64
 _BUILT_ON = [Path(philox.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
 
 
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """numba's files of compiled code, with a digest each: a damaged one counts as missing and is made again."""
+
+    def __init__(self, plain: Any, sources: str):
+        vars(self).update(vars(plain))
+        self._source_stamp = plain._source_stamp, sources
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            found: dict[Any, str] = super()._load_index()
+        except Exception:  # whatever unpickling makes of damaged bytes
+            return {}
+        return found
+
+    def _save_data(self, name: str, data: object) -> None:
+        packed = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(sha256(packed).digest() + packed)
+
+    def _load_data(self, name: str) -> Any:
+        data = Path(self._data_path(name)).read_bytes()
+        digest, packed = data[:32], data[32:]
+        if sha256(packed).digest() != digest:
+            raise OSError(f"{name} is damaged")  # which numba takes for a missing file
+        return pickle.loads(packed)
+
+
 def compiler(*also: str | None) -> Callable[[Callable[..., Any]], Any]:
     """Returns a decorator that compiles functions built on this package and on some more files."""
     files = [*_BUILT_ON, *(Path(name) for name in also if name is not None)]
     sources = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def compiled(function: Callable[..., Any]) -> Any:
-        made = njit(nogil=True, cache=True, error_model="numpy")(function)
-        index: Any = made._cache._cache_file  # type: ignore[attr-defined]
-        index._source_stamp = index._source_stamp, sources
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        try:
+            made = njit(cache=True, **options)(function)
+        except RuntimeError:  # no directory can be written
+            warnings.warn(
+                "noise=philox is compiled anew in every process: neither its own directory nor the home can be written;"
+                " set NUMBA_CACHE_DIR to one that can",
+                stacklevel=2,
+            )
+            return njit(**options)(function)
+        cache: Any = made._cache  # type: ignore[attr-defined]
+        cache._cache_file = _Files(cache._cache_file, sources)
         return made
 
     return compiled

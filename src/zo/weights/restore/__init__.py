@@ -27,6 +27,7 @@ __all__ = [
     "POLICIES",
     "BranchedLoss",
     "Excursion",
+    "Factors",
     "LossFn",
     "Probe",
     "RestoreError",

@@ -102,6 +102,7 @@ class RestorePolicy(Probe):
     Attributes:
         name: Value of `precision.restore`.
         measures_together: Whether one forward pass measures all points of an excursion, if the loss can.
+        folded_for_reader: Whether `fold_for_reader` has written since this was set to False.
     """
 
     name: ClassVar[str]
@@ -109,6 +110,7 @@ class RestorePolicy(Probe):
 
     def __init__(self, space: ParameterSpace, model: nn.Module | None):
         self.space = space
+        self.folded_for_reader = False
 
     def begin(self) -> None:
         """Prepares a probe: called before the first `to`."""
@@ -137,6 +139,12 @@ class RestorePolicy(Probe):
 
     def fold(self) -> None:
         """Writes into θ's tensors what the policy holds beside them."""
+
+    def fold_for_reader(self) -> None:
+        """Writes into θ's tensors between two steps what the policy holds beside them, and takes note of it."""
+
+    def close(self) -> None:
+        """Leaves the model as it was before the policy was made, at θ."""
 
     def beside(self) -> tuple[list[str], list[Tensor]]:
         """Returns names and tensors of what θ is made of beside its tensors."""

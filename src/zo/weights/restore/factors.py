@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.directions import Direction, LowRank, Stored, Terms
-from zo.weights.restore.base import BranchedLoss, LossFn, RestorePolicy
+from zo.weights.restore.base import BranchedLoss, LossFn, RestoreError, RestorePolicy
+from zo.weights.restore.factored import ReplacedForward, factored
 from zo.weights.storage import storage_key
 from zo.weights.updates import LinearUpdate, ParameterUpdate, add_
 
@@ -38,7 +39,7 @@ class Factors(RestorePolicy):
     The layers are `nn.Linear`, transformers' `Conv1D`, `nn.Embedding` with its subclasses whose output is linear in the
     table, and layers without layers of their own whose trainable tensors have one dimension, such as norms. The rows of
     their first input are those of branch 0, then as many of branch 1, and so on. From its construction on, the model
-    computes with A and V.
+    computes with A and V, and its matrices are folded when anything else reads them, see `factored.py`.
 
     Attributes:
         a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the directions' ranks; (0,) of tensors with
@@ -68,9 +69,12 @@ class Factors(RestorePolicy):
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
         self._buffers: list[Tensor] = []  # memory of `_branches`
         self._drawn: dict[Hashable, list[Tensor]] = {}  # for the probes, and the update after them
-        self._unread = dict(
-            enumerate(space.names)
-        )  # tensors that no layer has computed a probe with
+        self._unread = dict(enumerate(space.names))  # no layer has computed a probe with them
+        self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._closed = False
+        self._inside = 0  # calls of layers' own forwards that are under way
+        self._forwards: list[ReplacedForward] = []
+        self._parameters: dict[nn.Parameter, str] = {}
         self._replace_forwards(model)
 
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
@@ -112,6 +116,13 @@ class Factors(RestorePolicy):
     def restore(self) -> None:
         """Leaves one branch, at θ."""
         self._count, self._branches = 1, None
+        self.settle()
+
+    def settle(self) -> None:
+        """Gives modules their own tensors back where a call of one was interrupted."""
+        for held, own in self._lent:
+            held.update(own)
+        self._lent, self._inside = [], 0
 
     def update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
@@ -146,6 +157,34 @@ class Factors(RestorePolicy):
                 self.a[i].zero_()
             self._moved = False
 
+    def close(self) -> None:
+        """Folds, and gives the model its own forwards and parameters back."""
+        self.fold()
+        for forward in self._forwards:
+            forward.take_back()
+        for p in self._parameters:
+            p.__class__ = nn.Parameter  # type: ignore[assignment]
+        self._closed = True
+
+    def _before_reading(self, parameter: Tensor) -> None:
+        """Folds before something other than a parameter's layer reads it.
+
+        Raises:
+            RestoreError: If a probe is under way.
+        """
+        if self._inside or torch._guards.TracingContext.try_get() is not None:
+            return  # a compiler looks at the parameter
+        if self._branches is not None:
+            what = "is read outside of the call of its module, where it is not displaced"
+            raise RestoreError(self.name, f"{self._parameters[parameter]} {what}", "snapshot")  # type: ignore[index]
+        self.fold_for_reader()
+
+    def fold_for_reader(self) -> None:
+        """Folds between two steps, and takes note of it."""
+        if self._moved:
+            self.fold()
+            self.folded_for_reader = True
+
     def beside(self) -> tuple[list[str], list[Tensor]]:
         """Returns A of every matrix, unless all are 0."""
         self._update_moved()
@@ -159,6 +198,8 @@ class Factors(RestorePolicy):
 
     def _displace(self, points: Sequence[Terms]) -> None:
         """Makes branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
+        if self._closed:
+            raise RuntimeError("restore=factors: the optimizer is closed; make a new one")
         with self.space.timed(passes=0):
             drawn = self._drawn = self._draw([term for terms in points for term in terms])
             if not self._buffers or len(self._buffers[0]) != len(points):
@@ -200,18 +241,30 @@ class Factors(RestorePolicy):
         """Makes the model's layers compute with A and V."""
         index = {storage_key(p): i for i, p in enumerate(self.space.parameters)}
         covered: set[int] = set()
+        kind = factored(self._before_reading)
         for path, module in model.named_modules():
             held = (
                 (n, index.get(storage_key(p))) for n, p in module.named_parameters(recurse=False)
             )
             own = {name: i for name, i in held if i is not None}
             if own and (forward := self._layer(module, own, path)) is not None:
-                module.forward = forward
+                self._forwards.append(ReplacedForward.into(module, forward))
                 covered.update(own.values())
-        for i, name in enumerate(self.space.names):
-            if i not in covered:
-                layers = "linear, embedding or normalisation layer"
-                raise ValueError(f"restore=factors: {name} belongs to no {layers}")
+        for i in sorted({*range(len(self.space.names))} - covered):
+            layers = "linear, embedding or normalisation layer"
+            raise ValueError(f"restore=factors: {self.space.names[i]} belongs to no {layers}")
+        for name, p in model.named_parameters():
+            if p.dim() > 1 and type(p) is nn.Parameter and storage_key(p) in index:
+                self._parameters[p] = name
+                p.__class__ = kind  # type: ignore[assignment]
+
+    def _plain(self, forward: Forward, *args: Any, **kwargs: Any) -> Tensor:
+        """Returns what a layer's own forward returns, which reads W."""
+        self._inside += 1
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._inside -= 1
 
     def _layer(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' points, or None if it is of no known kind."""
@@ -235,7 +288,7 @@ class Factors(RestorePolicy):
         """A linear layer: adds (x V) Lᵀ, or (x L) Vᵀ if W is transposed, L = A + Σ c_j U_j; and a bias's Σ c_j z_j."""
 
         def forward(x: Tensor) -> Tensor:
-            y = plain(x)
+            y = self._plain(plain, x)
             if not self._differ(weight, bias):
                 return y
             first, second = self._v[weight], self._left(weight)
@@ -255,13 +308,13 @@ class Factors(RestorePolicy):
         """An embedding: adds L[ids] Vᵀ; the layer itself looks L up, in a table of all branches' L side by side."""
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
-            y = plain(*args, **kwargs)
+            y = self._plain(plain, *args, **kwargs)
             if not self._differ(weight):
                 return y
             if y.dim() < 3:
                 raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
             left = self._left(weight)
-            with _holding(module, {"weight": left.flatten(0, 1).T}):
+            with self._holding(module, {"weight": left.flatten(0, 1).T}):
                 found = plain(*args, **kwargs)  # (n · P, L, n · w)
             found = self._split(found, path).flatten(1, 2).unflatten(-1, left.shape[:2])
             mine = found.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (n, T, w)
@@ -284,11 +337,22 @@ class Factors(RestorePolicy):
                     name: (self._tensors[i] + self._branches[i][b]).to(self._tensors[i].dtype)
                     for name, i in own.items()
                 }
-                with _holding(module, there):
+                with self._holding(module, there):
                     parts.append(plain(rows, *args, **kwargs))
             return torch.cat(parts)
 
         return forward
+
+    @contextmanager
+    def _holding(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """While the body runs, the module computes with other tensors than its own."""
+        held: dict[str, Any] = module._parameters
+        self._lent.append((held, {name: held[name] for name in tensors}))
+        held.update(tensors)
+        try:
+            yield
+        finally:
+            self.settle()
 
     def _differ(self, *tensors: int | None) -> bool:
         """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""
@@ -334,15 +398,3 @@ def _fold(p: Tensor, a: Tensor, v: Tensor) -> None:
             total.addcmul_(a_r[:, None], v_r)
         if total is not part:
             part.copy_(total)
-
-
-@contextmanager
-def _holding(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the body runs, the module computes with other tensors than its own."""
-    held: dict[str, Any] = module._parameters
-    own = {name: held[name] for name in tensors}
-    held.update(tensors)
-    try:
-        yield
-    finally:
-        held.update(own)

@@ -104,6 +104,12 @@ class Streamed(RestorePolicy):
             m._parameters[n]: space.names[i] for of in self._holders.values() for m, n, i in of
         }
         self._forwards: dict[nn.Module, Forward | None] = {}  # what `restore` puts back
+        self._own: list[tuple[Any, str, Any]] = []  # and where which parameter belongs
+
+    def begin(self) -> None:
+        """Puts the model back if a restoration was broken off."""
+        if self._forwards:
+            self.restore()
 
     def to(self, terms: Terms) -> None:
         """Makes the modules compute with θ + Σ c_j z_j from now on."""
@@ -111,6 +117,8 @@ class Streamed(RestorePolicy):
         self._terms = terms
         if not self._forwards:
             self._forwards = {m: m.__dict__.get("forward") for m in self._holders}
+            at = [(m._parameters, n) for of in self._holders.values() for m, n, _ in of]
+            self._own = [(held, name, held[name]) for held, name in at]
             call = self._call
             if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
                 call = torch.compiler.disable(call)
@@ -119,15 +127,20 @@ class Streamed(RestorePolicy):
         self._make_readable(not terms)
 
     def restore(self) -> None:
-        """Leaves the model as it was before the first `to`."""
+        """Leaves the model as it was before the first `to`, also where a call of a module was interrupted."""
         self._terms = ()
+        for held, name, parameter in self._own:
+            held[name] = parameter
+        self._displaced.clear()
+        for buffer in self._buffers.values():
+            buffer.used = 0
         self._make_readable(True)
         for module, forward in self._forwards.items():
             if forward is None:
-                del module.__dict__["forward"]
+                module.__dict__.pop("forward", None)  # gone where this was interrupted before
             else:
                 module.__dict__["forward"] = forward
-        self._forwards = {}
+        self._forwards, self._own = {}, []
 
     def _make_readable(self, readable: bool) -> None:
         """Lets everybody read θ's parameters, or nobody but the modules that displace them."""
@@ -136,8 +149,8 @@ class Streamed(RestorePolicy):
                 p.__dict__["name_in_model"] = name
                 p.__class__ = _Unreadable
             elif type(p) is _Unreadable and readable:
-                del p.__dict__["name_in_model"]
                 p.__class__ = nn.Parameter  # type: ignore[assignment]
+                p.__dict__.pop("name_in_model", None)
 
     def _call(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Returns what the module's `forward` returns with displaced tensors in place of its own."""

@@ -1,0 +1,185 @@
+"""A comparison of lines as tables and a figure: the tuning runs' choices, or what the chosen settings lose.
+
+Files in DIR/<sweep>/ are comparison.{csv,md,tex} and a figure, of a tuning sweep tuning.{csv,md}.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis.logs.frames import Frames
+from analysis.paper.names import method_label, model_label, task_label
+from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.markdown import csv, write_texts
+from analysis.report.style import LOOKS
+from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show
+from analysis.select import sweep_cells
+from analysis.select.cell_runs import shortfall
+from analysis.select.comparison import (
+    AT_END,
+    BASE,
+    LOSSES,
+    OTHER,
+    SHARES,
+    choices,
+    lines_frame,
+    run_losses,
+    sweeper_of,
+)
+from analysis.select.provenance import foot
+
+REPORTED = (
+    "Validation loss (nats) at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % "
+    "interval. A collapsed seed counts with the loss of the untrained model, or its own last loss if that is higher.",
+    "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the difference "
+    "that these seeds find with a probability of 80 % at the level of Holm's first.",
+)
+TUNED = "Loss: validation loss after the budget, a mean over the tuning seeds. Compared are the settings of most seeds."
+EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
+
+
+def comparison(
+    sweep: str, filled: pd.DataFrame, frames: Frames
+) -> tuple[pd.DataFrame, Table, list[Figure]]:
+    """The frame of a sweep of lines, its table and, of reporting runs, its figure."""
+    cells = filled[filled["sweep"] == sweep]
+    runs = run_losses(cells, frames)
+    first = cells.iloc[0]
+    names = model_label(first["model"]), task_label(first["task"])
+    title = f"{sweep}: {names[0]} on {names[1]}, {first['precision']}"
+    mine = frames.runs[frames.runs["run_id"].isin(runs["run_id"])]
+    below = [foot(f"{len(mine)} runs", mine), *(f"{sentence}." for sentence in shortfall(cells))]
+    if not (runs["steps"] > 0).any():
+        return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
+    if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
+        frame = choices(runs[runs["steps"] > 0]).sort_values("loss", ignore_index=True)
+        return frame, _tuning_table(title, frame, [TUNED, *below]), []
+    chosen = _chosen(sweep)
+    frame = lines_frame(runs, float(sweeper_of(sweep)["smallest"]))
+    for key, missing in (("edge", ""), ("tried", 0)):
+        frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
+    table = _table(title, frame, [*REPORTED, *below], f"sweep-{sweep}")
+    return frame, table, [_figure(title, frame)]
+
+
+def write_comparison(
+    sweep: str, filled: pd.DataFrame, frames: Frames, directory: Path
+) -> list[Path]:
+    """Write and print the table, and draw the figure; the paths."""
+    frame, table, figures = comparison(sweep, filled, frames)
+    name = "comparison" if figures else "tuning"
+    show(table, console(200))
+    texts = {f"{name}.csv": csv(frame, "%.6g"), f"{name}.md": markdown(table)}
+    texts |= {f"{name}.tex": latex(table)} if figures else {}
+    drawn = [path for figure in figures for path in write(figure, directory)]
+    return [*write_texts(directory, texts), *drawn]
+
+
+def line_label(line: str) -> str:
+    """A line's name in print."""
+    method, comma, words = line.partition(",")
+    return method_label(method) + comma + words
+
+
+def _chosen(sweep: str) -> dict[str, Any]:
+    """What is written of each line's chosen setting."""
+    path = sweep_cells.ROOT / "conf" / "settings" / f"{sweep}.yaml"
+    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {line: settings[0] for line, settings in found.items()}
+
+
+def _setting(row: Row) -> Cell:
+    """The values of a setting, with a note of what lies at an edge."""
+    values = json.loads(row["setting"])
+    shown = {key.rpartition(".")[2]: value for key, value in values.items()}
+    words = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()]
+    return Cell(", ".join(words), notes=(EDGE.format(row["edge"]),) if row["edge"] else ())
+
+
+def _with_half(name: str, form: str) -> Callable[[Row], Cell]:
+    """What makes a mean's cell, with half the width of its interval."""
+
+    def cell(row: Row) -> Cell:
+        half = row[f"{name}_half"]
+        tail: str = "" if pd.isna(half) else f" ± {half:{form.lstrip('+')}}"
+        return number(row[name], form, tail=tail, runs=row["run_ids"] if name == AT_END else "")
+
+    return cell
+
+
+def _interval(row: Row) -> Cell:
+    ends = (number(row[key], "+.4f").text for key in ("low", "high"))
+    return Cell(" to ".join(ends) if pd.notna(row["low"]) else "")
+
+
+def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str) -> Table:
+    """The reporting runs: the frame of `lines_frame`."""
+    base = line_label(next(iter(frame.loc[frame["role"] == BASE, "line"]), "the base"))
+    columns: dict[str, Column] = {
+        "line": lambda row: line_label(row["line"]),
+        "setting": _setting,
+        "tuning runs": ("tried", ".0f"),
+        "seeds": lambda row: Cell(
+            str(row["seeds"]),
+            float(row["seeds"]),
+            notes=(f"{row['collapsed']} collapsed",) * bool(row["collapsed"]),
+        ),
+        **{f"{share} %": (key, ".4f") for share, key in zip(SHARES[:-1], LOSSES, strict=False)},
+        "100 %": _with_half(AT_END, ".4f"),
+        f"minus {base}": ("gap", "+.4f"),
+        "95 %": _interval,
+        "p": ("p_value", ".2g"),
+        "Holm": ("p_holm", ".2g"),
+        "verdict": "verdict",
+        "detectable": ("detectable", ".4f"),
+        "minus its method": _with_half("own", "+.4f"),
+        "test %": _with_half("test", ".1f"),
+    }
+    breaks = [int((frame["role"] != OTHER).sum())]
+    facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
+    rows = frame.to_dict("records")
+    more: dict[str, Any] = {"breaks": breaks, "facets": facets, "name": name}
+    return Table.of(title, rows, columns, names=2, caption=caption, **more)
+
+
+def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
+    """What the tuning runs chose: the frame of `choices`."""
+    columns: dict[str, Column] = {
+        "line": lambda row: line_label(row["line"]),
+        "setting": _setting,
+        "loss": ("loss", ".4f"),
+        "seeds": ("seeds", ".0f"),
+        "runs": ("tried", ".0f"),
+    }
+    return Table.of(title, frame.to_dict("records"), columns, names=2, caption=caption)
+
+
+def _figure(title: str, frame: pd.DataFrame) -> Figure:
+    """The losses of lines that have a colour over the budget, and every line's difference at the end."""
+    shares = [float(share) for share in SHARES]
+    rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
+    curves = [
+        Series(row["method"], shares, [row[key] for key in LOSSES], line_label(row["line"]))
+        for row in rows[rows["line"].isin(list(LOOKS)) & (rows["seeds"] > 1)].to_dict("records")
+    ]
+    gaps, ticks = [], {}
+    for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):
+        label, y = line_label(row["line"]), float(place)
+        words, ticks[y] = f"{label}: {row['gap']:+.4f}", label
+        gaps.append(Series("reference", [row["low"], row["high"]], [y, y], words))
+        gaps.append(Series(row["method"], [row["gap"]], [y], words, "points", end=" "))
+    over = Panel("losses", "per cent of the budget", "validation loss (nats)", curves)
+    beside = Panel(
+        "minus the first line's, 95 %",
+        "nats",
+        "",
+        gaps,
+        yticks=ticks,
+        ylim=(-0.6, len(ticks) - 0.4),
+    )
+    panels = [over, *[beside] * bool(gaps)]
+    return Figure("comparison", title, panels, columns=2, height=max(2.05, 0.14 * len(ticks)))

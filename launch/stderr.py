@@ -1,0 +1,53 @@
+"""The stderr of SLURM's jobs: what a job said that died before it started its runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.records import NAME, Record
+from zo.run.atomic import replace_json
+
+SETUP_FAILED = "hydra.launcher.setup failed"
+
+TRAP = (
+    """trap 'code=$?; if [ ${#BASH_SOURCE[@]} = 1 ]; then """
+    f"""echo "{SETUP_FAILED} (exit status $code): $BASH_COMMAND" >&2; exit $code; fi' ERR"""
+)
+"""Ends a job's script at a command of its own that fails; commands in functions and sourced files may fail."""
+
+LAST_LINES = 3
+
+
+def note(out: Path, submission: str, paths: Sequence[Path]) -> None:
+    """Notes where the jobs of a submission write their stderr, in the order of their array."""
+    _file(out, submission).parent.mkdir(parents=True, exist_ok=True)
+    replace_json(_file(out, submission), {"stderr": [str(path) for path in paths]})
+
+
+def of_early_death(directory: Path, record: Record) -> str | None:
+    """Returns the last lines and path of the stderr of a run's job if the job died before Python; it has ended.
+
+    A cancelled job did not die.
+    """
+    try:
+        paths = json.loads(_file(directory.parent, record.name).read_text())["stderr"]
+        text = Path(paths[record.index]).read_text(errors="replace")
+    except FileNotFoundError:  # not on SLURM, or never started
+        return None
+    lines = [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+    last = lines[-1] if lines else ""
+    if _started(directory) and not last.startswith(SETUP_FAILED):
+        return None
+    if "CANCELLED AT" in last and "TIME LIMIT" not in last:
+        return None
+    return f"the job died before it ran: {' | '.join(lines) or 'it printed nothing'}, see {paths[record.index]}"
+
+
+def _started(directory: Path) -> bool:
+    """Whether a run's log was written after the run was given to its job."""
+    log = directory / "log.txt"
+    return log.exists() and log.stat().st_mtime >= (directory / NAME).stat().st_mtime
+
+
+def _file(out: Path, submission: str) -> Path:
+    return out / ".submit" / f"{submission}.json"

@@ -1,0 +1,108 @@
+"""What is checked around each step of the library: the weights, the modules' modes and the losses."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+
+from zo.arguments import Closure
+from zo.distributed.closure import SAME
+from zo.optim.losses import number
+from zo.weights.sharded import part_of
+from zo.weights.space import ParameterSpace
+
+
+class RepeatCheck:
+    """Whether two calls of a closure at the same weights agree: at the first step, and when more modules train since.
+
+    Args:
+        model: Computes the loss, if it is known.
+        enabled: False checks nothing.
+
+    Attributes:
+        first: Whether nothing was checked yet.
+    """
+
+    def __init__(self, model: nn.Module | None, enabled: bool):
+        self._model, self._enabled = model, enabled
+        self._training: set[nn.Module] = set()
+        self.first = True
+
+    def due(self) -> bool:
+        """Returns whether to check before this step."""
+        return self._enabled and (self.first or not self._modes() <= self._training)
+
+    def check(self, closure: Closure) -> None:
+        """Measures twice.
+
+        Raises:
+            ValueError: If the losses differ by more than rounding, or a buffer of the model changes.
+        """
+        buffers = [] if self._model is None else [*self._model.named_buffers()]
+        tracked = [(name, b, b._version) for name, b in buffers if not b.is_inference()]
+        first, second = number(closure()), number(closure())
+        advice = "check_closure=False goes on all the same."
+        if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
+            raise ValueError(
+                f"closure: two calls at the same weights gave {first} and {second}. The usual causes: dropout is on"
+                " (call model.eval()), or the closure draws its own batch or random numbers (draw them before step)."
+                f" {advice}"
+            )
+        for name, buffer, version in tracked:
+            if buffer._version != version:
+                raise ValueError(
+                    f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
+                    f" {advice}"
+                )
+        self.first, self._training = False, self._modes()
+
+    def _modes(self) -> set[nn.Module]:
+        """Returns the modules that are in training mode."""
+        return {m for m in self._model.modules() if m.training} if self._model else set()
+
+
+class TieReport:
+    """Warns once of a step whose losses are all equal, bit for bit."""
+
+    def __init__(self) -> None:
+        self._made = False
+
+    def look_at(self, step: int, losses: Sequence[float]) -> None:
+        """Warns if nothing was measured."""
+        if self._made or len(losses) < 2 or len({*losses}) > 1:
+            return
+        self._made = True
+        warnings.warn(
+            f"step {step}: all {len(losses)} losses are {losses[0]}, so nothing was measured. The usual causes: the"
+            " closure computes with other weights (after load_state_dict(assign=True), merge_and_unload() or a copy of"
+            " the model), its loss does not depend on them (as GRPO's surrogate), or eps is too small for the weights'"
+            " dtype. This is said once.",
+            stacklevel=5,
+        )
+
+
+def check_storage(space: ParameterSpace) -> None:
+    """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
+    for name, given, tensor in zip(space.names, space.parameters, space.tensors, strict=True):
+        p, _ = part_of(given)
+        if (
+            p.device != tensor.device
+            or p.dtype != tensor.dtype
+            or p.data_ptr() != tensor.data_ptr()
+        ):
+            raise RuntimeError(
+                f"{name}: moved since the optimizer was made, as by model.to(...); make the optimizer afterwards"
+            )
+
+
+def check_trained(named: Iterable[tuple[str, Tensor]], trained: Iterable[bool]) -> None:
+    """Raises RuntimeError if a tensor was frozen or unfrozen since `trained` said which require gradients."""
+    for (name, p), was in zip(named, trained, strict=True):
+        if p.requires_grad != was:
+            raise RuntimeError(
+                f"{name}: requires_grad is {p.requires_grad} and was {was} when the optimizer was made;"
+                " make a new optimizer"
+            )

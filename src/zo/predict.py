@@ -1,0 +1,52 @@
+"""Predictions for the rows of a file, as CSV: label and probability, or the text that follows a prompt.
+
+    python -m zo.predict out/bszo-0123456789ab reviews.csv --out predicted.csv
+    python -m zo.predict weights/ reviews.csv
+
+The model is that of a run's step, or what python -m zo.export wrote: weights or an adapter. Prompt, candidates,
+precision and quantised base are those of the run's evaluations. The file is csv, tsv, json, jsonl or parquet and has
+the columns of the run's task. If it has labels, accuracy, F1 and the confusion matrix are printed, too.
+
+The probability is that of the predicted label: the softmax over the candidates' scores.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; see the module."""
+    parser = argparse.ArgumentParser(
+        "python -m zo.predict",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source", type=Path, metavar="RUN_OR_MODEL", help="a run's directory, or an exported one"
+    )
+    parser.add_argument("file", type=Path, help="rows to predict; labels may be missing")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
+    parser.add_argument("--step", default="best", help="of a run: a number, best (default) or last")
+    parser.add_argument(
+        "--model", metavar="PATH", help="where the base model is, if not where it was"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    args = parser.parse_args(argv)
+    from zo.run.predict import UNUSABLE, predict  # here, so that --help answers at once
+
+    try:
+        text, notes = predict(**vars(args))
+    except UNUSABLE as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.out is None:
+        print(text, end="")
+    for note in notes:
+        print(note, file=sys.stdout if args.out else sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

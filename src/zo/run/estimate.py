@@ -1,0 +1,128 @@
+"""Memory and time of a run before its first step, from what its parts take here: nothing of θ is moved."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from zo.config import RunConfig
+from zo.lm.objectives import TextScorer
+from zo.lm.scoring import length_batches
+from zo.noise import PERTURBATION, NoiseKey
+from zo.run import memory
+from zo.run.assembly import Session
+from zo.tasks.batches import batch_indices
+from zo.weights.directions import FULL_SIZE
+from zo.weights.updates import add_
+
+LEAST = 100
+"""Steps from which a run is worth an estimate."""
+
+ENOUGH_S = 0.5
+"""Seconds after which no more tensors are displaced for a time."""
+
+OFTEN = 0.5
+"""Share of the evaluations that score the test split, too: those with a new best."""
+
+
+def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
+    """Returns a run's memory and time in one line, or None: of few steps, of backpropagation, of several processes.
+
+    Measured are a loss, the largest batch of an evaluation, and a pass over copies of single tensors. `snapshot` adds
+    its copy of θ. The peak that the run reports does not count this.
+
+    Args:
+        cfg: Of the run.
+        session: At the step from which the run goes on.
+        made: Steps that are there.
+    """
+    optimizer, device = session.assembly.optimizer, session.assembly.device
+    left = cfg.steps - made
+    if left < LEAST or not optimizer.replays or session.processes.world > 1 or session.shards > 1:
+        return None
+    indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, made)
+    loss_fn = session.loss_of([session.train[i] for i in indices])
+    forward = _seconds(loss_fn, device, warm=session.scorer.differentiable)
+    count = optimizer.forwards_per_step
+    step, parts = count * forward, f"{count} forward passes of {shown(forward)}"
+    if not optimizer.config.low_rank:
+        passes, weights = count + 1, _pass_seconds(session)
+        step += passes * weights
+        parts += f", {passes} passes over the weights of {shown(weights)}"
+    evaluation = _evaluation_seconds(cfg, session, forward)
+    evaluations = -(-cfg.steps // cfg.eval_every) - made // cfg.eval_every
+    total = left * step + evaluations * evaluation
+    gib = memory.peak_gib(device)
+    if session.assembly.params.restore == "snapshot":
+        tensors = session.assembly.params.tensors
+        gib += sum(t.numel() * t.element_size() for t in tensors) / memory.GIB
+    memory.reset_peak(device)
+    return (
+        f"about {gib:.2g} GiB and {shown(total)}: {left:,} steps of {shown(step)} ({parts}, measured here), "
+        f"{evaluations} evaluations of {shown(evaluation)}"
+    )
+
+
+def _seconds(call: Callable[[], object], device: torch.device, warm: bool = False) -> float:
+    """Returns how long a call takes; `warm` makes one before."""
+    if warm:
+        call()
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _evaluation_seconds(cfg: RunConfig, session: Session, forward: float) -> float:
+    """Returns how long an evaluation takes, by its largest batch, or by the mini-batch where texts are written."""
+    several = session.validation, session.test
+    if isinstance(session.evaluator, TextScorer):
+        each = forward / cfg.batch_size
+        return each * (len(session.validation) + OFTEN * len(session.test))
+    lengths = [e.length for of in several for e in of]
+    batches = length_batches(lengths, cfg.eval_tokens)
+    largest = max(batches, key=lambda of: len(of) * lengths[of[-1]])
+    examples = [*session.validation, *session.test]
+    chosen = [examples[i] for i in largest]
+    seconds = _seconds(
+        lambda: session.evaluator.evaluate(chosen, cfg.eval_tokens), session.assembly.device
+    )
+    validation, test = (sum(e.length for e in of) for of in several)
+    return seconds * (validation + OFTEN * test) / sum(e.length for e in chosen)
+
+
+def _pass_seconds(session: Session) -> float:
+    """Returns how long it takes to draw a direction and add it to all of θ, from copies of its largest tensors."""
+    params, device = session.assembly.params, session.assembly.device
+    name = getattr(session.assembly.optimizer.config, "directions", "gaussian")
+    key = NoiseKey(0, PERTURBATION, 0, 0)
+    terms = [(1e-3, FULL_SIZE[name](key, params.engine))]
+    seconds, done = 0.0, 0
+    order = sorted(range(len(params.tensors)), key=lambda i: -params.tensors[i].numel())
+    small = params.tensors[order[-1]].clone()
+    add_(small, small, order[-1], terms)  # compiles
+    for i in order:
+        copy = params.tensors[i].clone()
+
+        def displace(copy: torch.Tensor = copy, i: int = i) -> None:
+            add_(copy, copy, i, terms)
+
+        seconds += _seconds(displace, device)
+        done += copy.numel()
+        if seconds > ENOUGH_S:
+            break
+    return seconds * sum(t.numel() for t in params.tensors) / done
+
+
+def shown(seconds: float) -> str:
+    """Returns a time in its unit."""
+    for unit, length, most in (
+        ("ms", 1e-3, 1.0),
+        ("s", 1, 90),
+        ("min", 60, 5400),
+        ("h", 3600, 1e6),
+    ):
+        if seconds < most:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds / 86_400:.0f} days"

@@ -1,0 +1,155 @@
+"""A comparison's known answers: the choice of settings, edges, intervals, corrections and power."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+from analysis.logs.run_file import LogError
+from analysis.select import comparison
+from analysis.select.cell_runs import fill
+from analysis.select.comparison import choices, decide, lines_frame, run_losses, settings_file
+from analysis.stats.contrasts import of_values
+from analysis.stats.intervals import holm
+from analysis.stats.paired import detectable, paired_estimates
+from tests.analysis.make_frames import made_frames
+
+RATES, EPS, STUDIES, LINES, SEEDS = (1e-5, 1e-4, 1e-3), (1e-4, 1e-3, 1e-2), 1000, 6, 10
+
+
+def cells(lines, rates=RATES, seeds=(1, 2, 3), eps=EPS):
+    """The cells of lines: name -> role, each with every rate, ε and seed; and the untrained model."""
+    common = {"sweep": "tuned", "model": "m", "task": "rte", "precision": "fp32", "command": "make"}
+    rows = [
+        common | {
+            "line": line, "role": role, "optimizer": line.partition(",")[0], "steps": 40, "lr": lr, "seed": seed,
+            "variant": json.dumps({"optimizer.eps": e}), "run_id": f"{line}-{lr:g}-{e:g}-{seed}",
+        }
+        for line, role in lines.items() for lr in rates for e in eps for seed in seeds
+    ]  # fmt: skip
+    none = {"line": "zero_shot", "role": "other", "optimizer": "zero_shot", "steps": 0, "lr": 0.0}
+    return pd.DataFrame([*rows, common | none | {"seed": 0, "variant": "{}", "run_id": "none"}])
+
+
+def ended(made, loss, status=lambda cell: "finished"):
+    frames = made_frames(made, status=status, loss=loss)
+    filled = fill(made, frames.runs)
+    filled.loc[filled["steps"] == 0, "val_loss"] = 0.7
+    return filled, frames
+
+
+def best_at(lr, eps):
+    """A loss that is lowest at one setting."""
+
+    def loss(cell):
+        of = json.loads(cell["variant"]).get("optimizer.eps", eps)
+        return 0.3 + 0.1 * abs(np.log10((cell["lr"] or lr) / lr)) + 0.1 * abs(np.log10(of / eps))
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("lr", "eps", "edge"),
+    [(1e-4, 1e-3, ""), (1e-5, 1e-3, "lr"), (1e-4, 1e-2, "eps"), (1e-3, 1e-4, "lr, eps")],
+)
+def test_the_best_setting_is_chosen_and_marked_at_an_edge(lr, eps, edge):
+    made = cells({"mezo": "base"})
+    runs = run_losses(*ended(made, best_at(lr, eps)))
+    (chosen,) = choices(runs[runs["steps"] > 0]).to_dict("records")
+    assert json.loads(chosen["setting"]) == {"lr": lr, "optimizer.eps": eps}
+    assert (chosen["edge"], chosen["seeds"], chosen["tried"]) == (edge, 3, 27)
+
+
+def test_only_settings_that_most_seeds_have_are_compared():
+    made = cells({"mezo": "base"})
+    lucky = (made["lr"] == 1e-5) & (made["seed"] > 1)  # its first seed alone was run
+    filled, frames = ended(made[~lucky], lambda cell: 0.1 if cell["lr"] == 1e-5 else 0.5)
+    runs = run_losses(filled, frames)
+    best = choices(runs[runs["steps"] > 0], best=3)
+    assert len(best) == 3
+    assert not best["setting"].str.contains("1e-05").any()
+
+
+def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_higher_one_of_its_own():
+    made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3,))
+
+    def status(cell):
+        return "collapsed" if cell["line"] == "bszo" and cell["seed"] == 2 else "finished"
+
+    for loss, counted in (
+        (0.5, 0.77),
+        (1.6, 1.32),
+    ):  # half of the way from 1, which is 0.75 or 1.3, and the seed's 0.02
+        runs = run_losses(*ended(made, lambda cell, loss=loss: loss, status))
+        lost = runs[runs["status"] == "collapsed"]["loss_100"].item()
+        assert lost == pytest.approx(max(0.7, counted), abs=1e-3)
+        row = lines_frame(runs, 0.01).set_index("line").loc["bszo"]
+        assert (row["seeds"], row["collapsed"]) == (3, 1)
+        assert row["gap"] == pytest.approx((lost - (loss + 0.02)) / 3, abs=1e-3)
+
+
+def test_settings_are_written_for_complete_tuning_alone(monkeypatch):
+    rule = {"lines": {"mezo": None}, "settings": {"of": ["tuned"], "best": 2}}
+    monkeypatch.setattr(comparison, "sweeper_of", lambda sweep: rule)
+    filled, frames = ended(cells({"mezo": "base"}), best_at(1e-4, 1e-3))
+    text = settings_file("next", filled, frames, "From runs.")
+    assert "lr: 0.0001\n  optimizer.eps: 0.001\n" in text
+    assert text.count("seeds: 3") == 2
+    filled, frames = ended(
+        cells({"mezo": "base"}),
+        best_at(1e-4, 1e-3),
+        lambda c: "missing" if c["lr"] == 1e-3 else "finished",
+    )
+    with pytest.raises(LogError, match="no settings for next: 9 of 28 runs of tuned lack"):
+        settings_file("next", filled, frames, "")
+
+
+def test_estimates_and_corrections_are_those_of_scipy_and_statsmodels():
+    values = np.random.default_rng(1).normal(0.3, 1, (4, 7))
+    rows, names = pd.Series(values.ravel()), pd.Series(np.repeat(range(4), 7))
+    found = paired_estimates(rows, [names])
+    for i, row in found.iterrows():
+        one = of_values(values[i])
+        for key in ("estimate", "low", "high", "p_value"):
+            assert row[key] == pytest.approx(getattr(one, key))
+        assert row["p_value"] == pytest.approx(stats.ttest_1samp(values[i], 0).pvalue)
+    alone = paired_estimates(pd.Series([1.0, 2.0, 2.0]), [pd.Series(["a", "b", "b"])])
+    assert alone[["low", "high", "p_value"]].isna().all(axis=None), "no spread is no certainty"
+    p = [0.01, 0.04, 0.03, 0.2, 0.03]
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+    assert holm([0.04, np.nan])[:1] == [0.04]
+
+
+@pytest.mark.parametrize(("n", "tests"), [(20, 17), (5, 1)])
+def test_the_detectable_difference_has_a_power_of_80_per_cent(n, tests):
+    power = TTestPower().power(detectable(n, tests), nobs=n, alpha=0.05 / tests)
+    assert power == pytest.approx(0.8, abs=2e-3)
+
+
+def studies(effect):
+    """The reporting gaps of many made-up studies, in each of which line 0 loses more than the base by `effect`."""
+    noise, sd = np.random.default_rng(2), 0.01
+    base = np.repeat(noise.normal(0.5, sd, (STUDIES, SEEDS)), LINES, axis=0)
+    own = noise.normal(0.5, sd, base.shape)
+    own[::LINES] += effect
+    lines = [f"{study}-{line}" for study in range(STUDIES) for line in range(LINES)]
+    gaps = (
+        pd.DataFrame(own - base, pd.Index(lines, name="line")).stack().rename("gap").reset_index()
+    )
+    return gaps.assign(claim=gaps["line"].str.partition("-")[0], role="family")
+
+
+def test_of_1000_studies_the_stated_share_finds_what_is_not_there_and_most_what_is():
+    found = decide(studies(0.0), smallest=0.005)
+    wrong = found["verdict"].isin(["better", "worse"]).groupby(found["claim"]).any().mean()
+    assert wrong <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)
+    planted = detectable(SEEDS, LINES) * 0.01 * np.sqrt(2)
+    found = decide(studies(planted), smallest=0.005)
+    first = found[found["line"].str.endswith("-0")]
+    assert (first["verdict"] == "worse").mean() >= 0.78, "the power that is stated, or Holm's more"
+    assert first["detectable"].mean() == pytest.approx(planted, rel=0.05)
+    assert first["gap"].mean() == pytest.approx(planted, rel=0.02)

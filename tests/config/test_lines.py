@@ -1,0 +1,186 @@
+"""Sweeps of lines: every setting of every method, chosen settings, and a method of one's own by its name."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+
+from analysis.logs import sources
+from analysis.report import command
+from analysis.report.comparison import comparison
+from analysis.report.markdown import write_record
+from analysis.report.page import build
+from analysis.select import sweep_cells
+from analysis.select.cell_runs import fill
+from analysis.select.comparison import LOSSES, run_losses, sweeper_of
+from launch import expected
+from launch.sweep import Sweep
+from tests.analysis.make_frames import made_frames
+from zo import config
+from zo.config import ConfigError, command_line, lines
+from zo.config.schema import to_run_config
+from zo.optim import OPTIMIZERS, Method
+from zo.optim.config import MeZOConfig
+from zo.run.multirun import Multirun
+
+config.register()
+TUNE = ("sweep=compare_tune",)
+
+
+def named(*typed):
+    found = command_line.cells([*TUNE, *typed], multirun=True)
+    return [
+        (line.name, run.seed, run.lr, getattr(run.optimizer, "eps", None)) for run, line in found
+    ]
+
+
+def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_composes_it():
+    found = command_line.cells(TUNE, multirun=True)
+    counts = pd.Series([line.name for _, line in found]).value_counts()
+    assert counts.pop("zero_shot") == 1
+    assert set(counts) == {15}
+    assert [line.name for _, line in found if line.role == "base"] == ["mezo"] * 15
+    with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
+        for run, line in (found[7], found[-1]):
+            assert run == to_run_config(compose("config", [*TUNE, "seed=101", "model=reviews-tiny",
+                "task=rotten_tomatoes", "precision=fp32", *line.overrides]))  # fmt: skip
+
+
+def test_typed_values_choose_among_the_lines():
+    one = ("optimizer=bszo", "optimizer.k=4", "lr=1e-4", "optimizer.eps=1e-3")
+    assert named(*one) == [("bszo, k=4", 101, 1e-4, 1e-3)]
+    assert named(*one, "seed=7,8") == [("bszo, k=4", seed, 1e-4, 1e-3) for seed in (7, 8)]
+    with pytest.raises(ConfigError, match=r"sweep=compare_tune: no line has optimizer=sgd"):
+        named("optimizer=sgd")
+
+
+@dataclass
+class ClipConfig(MeZOConfig):
+    """A method of one's own."""
+
+    name: str = "mezo_clip"
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """A copy of conf/ with a method of one's own, which joins the comparison by its name."""
+    conf = shutil.copytree(command_line.CONFIG_DIR, tmp_path / "conf")
+    own = {"defaults": [{"/schema/optimizer@_here_": "mezo_clip"}, "_self_"], "name": "mezo_clip"}
+    (conf / "optimizer" / "mezo_clip.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
+    path = conf / "sweep" / "compare_tune.yaml"
+    sweep = yaml.safe_load(path.read_text())
+    sweeper = sweep["hydra"]["sweeper"]
+    sweeper["lines"] = {name: sweeper["lines"][name] for name in ("mezo", "bszo")}
+    sweeper["lines"]["mezo_clip"] = None
+    sweeper["others"] = {name: sweeper["others"][name] for name in ("zero_shot", "adam")}
+    path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
+    monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig, "mezo", "MeZO"))
+    config.register()
+    for module in (command_line, lines):
+        monkeypatch.setattr(module, "CONFIG_DIR", conf)
+    monkeypatch.setattr(sweep_cells, "ROOT", tmp_path)
+    sweeper_of.cache_clear()
+    yield conf
+    sweeper_of.cache_clear()
+
+
+def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
+    with pytest.raises(lines.NotChosenError, match="analysis choose compare"):
+        Sweep.of(["sweep=compare"])
+    assert sum(name == "mezo_clip" for name, *_ in named()) == 15
+    settings = conf / "settings" / "compare.yaml"
+    settings.parent.mkdir(exist_ok=True)
+    chosen = {"lr": 1e-4, "optimizer.eps": 1e-3, "optimizer.beta2": 0.99, "edge": "", "tried": 21}
+    every = [*sweeper_of("compare")["lines"], *sweeper_of("compare")["others"]]
+    settings.write_text(yaml.safe_dump({name: [chosen] for name in every if name != "mezo_clip"}))
+    with pytest.raises(lines.NotChosenError, match=r"has no settings of mezo_clip"):
+        Sweep.of(["sweep=compare"])
+    settings.write_text(yaml.safe_dump({name: [chosen] for name in every}))
+    cells = pd.DataFrame(expected.expected("compare"))
+    assert len(cells) == 20 * (len(every) - 1) + 1
+    cells["variant"] = cells["variant"].map(json.dumps)
+    frames = made_frames(cells, loss=lambda cell: 0.4 if cell["line"] == "mezo_clip" else 0.5)
+    frame, table, figures = comparison("compare", fill(cells, frames.runs), frames)
+    row = frame.set_index("line").loc["mezo_clip"]
+    assert (row["seeds"], row["verdict"], row["tried"]) == (20, "better", 21)
+    assert row["gap"] == pytest.approx(-0.1, abs=1e-3)
+    assert "mezo_clip" in set(table.frame["line"].map(lambda cell: cell.text))
+    assert figures
+
+
+@pytest.mark.slow
+def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch):
+    """Every stage with real runs and their W&B logs; a method with a rate far too large collapses and keeps its row."""
+    made = {
+        "steps": 24,
+        "eval_every": 6,
+        "task": {"train_size": 64, "validation_size": 16, "test_size": 16},
+    }
+    seeds = {"compare_tune": "101", "compare_tune_best": "102", "compare": "1,2"}
+    for name, swept in seeds.items():
+        path = conf / "sweep" / f"{name}.yaml"
+        sweep = yaml.safe_load(path.read_text())
+        sweeper = sweep["hydra"]["sweeper"]
+        sweeper["params"]["seed"] = swept
+        if name == "compare_tune":
+            sweep |= made
+            sweeper["grid"] = {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}
+            sweeper["lines"]["bszo"] = None
+            sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
+            sweeper["others"]["adam"] = {"optimizer.eps": None}
+        path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
+    command_line._files.cache_clear()
+    monkeypatch.setattr(
+        sweep_cells,
+        "_ask",
+        lambda names: [cell for name in names for cell in expected.expected(name)],
+    )
+    out, results = tmp_path / "out", tmp_path / "results"
+    common = ["--runs", str(out), "--results", str(results), "--cache", str(tmp_path / "cache")]
+    for name in seeds:
+        if name != "compare_tune":
+            assert command.main(["choose", name, *common]) == 0
+        typed = [f"sweep={name}", f"out={out}", "tracking.mode=offline"]
+        assert Multirun.of([run.cfg for run in Sweep.of(typed).runs]).run() == 0
+    assert command.main(["tables", "compare", *common]) == 0
+    table = pd.read_csv(results / "compare" / "comparison.csv").set_index("line")
+    assert set(table.index) == {"mezo", "bszo", "mezo_clip", "zero_shot", "adam"}
+    assert (table["seeds"].drop("zero_shot") == 2).all()
+    assert (table.loc["mezo_clip", "collapsed"], table.loc["bszo", "tried"]) == (2, 4)
+    assert table.loc["mezo_clip", "loss_100"] >= table.loc["zero_shot", "loss_100"] - 1e-9
+    assert "minus MeZO" in (results / "compare" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize("status", ["finished", "unfinished"])
+def test_a_page_shows_what_was_tuned_and_what_has_just_begun(conf, status):
+    cells = pd.DataFrame(expected.expected("compare_tune"))
+    cells["variant"] = cells["variant"].map(json.dumps)
+    frames = made_frames(cells[:9], status=lambda cell: status)
+    (table, *more) = build._sweep(
+        build.Material(frames, frames, fill(cells, frames.runs), None), "compare_tune"
+    )
+    assert (table.title, more) == ("compare_tune: reviews-tiny on Rotten Tomatoes, fp32", [])
+    assert len(table.rows) == (status == "finished")
+
+
+def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, monkeypatch):
+    lozo = (*TUNE, "optimizer=lozo")
+    whole = Sweep.of(lozo, whole=True).runs
+    ids, path = [run.run_id for run in whole], tmp_path / "runs.parquet"
+    cells = pd.DataFrame(expected.expected("compare_tune")).query("run_id in @ids")
+    cells["variant"] = cells["variant"].map(json.dumps)
+    became = dict(zip(ids, ["finished", "collapsed", "finished", "unfinished"], strict=False))
+    frames = made_frames(cells, status=lambda cell: became.get(cell["run_id"], "missing"))
+    write_record(frames, cells, path)
+    read = sources.load([path])
+    assert set(read.runs["run_id"]) == set(ids[:3])
+    done = cells[cells["run_id"].isin([ids[0], ids[2]])]
+    before, after = (run_losses(fill(done, one.runs), one) for one in (frames, read))
+    pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
+    monkeypatch.setattr(command_line, "recorded", lambda overrides: path)
+    assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
+    assert len(Sweep.of(lozo, whole=True).runs) == len(whole)

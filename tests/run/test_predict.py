@@ -1,0 +1,239 @@
+"""Predictions for a file: those of the run's evaluations, by the run, its exported model or its exported adapter."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.support import hub_copies
+from zo import config, export, predict
+from zo.config import command_line
+from zo.run.assembly import Session
+from zo.run.directory import directory_of
+from zo.run.runner import run
+
+REVIEWS_TINY = Path(export.__file__).parent / "assets" / "reviews-tiny"
+LABELS = ("neg", "pos")
+
+
+@pytest.fixture(scope="module")
+def own_csv(tmp_path_factory, reviews_csv):
+    """The made-up reviews with labels of a user's own."""
+    path = tmp_path_factory.mktemp("own") / "own.csv"
+    with reviews_csv.open() as file, path.open("w") as out:
+        rows = [(row["text"], LABELS[int(row["label"])]) for row in csv.DictReader(file)]
+        csv.writer(out).writerows([("review", "sentiment"), *rows])
+    return path
+
+
+def configured(out, *overrides):
+    config.register()
+    few = ["model=reviews-tiny", "optimizer=mezo", "lr=1e-3", "steps=2", "eval_every=1"]
+    quiet = [f"out={out}", "tracking.mode=disabled"]
+    (cfg,) = command_line.runs([*few, *quiet, *overrides])
+    return cfg
+
+
+def own_run(data, out, *overrides):
+    task = ["task=classification", f"task.path={data}", "task.test_size=48", "task.max_length=24"]
+    return configured(out, *task, *overrides)
+
+
+def predicted(capsys, *arguments):
+    """Returns the rows that the command prints, and what it says of them."""
+    capsys.readouterr()
+    status, said = predict.main([*map(str, arguments)]), capsys.readouterr()
+    assert status == 0, said.err
+    return list(csv.DictReader(io.StringIO(said.out))), said.err
+
+
+def stored(directory):
+    with (directory / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    rows = [row for row in rows if row["split"] == "test"]
+    return [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
+
+
+def write_test_file(cfg, path, labelled=True):
+    examples = Session.open(cfg).examples["test"]
+    rows = [("id", "review") + ("sentiment",) * labelled]
+    for i, example in enumerate(examples):
+        rows.append((i, example.fields["review"]) + (LABELS[example.label],) * labelled)
+    with path.open("w") as out:
+        csv.writer(out).writerows(rows)
+    return path
+
+
+ROBERTA = (
+    "model=roberta-large",
+    "model.weights=random",
+    "model.architecture={hidden_size:32,intermediate_size:64,num_hidden_layers:2,num_attention_heads:4}",
+)
+WORDS = ("task.prompt='{review} All in all it was'", "task.candidates=[' bad',' good']")
+
+
+def several(*overrides):
+    return pytest.param(overrides, marks=pytest.mark.process)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*WORDS, "adapter=lora", "model.quantization=int8", "lr=1e-2"),
+        several(),
+        several("optimizer=sgd", "checkpoint.keep_best=true", *WORDS),
+        several("adapter=prefix", "precision.restore=snapshot"),
+        several("optimizer=lozo", "precision.restore=factors"),
+        several(*ROBERTA, "precision.restore=merged"),
+        several("precision=bf16", "objective=metric", *WORDS),
+    ],
+)
+def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, overrides):
+    """Of the run, and of its export, where the training data are gone."""
+    data = tmp_path / "data.csv"
+    data.write_bytes(own_csv.read_bytes())
+    cfg = own_run(data, tmp_path / "out", *overrides)
+    summary, directory = run(cfg), directory_of(cfg)
+    file = write_test_file(cfg, tmp_path / "test.csv")
+    data.unlink()
+    weights = tmp_path / "weights"
+    assert export.main([str(directory), "--out", str(weights)]) == 0
+    for source in (directory, weights):
+        rows, said = predicted(capsys, source, file)
+        found = [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
+        if source == directory:
+            assert found == stored(directory)
+        else:  # weights whose factors were folded in
+            assert [of[:2] for of in found] == [of[:2] for of in stored(directory)]
+            probabilities = [of[2] for of in stored(directory)]
+            assert [of[2] for of in found] == pytest.approx(probabilities, abs=1e-4)
+        assert f"accuracy {summary['best/test_accuracy']:.1%} of 48 rows" in said
+        assert f"macro F1 {summary['best/test_macro_f1']:.1%}" in said
+
+
+def test_labels_are_not_needed_and_do_not_change_predictions(own_csv, tmp_path, capsys):
+    cfg = own_run(own_csv, tmp_path / "out")
+    run(cfg)
+    file = write_test_file(cfg, tmp_path / "test.csv", labelled=False)
+    out = tmp_path / "predicted.csv"
+    rows, said = predicted(capsys, directory_of(cfg), file)
+    assert list(rows[0]) == ["row", "review", "predicted", "probability"]
+    assert said == ""
+    _, *expected = zip(*stored(directory_of(cfg)), strict=True)
+    assert [(r["predicted"], float(r["probability"])) for r in rows] == [
+        *zip(*expected, strict=True)
+    ]
+    assert predict.main([str(directory_of(cfg)), str(file), "--out", str(out)]) == 0
+    assert list(csv.DictReader(out.open())) == rows
+    assert capsys.readouterr().out == f"{out}: 48 rows\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "hidden", "label"),
+    [
+        ("record", "answers", "Oslo"),
+        pytest.param("squad", "answers", None, marks=pytest.mark.process),
+    ],
+)
+def test_rows_with_choices_of_their_own_and_answers_that_are_measured(
+    tmp_path, capsys, task, hidden, label
+):
+    """The run's test examples, all of a split; without the column with the answers, the same predictions."""
+    copy = hub_copies.write(tmp_path / "copy", task)
+    few = ("task.train_size=12", "task.validation_size=6", "batch_size=4", "task.max_new_tokens=4")
+    cfg = configured(tmp_path / "out", f"task={task}", f"task.path={copy}", *few)
+    summary, directory = run(cfg), directory_of(cfg)
+    file = copy / hub_copies.PARTS.get(task, task) / "validation.jsonl"
+    rows, said = predicted(capsys, directory, file)
+    if label is not None:
+        assert [r["predicted"] for r in rows] == [of[1] for of in stored(directory)]
+        assert f"accuracy {summary['best/test_accuracy']:.1%}" in said
+        assert rows[0]["label"] == label
+    else:
+        assert f"f1 {summary['best/test_f1']:.1%} of 12 rows" in said
+    asked = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in asked:
+        del row[hidden]
+    file.write_text("\n".join(map(json.dumps, asked)))
+    unanswered, said = predicted(capsys, directory, file)
+    assert [r["predicted"] for r in unanswered] == [r["predicted"] for r in rows]
+    assert "label" not in unanswered[0]
+    assert said == ""
+
+
+@pytest.mark.process
+def test_conversations_are_continued_by_the_chat_template(tmp_path, capsys):
+    model = shutil.copytree(REVIEWS_TINY, tmp_path / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = (
+        "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    question = {"role": "user", "content": "Is it a warm and funny film?"}
+    answer = {"role": "assistant", "content": " it is"}
+    asked, answered = tmp_path / "asked.jsonl", tmp_path / "answered.jsonl"
+    answered.write_text((json.dumps({"messages": [question, answer]}) + "\n") * 20)
+    asked.write_text((json.dumps({"messages": [question]}) + "\n") * 2)
+    data = ("task=completion", f"task.path={answered}", "task.max_new_tokens=5")
+    cfg = configured(tmp_path / "out", *data, f"model.path={model}", "batch_size=4")
+    run(cfg)
+    weights = tmp_path / "weights"
+    assert export.main([str(directory_of(cfg)), "--out", str(weights)]) == 0
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+    made = AutoModelForCausalLM.from_pretrained(weights, dtype="auto").generate(
+        **ids, max_new_tokens=5, do_sample=False
+    )
+    text = tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    for source in (directory_of(cfg), weights):
+        rows, _ = predicted(capsys, source, asked)
+        assert [row["predicted"] for row in rows] == [text] * 2
+        assert json.loads(rows[0]["messages"]) == [question]
+
+
+def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsys):
+    cfg = own_run(own_csv, tmp_path / "out", "steps=1")
+    icl = own_run(own_csv, tmp_path / "out", "optimizer=icl", "optimizer.k=2")
+    run(cfg)
+    run(icl)
+    run_, other = directory_of(cfg), tmp_path / "other.csv"
+    capsys.readouterr()
+    for content, arguments, why in (
+        ("text,id\nfine,1\n", (), "the data have no column 'review', only id, text"),
+        ("", (), f"{other} is empty"),
+        ("review\n", (), f"{other} has no rows below its header"),
+        ('review\nfine\n""\n', (), "1 of 2 rows of split 'other.csv' have nothing"),
+        ("review,sentiment\nfine,good\n", (), "'good', which is none of 'neg', 'pos'"),
+        (None, (), f"{other}: there is no such file"),
+        ("review\nfine\n", ("--step", "7"), "step 7 is beyond its last one, 1"),
+        ("review\nfine\n", ("--out", str(other)), "must be a file in a directory that is there"),
+        ("review\nfine\n", ("--out", str(tmp_path / "no" / "x")), "in a directory that is there"),
+        ("review\nfine\n", ("--device", "cuda:7"), "device=cuda:7"),
+    ):
+        other.unlink(missing_ok=True)
+        if content is not None:
+            other.write_text(content)
+        assert predict.main([str(run_), str(other), *arguments]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert why in said
+    other.write_text("review\nfine\n")
+    (run_ / "task.json").write_text('{"kinds": 1}')
+    assert predict.main([str(run_), str(other)]) == 2
+    assert "task.json is not the run's task" in capsys.readouterr().err
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "zo.yaml").write_text("task: x")
+    for source, why in (
+        (REVIEWS_TINY, "has neither config.yaml nor zo.yaml; give a run's directory"),
+        (broken, "zo.yaml: is not what zo.export wrote (task=x: must be the group's settings"),
+        (tmp_path / "nothing", "has neither config.yaml nor zo.yaml"),
+        (directory_of(icl), "optimizer=icl reads the training examples at every evaluation"),
+    ):
+        assert predict.main([str(source), str(other)]) == 2
+        assert why in capsys.readouterr().err
