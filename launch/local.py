@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launch import python_path
 from launch.pool import INTERRUPTED, Pool, slots
-from zo.run.lock import held, holder
+from zo.run.store.lock import held, holder
 
 STARTS_WITHIN_S = 60.0
 

@@ -27,7 +27,7 @@ from launch import ROOT, local, parser
 from launch.profile import register
 from launch.sweep import Sweep, counted, standings
 from zo.config import ConfigError
-from zo.run.lock import LockedError, held
+from zo.run.store.lock import LockedError, held
 
 TRAIN = ROOT / "train.py"
 GIB_PER_RUN = 3.0

@@ -15,8 +15,8 @@ from typing import IO
 
 from launch import read_json
 from zo.distributed.environment import follows
-from zo.run.atomic import replace_json
-from zo.run.lock import holder
+from zo.run.store.atomic import replace_json
+from zo.run.store.lock import holder
 
 RUN = (sys.executable, "-m", "zo.run", "--trust")
 """The command that makes or continues the run in a directory, which follows."""

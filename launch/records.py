@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launch import read_json
-from zo.run.atomic import replace_json
-from zo.run.lock import holder
+from zo.run.store.atomic import replace_json
+from zo.run.store.lock import holder
 
 NAME = "job.json"
 

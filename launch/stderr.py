@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.records import NAME, Record
-from zo.run.atomic import replace_json
+from zo.run.store.atomic import replace_json
 
 SETUP_FAILED = "hydra.launcher.setup failed"
 

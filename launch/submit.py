@@ -30,9 +30,9 @@ from launch.sweep import TYPED, Run, Standing, Sweep, counted, standings
 from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem
-from zo.run.directory import DirectoryError, freeze
-from zo.run.lock import held, holder
 from zo.run.multirun import note
+from zo.run.store.directory import DirectoryError, freeze
+from zo.run.store.lock import held, holder
 
 UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
 SUBMITTABLE = ("missing", "interrupted")

@@ -10,8 +10,8 @@ from launch.records import Queue, Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
 from zo.config.identity import run_id
 from zo.config.lines import Line
-from zo.run.lock import holder
 from zo.run.multirun import set_group
+from zo.run.store.lock import holder
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
 TYPED = "runs"

@@ -126,7 +126,7 @@ def frozen(make_run, tmp_path):
 
     Words and labels of the reviews mean nothing, so that the best step comes late with some methods.
     """
-    from zo.run.directory import freeze
+    from zo.run.store.directory import freeze
 
     rng, words = random.Random(1), " ".join(GOOD + BAD).split()
     reviews = [(" ".join(rng.choices(words, k=6)), rng.randrange(2)) for _ in range(200)]

@@ -12,7 +12,7 @@ import torch
 import zo
 from tests.support.quadratic import same
 from tests.test_library import loss_of, make_model, weights
-from zo.run.trajectory import TrajectoryError
+from zo.run.store.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
 PAIRS = [(restore, noise) for restore in RESTORE_POLICIES for noise in ("torch", "philox")]

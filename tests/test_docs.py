@@ -17,7 +17,7 @@ from launch.profile import SlurmProfile
 from tests.support.tiny_models import VOCABULARY, llama
 from zo import config
 from zo.config import command_line
-from zo.run.export import export
+from zo.run.results.export import export
 from zo.run.runner import run
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from tests.support.quadratic import same
 from zo import trajectory
 from zo.library import METHODS as CLASSES
 from zo.optim import OPTIMIZERS
-from zo.run.trajectory import TrajectoryError
+from zo.run.store.trajectory import TrajectoryError
 from zo.weights.space import ParameterSpace
 
 METHODS = [name for name in CLASSES if not OPTIMIZERS[name].config.reads_weights]

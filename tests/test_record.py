@@ -14,8 +14,8 @@ import zo
 from tests.support.quadratic import same
 from tests.test_library import loss_of, make, make_model, weights
 from zo.record import read_record
-from zo.run.atomic import Appender
-from zo.run.trajectory import TrajectoryError
+from zo.run.store.atomic import Appender
+from zo.run.store.trajectory import TrajectoryError
 
 VERSION_1 = """
 eNplUE9LIzEUHz17XNjrkKttmc601umCjggKoijqaUVmMzOv07BtMiQZ2loKy+In8OBnUAS9eNir30A8etL9AktZ2MvuYfPS4sUckrzfn5f3y+f948ONnQXn

@@ -34,9 +34,10 @@ from benchmarks.steps.released import METHODS as RELEASED
 from benchmarks.steps.rows import add, code_hash, draw, of_cases, read, row, tables
 from zo.config import register
 from zo.config.precision import NOISES
-from zo.run import atomic, memory
+from zo.run import memory
 from zo.run.assembly import DeviceError, find_device
 from zo.run.provenance import device_name
+from zo.run.store import atomic
 from zo.weights.constraints import RESTORE_POLICIES
 
 SHAPES_ON = {"cpu": ["opt-125m"], "cuda": ["opt-1.3b", "mistral-7b", "opt-13b"]}

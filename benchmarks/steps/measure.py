@@ -18,7 +18,7 @@ import torch
 from benchmarks.steps.cases import FORWARD, LR, Case
 from benchmarks.steps.released import ReleasedStep
 from zo.config import register
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.run import memory
 from zo.run.assembly import Assembly

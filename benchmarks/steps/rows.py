@@ -21,8 +21,8 @@ from analysis.report.style import RC, look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times
-from zo.run import atomic
 from zo.run.provenance import provenance
+from zo.run.store import atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ("src/zo/**/*.py", "conf/**/*.yaml", "benchmarks/steps/*.py")

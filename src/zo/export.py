@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = vars(parser.parse_args(argv))
     try:
-        from zo.run.export import UNUSABLE, export  # here, so that --help needs nothing
+        from zo.run.results.export import UNUSABLE, export  # here, so that --help needs nothing
     except ModuleNotFoundError as error:
         return missing("python -m zo.export", error)
     try:

@@ -36,7 +36,7 @@ from zo.noise import NOISES
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
 from zo.record import Received, Recorder, check, header_of, read_record, repeat
-from zo.run.trajectory import TrajectoryError
+from zo.run.store.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace

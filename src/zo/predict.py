@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = parser.parse_args(argv)
-    from zo.run.predict import UNUSABLE, predict  # here, so that --help answers at once
+    from zo.run.results.predict import UNUSABLE, predict  # here, so that --help answers at once
 
     try:
         text, notes = predict(**vars(args))

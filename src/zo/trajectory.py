@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.extras import missing
-from zo.run.trajectory import Trajectory, TrajectoryError
+from zo.run.store.trajectory import Trajectory, TrajectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{args.run}: a record of the library; {right}", file=sys.stderr)
         return 2
     try:
-        from zo.run import export  # here, so that info and --help answer at once
+        from zo.run.results import export  # here, so that info and --help answer at once
     except ModuleNotFoundError as error:
         return missing("python -m zo.trajectory replay", error)
 
@@ -80,10 +80,10 @@ def _read(path: Path) -> Trajectory:
     """
     if not path.is_dir():
         return Trajectory.read(path)
-    from zo.run.directory import (
+    from zo.run.store.directory import (
         DirectoryError,  # here: a record needs none of the suite's libraries
     )
-    from zo.run.rows import trajectory_of
+    from zo.run.store.rows import trajectory_of
 
     try:
         return trajectory_of(path)

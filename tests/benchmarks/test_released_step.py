@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.steps.released import ReleasedStep
 from tests.support import tiny_models
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace

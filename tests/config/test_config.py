@@ -10,7 +10,7 @@ import yaml
 
 from zo import config
 from zo.config import ConfigError, command_line, conf_files, from_yaml, identity, precision, to_yaml
-from zo.lm.adapter_config import ADAPTERS
+from zo.lm.adapters.config import ADAPTERS
 from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]

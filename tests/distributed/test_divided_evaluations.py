@@ -9,10 +9,10 @@ import pytest
 from tests.support.crowd import gather_results
 from tests.support.tiny_models import opt, tokenizer
 from zo.distributed.processes import Processes
-from zo.lm.baselines import LinearProbe
-from zo.lm.generation import Generator
 from zo.lm.objectives import text_scorer
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.baselines import LinearProbe
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded, TaskConfig
 
 pytestmark = pytest.mark.process

@@ -11,9 +11,9 @@ from tests.support.divided_runs import told_by
 from tests.support.victims import KILLED, At, exit_statuses, what_it_came_to
 from zo.distributed.processes import ProcessesError, join
 from zo.run.__main__ import main
-from zo.run.directory import directory_of, load
-from zo.run.rows import read_rows
-from zo.run.tracking import read_status
+from zo.run.logs.tracking import read_status
+from zo.run.store.directory import directory_of, load
+from zo.run.store.rows import read_rows
 
 pytestmark = pytest.mark.process
 
@@ -48,7 +48,7 @@ def test_a_run_on_several_processes_has_the_bits_of_one(frozen, world, settings)
 
 def test_killed_and_terminated_processes_end_the_run_on_all_and_any_number_goes_on(frozen):
     run, twin = frozen(2, *SETTINGS, "optimizer.k=3", "checkpoint.full_every=3")
-    evaluating = At("zo.lm.scoring.CandidateScorer.evaluate")
+    evaluating = At("zo.lm.scoring.candidates.CandidateScorer.evaluate")
     moving = At("zo.weights.updates.ParameterUpdate.apply", 60)
     assert main([str(twin)]) == 0
     assert exit_statuses(run, 2, {1: At(IN_STEP, 6)}) == [INTERRUPTED, KILLED], log(run)

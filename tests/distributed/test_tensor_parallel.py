@@ -7,12 +7,13 @@ from tests.support.crowd import gather_results
 from tests.support.divided_runs import told_by
 from tests.support.tiny_models import llama, tokenizer
 from tests.support.victims import KILLED, At, exit_statuses, what_it_came_to
-from zo.run import checkpoint, runner
+from zo.run import runner
 from zo.run.__main__ import main
 from zo.run.assembly import Assembly
-from zo.run.directory import load
-from zo.run.replay import replay_to
-from zo.run.rows import read_rows, trajectory_of
+from zo.run.results.replay import replay_to
+from zo.run.store import checkpoint
+from zo.run.store.directory import load
+from zo.run.store.rows import read_rows, trajectory_of
 
 DIVIDED = ("distributed.tensor=2", "distributed.timeout=60", "precision.noise=philox")
 

@@ -7,7 +7,7 @@ import pytest
 from launch.profile import register
 from launch.sweep import Sweep, standings
 from tests.conftest import small_task
-from zo.run.directory import freeze
+from zo.run.store.directory import freeze
 
 register()
 

@@ -9,7 +9,7 @@ from launch import records, status, stderr
 from launch.records import Record
 from launch.sweep import standings
 from tests.launch.conftest import note, states
-from zo.run.lock import held
+from zo.run.store.lock import held
 
 
 def test_a_run_runs_if_a_process_holds_it_whatever_its_status_says(runs):

@@ -9,12 +9,12 @@ from tests.support.plain_scoring import plain_scores
 from tests.support.quadratic import DTYPES, same
 from tests.support.tiny_models import DECODERS, MODELS, VOCABULARY, examples_of, kind_of, tokenizer
 from tests.support.tiny_runs import TinyRun
-from zo.lm.adapt import adapt, merged
-from zo.lm.adapter_config import ADAPTERS
+from zo.lm.adapters.adapt import adapt, merged
+from zo.lm.adapters.config import ADAPTERS
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 

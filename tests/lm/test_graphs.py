@@ -9,9 +9,9 @@ from tests.lm.test_packing import LENGTHS
 from tests.support.pairwise import rotated
 from tests.support.quadratic import same
 from tests.support.tiny_models import DECODERS, MASKED, MODELS, examples_of, kind_of
-from zo.lm.collate import Collator
-from zo.lm.graphs import STEP, Graphs
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.collate import Collator
+from zo.lm.scoring.graphs import STEP, Graphs
 
 
 def rerun(compute):

@@ -15,11 +15,11 @@ from sklearn.metrics import (
 )
 
 from tests.support.tiny_models import examples_of, opt, t5, tokenizer
-from zo.lm.baselines import LinearProbe, with_demonstrations
-from zo.lm.encoder_decoder import EncoderDecoderScorer
-from zo.lm.generation import Generator
 from zo.lm.objectives import MetricScorer, text_scorer
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.baselines import LinearProbe, with_demonstrations
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
+from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 from zo.tasks.predictions import Confusion

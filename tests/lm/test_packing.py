@@ -17,8 +17,8 @@ from tests.support.tiny_models import (
     examples_of,
     kind_of,
 )
-from zo.lm.heads import check_head, packs
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.heads import check_head, packs
 
 LENGTHS = (30, 2, 19, 1, 40, 11, 7)  # in one row 110 tokens: more than models have positions for
 LAYOUTS = {
@@ -53,7 +53,7 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     scorer = CandidateScorer(model, pad_id=1, kind=kind_of(model))
     with monkeypatch.context() as patch:
         if layout in LAYOUTS:
-            patch.setattr("zo.lm.collate.pack", lambda *_: LAYOUTS[layout])
+            patch.setattr("zo.lm.scoring.collate.pack", lambda *_: LAYOUTS[layout])
         batch = scorer.collate(examples)
     assert layout not in LAYOUTS or len(batch.input_ids) == len(LAYOUTS[layout])
     expected = torch.tensor(plain_scores(model, examples))

@@ -18,7 +18,7 @@ from tests.support.tiny_models import (
     kind_of,
     opt,
 )
-from zo.lm.scoring import CandidateScorer, length_batches
+from zo.lm.scoring.candidates import CandidateScorer, length_batches
 
 SHAPES = {"one token": [1, 1], "several tokens": [2, 3], "mixed lengths": [1, 4, 2, 1, 3]}
 

@@ -21,7 +21,7 @@ from tests.support.tiny_models import (
 )
 from zo.lm.config import ModelError
 from zo.lm.objectives import text_scorer
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.tasks import Encoded, TaskError, hub
 
 FNET = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 300}

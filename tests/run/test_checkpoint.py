@@ -14,7 +14,7 @@ from torch.profiler import profile
 from tests.support.quadratic import TRAINING, ZEROTH_ORDER, Quadratic, same, start, steps
 from tests.support.victims import flip_bit, truncate
 from zo.optim import OPTIMIZERS
-from zo.run import atomic, checkpoint
+from zo.run.store import atomic, checkpoint
 from zo.weights.space import ParameterSpace
 
 RUN_ID = "mezo-0123456789ab"

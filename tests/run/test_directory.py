@@ -12,11 +12,12 @@ from unittest import mock
 
 import pytest
 
-from zo.run import lock, loop
+from zo.run import loop
 from zo.run.__main__ import main
-from zo.run.directory import DirectoryError, directory_of, freeze, load
-from zo.run.lock import held, holder
 from zo.run.runner import run
+from zo.run.store import lock
+from zo.run.store.directory import DirectoryError, directory_of, freeze, load
+from zo.run.store.lock import held, holder
 
 
 def test_an_edited_or_broken_configuration_is_refused_with_its_key_and_what_to_do(make_run):

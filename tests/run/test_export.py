@@ -14,14 +14,15 @@ from transformers import AutoModelForCausalLM
 
 from zo import export as export_command
 from zo.lm import load as loading
-from zo.run import checkpoint, provenance
+from zo.run import provenance
 from zo.run.assembly import Assembly, load_adapted
-from zo.run.directory import directory_of
-from zo.run.inputs import Inputs
 from zo.run.provenance import weights_hash
-from zo.run.replay import replay_to
-from zo.run.rows import trajectory_of
+from zo.run.results.replay import replay_to
 from zo.run.runner import run
+from zo.run.store import checkpoint
+from zo.run.store.directory import directory_of
+from zo.run.store.inputs import Inputs
+from zo.run.store.rows import trajectory_of
 from zo.weights.space import ParameterSpace
 
 REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"

@@ -17,12 +17,12 @@ from zo.config.addresses import missing
 from zo.optim import OPTIMIZERS, Method
 from zo.run.__main__ import main
 from zo.run.command import make
-from zo.run.directory import directory_of, freeze
-from zo.run.inputs import Inputs, digest_examples
-from zo.run.rows import trajectory_of
+from zo.run.logs.tracking import read_status
 from zo.run.runner import run
 from zo.run.signals import Interrupted
-from zo.run.tracking import read_status
+from zo.run.store.directory import directory_of, freeze
+from zo.run.store.inputs import Inputs, digest_examples
+from zo.run.store.rows import trajectory_of
 from zo.tasks import Example, TaskError
 from zo.trajectory import describe
 from zo.trajectory import main as replay

@@ -11,11 +11,11 @@ from analysis.report.sweep import method_frame
 from analysis.select.trials import of_name
 from tests.support.victims import At, armed
 from zo.run import loop
-from zo.run.directory import directory_of
+from zo.run.logs.tracking import read_status
 from zo.run.multirun import Multirun, differences, note, set_group
 from zo.run.runner import run
 from zo.run.signals import INTERRUPTED
-from zo.run.tracking import read_status
+from zo.run.store.directory import directory_of
 
 
 def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has_the_rest(

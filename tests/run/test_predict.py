@@ -13,8 +13,8 @@ from tests.support import hub_copies
 from zo import config, export, predict
 from zo.config import command_line
 from zo.run.assembly import Session
-from zo.run.directory import directory_of
 from zo.run.runner import run
+from zo.run.store.directory import directory_of
 
 REVIEWS_TINY = Path(export.__file__).parent / "assets" / "reviews-tiny"
 LABELS = ("neg", "pos")

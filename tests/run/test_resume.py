@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.victims import KILLED, At, exit_statuses, flip_bit, truncate, what_it_came_to
 from zo.run.__main__ import main
-from zo.run.rows import read_rows
-from zo.run.tracking import read_status
+from zo.run.logs.tracking import read_status
+from zo.run.store.rows import read_rows
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ def test_a_method_goes_on_as_if_never_killed(frozen, overrides):
     run, twin = frozen(2, *SMALL, *overrides.split())
     assert main([str(twin)]) == 0
     in_step, moving = METHODS[overrides]
-    for point in (in_step, At("zo.lm.scoring.CandidateScorer.evaluate", 1), moving):
+    for point in (in_step, At("zo.lm.scoring.candidates.CandidateScorer.evaluate", 1), moving):
         assert exit_statuses(run, points={0: point}) == [KILLED], (run / "log.txt").read_text()
     assert main([str(run)]) == 0
     assert what_it_came_to(run) == what_it_came_to(twin)
@@ -75,7 +75,10 @@ def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
-APPEND, STEP = "zo.run.atomic.Appender.write", "zo.run.loop._step"  # 1: attempts.jsonl, then rows
+APPEND, STEP = (
+    "zo.run.store.atomic.Appender.write",
+    "zo.run.loop._step",
+)  # 1: attempts.jsonl, then rows
 CHAINS = {
     "records": [
         *(At(APPEND, call, "half") for call in (1, 2, 3, 4)),
@@ -85,7 +88,7 @@ CHAINS = {
         At(STEP, 3),
         "inputs.json",
         "status.json",
-        At("zo.run.tracking.RunLog.write", 2, "after"),
+        At("zo.run.logs.tracking.RunLog.write", 2, "after"),
     ],
     "checkpoints": [
         At("torch.save", 1, "after"),
@@ -93,15 +96,15 @@ CHAINS = {
         At("pathlib.Path.rename", 1),
         At("zo.optim.base.ZOOptimizer.replay", 1, "after"),
         At("pathlib.Path.rename", 1, "after"),
-        At("zo.run.checkpoint._verify", 1, "after"),
+        At("zo.run.store.checkpoint._verify", 1, "after"),
         At("torch.save", 1),
     ],
     "ends": [
         At("pathlib.Path.replace", 1),
         At("zo.run.assembly.Session.open", 1, "after"),
-        At("zo.run.tracking.RunLog.finish", 1),
-        At("zo.run.tracking.set_status", 2),
-        At("zo.run.checkpoint.remove", 1),
+        At("zo.run.logs.tracking.RunLog.finish", 1),
+        At("zo.run.logs.tracking.set_status", 2),
+        At("zo.run.store.checkpoint.remove", 1),
     ],
 }
 

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from tests.support.victims import flip_bit, truncate, what_it_came_to
-from zo.run.directory import directory_of
-from zo.run.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.run.runner import run
+from zo.run.store.directory import directory_of
+from zo.run.store.rows import read_rows, trajectory_of, usable_rows, write_rows
 from zo.tasks.measures import LOSS
 
 STEPS, EVAL_EVERY = 6, 2

@@ -15,15 +15,15 @@ from tests.support import hub_copies
 from tests.support.victims import what_it_came_to
 from zo import config
 from zo.config import command_line
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.run import loop
 from zo.run.assembly import Assembly, Session
-from zo.run.directory import DirectoryError, directory_of
 from zo.run.estimate import estimated
-from zo.run.replay import replay_to
-from zo.run.rows import read_rows, trajectory_of, write_rows
+from zo.run.logs.tracking import read_status
+from zo.run.results.replay import replay_to
 from zo.run.runner import run
-from zo.run.tracking import read_status
+from zo.run.store.directory import DirectoryError, directory_of
+from zo.run.store.rows import read_rows, trajectory_of, write_rows
 from zo.tasks.batches import batch_indices
 
 

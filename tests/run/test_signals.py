@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.victims import At, armed
-from zo.run import checkpoint
 from zo.run.assembly import Session
 from zo.run.command import make
-from zo.run.directory import directory_of
 from zo.run.signals import HEEDED, Interrupted, requests
+from zo.run.store import checkpoint
+from zo.run.store.directory import directory_of
 
 
 @pytest.mark.parametrize("number", HEEDED)

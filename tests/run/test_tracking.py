@@ -13,13 +13,13 @@ from analysis.logs import run_file
 from tests.support.crowd import free_port
 from tests.support.victims import At, armed
 from zo.config import TrackingConfig
-from zo.run import wandb_run
 from zo.run.__main__ import main
-from zo.run.directory import directory_of
-from zo.run.rows import read_rows
+from zo.run.logs import wandb_run
+from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
 from zo.run.signals import Interrupted
-from zo.run.tracking import RunLog
+from zo.run.store.directory import directory_of
+from zo.run.store.rows import read_rows
 
 
 def logged_in(directory):

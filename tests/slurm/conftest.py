@@ -15,7 +15,7 @@ from tests.launch.conftest import changed
 from tests.support.waiting import wait_for
 from zo.config import command_line
 from zo.run import runner
-from zo.run.rows import read_rows
+from zo.run.store.rows import read_rows
 
 ONE_NODE = Path(__file__).with_name("one_node_slurm.sh")
 CONF = Path(os.environ.get("ZO_SLURM_DIR", "/var/lib/zo-slurm")) / "slurm.conf"

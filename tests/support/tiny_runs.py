@@ -4,7 +4,7 @@ from torch import Tensor
 
 from tests.support.quadratic import start
 from tests.support.tiny_models import examples_of
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.run.losses import BatchLoss
 from zo.weights.space import ParameterSpace
 

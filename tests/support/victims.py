@@ -13,8 +13,8 @@ from unittest import mock
 
 from tests.support.crowd import environments, free_port, preloaded_context
 from zo.run.__main__ import main
-from zo.run.rows import read_rows
-from zo.run.tracking import read_status
+from zo.run.logs.tracking import read_status
+from zo.run.store.rows import read_rows
 
 KILLED = -signal.SIGKILL
 TIMED = ("time/", "mem/", "dist/")

@@ -34,7 +34,7 @@ class PrecisionConfig:
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
             next update. The latter two are for bfloat16 and float16; probes are always rounded to nearest.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
-        graphs: Whether a GPU repeats recordings of a forward pass, one per shape of mini-batch, see `zo.lm.graphs`.
+        graphs: Whether a GPU repeats recordings of a forward pass, one per shape of batch, see `zo.lm.scoring.graphs`.
     """
 
     name: str = MISSING

@@ -15,7 +15,7 @@ from zo.config.checks import ConfigError, Problem, problems
 from zo.config.origin import follow_path, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.config.settings import RunConfig
-from zo.lm.adapter_config import ADAPTERS
+from zo.lm.adapters.config import ADAPTERS
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig

@@ -36,7 +36,7 @@ class CheckpointConfig:
     Attributes:
         full_every: Steps between checkpoints, of which the newest two stay until the run has ended; None writes none,
             and an interrupted run replays its trajectory from step 0.
-        keep_best: The best step's weights stay, too, also after the end: `zo.run.export` need not replay then.
+        keep_best: The best step's weights stay, too, also after the end: `zo.run.results.export` need not replay then.
     """
 
     full_every: int | None = 1000
@@ -52,7 +52,7 @@ class RunConfig:
         task: See `zo.tasks.config.TaskConfig`.
         optimizer: One of the registered methods' configurations.
         precision: See `zo.config.precision.PrecisionConfig`.
-        adapter: One of the settings in `zo.lm.adapter_config`: what is trained of the model.
+        adapter: One of the settings in `zo.lm.adapters.config`: what is trained of the model.
         seed: Of the directions and the order of mini-batches, ≥ 0.
         objective: See `zo.tasks.objective.ObjectiveConfig`.
         lr: Learning rate > 0; None takes the adapter's or the model's grid, by `lr_index`.

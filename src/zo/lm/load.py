@@ -15,8 +15,8 @@ import torch
 
 from zo.lm.config import ModelConfig, ModelError
 from zo.lm.float16 import widen
-from zo.lm.heads import check_head, check_padding
 from zo.lm.quantise import quantise
+from zo.lm.scoring.heads import check_head, check_padding
 from zo.lm.source import explained, quiet, source_of
 from zo.lm.tokenizer import of_source, stand_in
 
@@ -56,7 +56,7 @@ def load(
 
     Raises:
         ModelError: If weights are out of reach, incomplete or not the expected ones, or the
-            architecture is one that `zo.lm.scoring` cannot read.
+            architecture is one that `zo.lm.scoring.candidates` cannot read.
     """
     with quiet():
         if model_cfg.weights == "random":

@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import torch
 
 from zo.distributed.processes import Processes
-from zo.lm.collate import Batch
 from zo.lm.config import ModelError
-from zo.lm.encoder_decoder import EncoderDecoderScorer
-from zo.lm.generation import Generator
 from zo.lm.load import Loaded
-from zo.lm.scoring import CandidateScorer, Evaluation, length_batches
+from zo.lm.scoring.candidates import CandidateScorer, Evaluation, length_batches
+from zo.lm.scoring.collate import Batch
+from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
+from zo.lm.scoring.generation import Generator
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.measures import NAMED, best_of
 from zo.tasks.objective import OF_TEXT, ObjectiveConfig

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _log(given[1:])
     args = parser.parse_args(given)
     from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
-    from zo.run.directory import DirectoryError, load
+    from zo.run.store.directory import DirectoryError, load
     from zo.run.trust import UntrustedError, check, remember
 
     try:
@@ -57,9 +57,9 @@ def _log(argv: Sequence[str]) -> int:
     )
     parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
     directories: list[Path] = parser.parse_args(argv).directories
-    from zo.run.directory import DirectoryError
-    from zo.run.lock import LockedError
-    from zo.run.log_again import log_again
+    from zo.run.logs.log_again import log_again
+    from zo.run.store.directory import DirectoryError
+    from zo.run.store.lock import LockedError
 
     status = 0
     for directory in directories:

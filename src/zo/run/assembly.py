@@ -15,19 +15,19 @@ from torch import nn
 from zo.config import RunConfig
 from zo.distributed.environment import local_rank, started_together
 from zo.distributed.processes import Processes, join
-from zo.lm.adapt import adapt
-from zo.lm.baselines import LinearProbe, with_demonstrations
+from zo.lm.adapters.adapt import adapt
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.baselines import LinearProbe, with_demonstrations
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
-from zo.run.directory import base_of
-from zo.run.inputs import digest_examples
 from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.provenance import weights_hash
+from zo.run.store.directory import base_of
+from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_splits, check_tokens, preview
 from zo.tasks.own import complete
@@ -104,7 +104,7 @@ class Session:
         scorer: Computes losses.
         evaluator: Computes predictions: the scorer, or a baseline.
         assembly: Model, θ and optimizer.
-        read: See `zo.run.inputs.Inputs.read`.
+        read: See `zo.run.store.inputs.Inputs.read`.
         notes: What a person should know of data and model, one sentence each.
         processes: That divide forward passes and evaluations.
         shards: Parts of a mini-batch.

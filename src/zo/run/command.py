@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zo.config import RunConfig, describe
 from zo.distributed.environment import follows
-from zo.run.progress import Screen
+from zo.run.logs.progress import Screen
 
 
 def make(cfg: RunConfig, directory: Path | None = None) -> int:
@@ -22,7 +22,8 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
     """
     Screen().say(describe(cfg))
     import_wandb(cfg.tracking.mode)
-    from zo.run import lock, runner  # here, so that the title is shown before torch is imported
+    from zo.run import runner  # here, so that the title is shown before torch is imported
+    from zo.run.store import lock
 
     try:
         runner.run(cfg, directory)

@@ -7,7 +7,7 @@ import torch
 
 from zo.config import RunConfig
 from zo.lm.objectives import TextScorer
-from zo.lm.scoring import length_batches
+from zo.lm.scoring.candidates import length_batches
 from zo.noise import PERTURBATION, NoiseKey
 from zo.run import memory
 from zo.run.assembly import Session

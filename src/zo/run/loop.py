@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
 from zo.lm.config import ModelError
-from zo.lm.scoring import Evaluation
+from zo.lm.scoring.candidates import Evaluation
 from zo.optim.base import NonFiniteError
-from zo.run import checkpoint, memory, predictions
+from zo.run import memory
 from zo.run.assembly import Session
-from zo.run.progress import Progress
-from zo.run.rows import LOSSES, Row, evaluates
+from zo.run.logs.progress import Progress
+from zo.run.logs.tracking import NoLog, RunLog
+from zo.run.results import predictions
 from zo.run.signals import Requests
+from zo.run.store import checkpoint
+from zo.run.store.rows import LOSSES, Row, evaluates
 from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
-from zo.run.tracking import NoLog, RunLog
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS

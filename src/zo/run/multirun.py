@@ -22,10 +22,10 @@ from rich.text import Text
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
 from zo.config.identity import run_id
-from zo.run import atomic
 from zo.run.command import import_wandb
-from zo.run.inputs import flat
-from zo.run.progress import Screen
+from zo.run.logs.progress import Screen
+from zo.run.store import atomic
+from zo.run.store.inputs import flat
 from zo.tasks.measures import in_summary
 
 MULTIRUNS = "multiruns.jsonl"
@@ -92,7 +92,8 @@ class Multirun:
     def _make(self, screen: Screen) -> BaseException | None:
         """Makes the runs that have not failed; returns the request to stop that ended them."""
         import_wandb(self.runs[0].tracking.mode)
-        from zo.run import lock, runner, signals  # here: what was said is shown before torch loads
+        from zo.run import runner, signals  # here: what was said is shown before torch loads
+        from zo.run.store import lock
 
         with signals.requests() as requests:
             for i, cfg in enumerate(self.runs):
@@ -114,7 +115,7 @@ class Multirun:
 
     def show(self, screen: Screen) -> None:
         """Prints the table of results, and below it why runs failed."""
-        from zo.run.directory import directory_of
+        from zo.run.store.directory import directory_of
 
         if not screen.console.is_terminal:
             screen.console.width = WIDE

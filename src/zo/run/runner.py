@@ -13,27 +13,11 @@ from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
 from zo.lm.objectives import RewardError
-from zo.run import atomic, checkpoint, lock, memory, predictions, provenance, signals, together
+from zo.run import memory, provenance, signals, together
 from zo.run.assembly import DeviceError, Session
-from zo.run.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
 from zo.run.estimate import estimated
-from zo.run.inputs import Inputs, InputsError, related
-from zo.run.loop import Journal, train
-from zo.run.progress import Progress, Screen
-from zo.run.replay import replay_to
-from zo.run.rows import (
-    Row,
-    evaluates,
-    read_rows,
-    trajectory_of,
-    usable_rows,
-    without_evaluation,
-    write_rows,
-)
-from zo.run.signals import Interrupted, Requests
-from zo.run.together import Start, losing
-from zo.run.totals import Summary, Totals, ending_of
-from zo.run.tracking import (
+from zo.run.logs.progress import Progress, Screen
+from zo.run.logs.tracking import (
     ATTEMPTS,
     ENDED,
     ERROR,
@@ -46,8 +30,26 @@ from zo.run.tracking import (
     read_status,
     set_status,
 )
-from zo.run.trajectory import TrajectoryError
-from zo.run.wandb_run import ID, renew_wandb_id
+from zo.run.logs.wandb_run import ID, renew_wandb_id
+from zo.run.loop import Journal, train
+from zo.run.results import predictions
+from zo.run.results.replay import replay_to
+from zo.run.signals import Interrupted, Requests
+from zo.run.store import atomic, checkpoint, lock
+from zo.run.store.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
+from zo.run.store.inputs import Inputs, InputsError, related
+from zo.run.store.rows import (
+    Row,
+    evaluates,
+    read_rows,
+    trajectory_of,
+    usable_rows,
+    without_evaluation,
+    write_rows,
+)
+from zo.run.store.trajectory import TrajectoryError
+from zo.run.together import Start, losing
+from zo.run.totals import Summary, Totals, ending_of
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
 

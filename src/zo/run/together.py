@@ -19,9 +19,9 @@ from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
 from zo.optim.base import ZOOptimizer
-from zo.run.inputs import flat
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
+from zo.run.store.inputs import flat
 
 OWN = ("device", "threads")
 """Settings that may differ between processes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zo.config import RunConfig
-from zo.run.rows import Row
+from zo.run.store.rows import Row
 from zo.tasks import Encoded
 from zo.tasks.measures import NAMED, Measure, in_row
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zo.lm.config import ModelError
-from zo.lm.heads import first_position, packs
-from zo.lm.packing import Row, pack, shared_beginning
+from zo.lm.scoring.heads import first_position, packs
+from zo.lm.scoring.packing import Row, pack, shared_beginning
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
@@ -85,7 +85,7 @@ class Batch(PlainBatch):
 class Collator:
     """Makes batches for one model.
 
-    Texts share rows where the model keeps them apart (`zo.lm.heads.packs`) and none is longer than
+    Texts share rows where the model keeps them apart (`zo.lm.scoring.heads.packs`) and none is longer than
     its attention window; elsewhere every candidate has a row of its own, and candidates of which
     one begins the other share one.
 

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zo.config import ConfigError, RunConfig, from_yaml
-from zo.lm.adapter_config import PeftAdapter
-from zo.lm.generation import Generator
+from zo.lm.adapters.config import PeftAdapter
 from zo.lm.load import Loaded
 from zo.lm.objectives import scorers
-from zo.lm.scoring import CandidateScorer, length_batches
-from zo.run import atomic, export
+from zo.lm.scoring.candidates import CandidateScorer, length_batches
+from zo.lm.scoring.generation import Generator
 from zo.run.assembly import load_adapted
-from zo.run.directory import CONFIG, load, task_of
-from zo.run.predictions import rounded
-from zo.run.progress import Progress
+from zo.run.logs.progress import Progress
+from zo.run.results import export
+from zo.run.results.predictions import rounded
+from zo.run.store import atomic
+from zo.run.store.directory import CONFIG, load, task_of
 from zo.tasks import Encoded, TaskConfig, TaskError, tokenize
 from zo.tasks.data import FileExamples, load_file
 from zo.tasks.measures import NAMED, best_of

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, TrackingConfig, scientific
-from zo.run import atomic
-from zo.run.rows import METRICS, Row, read_rows
-from zo.run.wandb_run import WandbRun
+from zo.run.logs.wandb_run import WandbRun
+from zo.run.store import atomic
+from zo.run.store.rows import METRICS, Row, read_rows
 
 STATUS = "status.json"
 ENDED = ("finished", "collapsed")

@@ -12,7 +12,7 @@ from zo.lm.config import ModelError
 
 
 class VirtualTokens(nn.Module):
-    """A model of peft's with virtual tokens, as `zo.lm.scoring` reads models: `base_model` below, a head on top.
+    """A model of peft's with virtual tokens, as the scorer reads models: `base_model` below, a head on top.
 
     Attributes:
         base_model: Returns last hidden states of the texts' own tokens.

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zo.lm.collate import PlainBatch, candidates, check_vocabulary
-from zo.lm.scoring import CandidateScorer
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
 from zo.tasks.prompts import Encoded
 
 

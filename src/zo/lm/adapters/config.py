@@ -198,4 +198,4 @@ ADAPTERS: dict[str, type[AdapterConfig]] = {
     "bias": BiasAdapter,
     "scales": ScalesAdapter,
 }
-"""Registry: name -> settings. It drives the schema; `zo.lm.adapt` makes the adapters."""
+"""Registry: name -> settings. It drives the schema; `zo.lm.adapters.adapt` makes the adapters."""

@@ -12,9 +12,9 @@ import yaml
 from zo.config import RunConfig, describe
 from zo.optim import OPTIMIZERS
 from zo.run import provenance
-from zo.run.inputs import Inputs
-from zo.run.rows import read_rows
-from zo.run.tracking import read_status
+from zo.run.logs.tracking import read_status
+from zo.run.store.inputs import Inputs
+from zo.run.store.rows import read_rows
 from zo.tasks import package_files
 from zo.tasks.measures import LOSS, in_row
 

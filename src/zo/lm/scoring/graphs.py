@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from zo.lm.collate import Batch
+from zo.lm.scoring.collate import Batch
 
 Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], object]]]
 """Runs a computation; returns its result's place, and what computes it again into that place."""

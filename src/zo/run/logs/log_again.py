@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from zo.config import describe
-from zo.run import lock
-from zo.run.directory import DirectoryError, load
-from zo.run.rows import METRICS, read_rows
-from zo.run.tracking import ENDED, logged_config, read_status
-from zo.run.wandb_run import WandbRun
+from zo.run.logs.tracking import ENDED, logged_config, read_status
+from zo.run.logs.wandb_run import WandbRun
+from zo.run.store import lock
+from zo.run.store.directory import DirectoryError, load
+from zo.run.store.rows import METRICS, read_rows
 
 
 def log_again(directory: Path) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from zo.run import atomic
 from zo.run.assembly import Session
+from zo.run.store import atomic
 from zo.run.totals import Best, Summary
 from zo.tasks import Example
 from zo.tasks.predictions import Confusion, class_names, names_of, table

@@ -1,7 +1,7 @@
 """Candidates -> scores of a model; the loss and the predictions come from here.
 
 A decoder's score of a candidate is the mean log-probability of its tokens behind the prompt. Each
-text is computed once and hardly anything is padded (`zo.lm.packing`), and the output embedding is
+text is computed once and hardly anything is padded (`zo.lm.scoring.packing`), and the output embedding is
 applied only where a candidate's token is predicted: whole for scores, to the candidates' tokens
 alone where no more is asked for. A masked model's score of a label word is its logit at the mask;
 the head is applied only there.
@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zo.distributed.processes import Processes
-from zo.lm.collate import Batch, Collator
 from zo.lm.config import ModelError
-from zo.lm.graphs import STEP, Graphs
-from zo.lm.heads import head_of, tied_rows
+from zo.lm.scoring.collate import Batch, Collator
+from zo.lm.scoring.graphs import STEP, Graphs
+from zo.lm.scoring.heads import head_of, tied_rows
 from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
 
@@ -66,7 +66,7 @@ class CandidateScorer:
         kind: see `zo.lm.config.ModelConfig`.
         objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`; ``completion``: as ``lm``, of examples with
             one candidate, whose measure is perplexity.
-        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.graphs`;
+        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.scoring.graphs`;
             the weights must stay where they are and hooks are not called again.
         processes: divide evaluations; each returns the same.
 
@@ -108,11 +108,11 @@ class CandidateScorer:
         self._collator = Collator(model, pad_id, kind, multiple)
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
-        """Builds the tensors that all forward passes of a step share; see `zo.lm.collate.Collator`."""
+        """Builds the tensors that all forward passes of a step share; see `zo.lm.scoring.collate.Collator`."""
         return self._collator(examples)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model can score the examples; see `zo.lm.collate.Collator.check`."""
+        """Makes sure that the model can score the examples; see `zo.lm.scoring.collate.Collator.check`."""
         self._collator.check(examples)
 
     @torch.inference_mode()

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from zo.config import TrackingConfig
-from zo.run import atomic
-from zo.run.rows import LOSSES, METRICS, Row
+from zo.run.store import atomic
+from zo.run.store.rows import LOSSES, METRICS, Row
 
 FLUSH_SECONDS = 1.0
 """W&B writes its file at least this often; its own default of 15 s loses more in a crash."""

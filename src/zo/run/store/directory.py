@@ -8,8 +8,9 @@ from pathlib import Path
 from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
 from zo.config.identity import identity, run_id
 from zo.lm.config import ModelConfig
-from zo.run import atomic, trust
-from zo.run.inputs import Inputs, differing, flat
+from zo.run import trust
+from zo.run.store import atomic
+from zo.run.store.inputs import Inputs, differing, flat
 from zo.tasks import TaskConfig
 from zo.tasks.own import complete
 

@@ -12,19 +12,19 @@ from typing import Any
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, TrackingConfig, from_plain, to_yaml
-from zo.lm.adapt import merged
-from zo.lm.adapter_config import AdapterConfig
+from zo.lm.adapters.adapt import merged
+from zo.lm.adapters.config import AdapterConfig
 from zo.lm.config import ModelError
 from zo.lm.source import quiet
-from zo.run import checkpoint
 from zo.run.assembly import Assembly, DeviceError
-from zo.run.card import NAME, card
-from zo.run.directory import SETTINGS, DirectoryError, load, task_of
-from zo.run.progress import Progress
-from zo.run.replay import replay_to
-from zo.run.rows import trajectory_of
-from zo.run.tracking import read_status
-from zo.run.trajectory import Trajectory, TrajectoryError
+from zo.run.logs.progress import Progress
+from zo.run.logs.tracking import read_status
+from zo.run.results.card import NAME, card
+from zo.run.results.replay import replay_to
+from zo.run.store import checkpoint
+from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
+from zo.run.store.rows import trajectory_of
+from zo.run.store.trajectory import Trajectory, TrajectoryError
 from zo.tasks import TaskError
 
 

@@ -10,7 +10,7 @@ import xxhash
 
 from zo.config import RunConfig, method_code
 from zo.config.identity import id_of, identity, input_files
-from zo.run import atomic
+from zo.run.store import atomic
 from zo.tasks import Example
 
 NAME = "inputs.json"

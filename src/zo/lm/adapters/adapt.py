@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zo.lm.adapter_config import (
+from zo.lm.adapters.config import (
     AdapterConfig,
     IA3Adapter,
     LayersAdapter,
@@ -24,12 +24,12 @@ from zo.lm.adapter_config import (
     PromptAdapter,
     ScalesAdapter,
 )
+from zo.lm.adapters.virtual_tokens import VirtualTokens
 from zo.lm.config import ModelError
 from zo.lm.float16 import widen
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, dequantise
 from zo.lm.source import quiet
-from zo.lm.virtual_tokens import VirtualTokens
 
 PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}
 """Adapter -> peft's name for it, in adapter_config.json."""

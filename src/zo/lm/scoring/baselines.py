@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zo.lm.config import ModelError
-from zo.lm.scoring import CandidateScorer, Evaluation
+from zo.lm.scoring.candidates import CandidateScorer, Evaluation
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 

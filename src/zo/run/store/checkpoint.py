@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.config import digests
 from zo.optim.base import ZOOptimizer
-from zo.run import atomic
+from zo.run.store import atomic
 from zo.weights.sharded import whole
 
 VERSION = 3

@@ -1,0 +1,1 @@
+"""Examples -> rows of tokens -> a model's scores of candidates, and the texts that it writes."""

@@ -1,0 +1,1 @@
+"""A run's directory: what is written there, whole or not at all, and read when the run goes on."""
