@@ -13,13 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zo.distributed.elastic import Elastic as Elastic
     from zo.library import optimizer as optimizer
     from zo.library import replay as replay
     from zo.optim.base import NonFiniteError as NonFiniteError
 
 _HOMES = {
-    "Elastic": "zo.distributed.elastic",
     "NonFiniteError": "zo.optim.base",
     "optimizer": "zo.library",
     "replay": "zo.library",

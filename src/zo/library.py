@@ -29,13 +29,12 @@ from zo.arguments import (
 )
 from zo.checks import RepeatCheck, TieReport, check_storage, check_trained
 from zo.closure import around_step
-from zo.distributed.closure import DataParallel, ElasticParallel, TensorParallel, Together
-from zo.distributed.elastic import Elastic
+from zo.distributed.closure import DataParallel, TensorParallel, Together
 from zo.distributed.processes import Processes
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
-from zo.record import Received, Recorder, check, header_of, read_record, repeat
+from zo.record import Recorder, check, header_of, read_record, repeat
 from zo.run.store.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
@@ -91,7 +90,6 @@ class ZerothOrder(torch.optim.Optimizer):
         check_closure: bool = True,
         record: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
-        elastic: Elastic | None = None,
         check_every: int | None = 100,
         **settings: Any,
     ):
@@ -105,8 +103,8 @@ class ZerothOrder(torch.optim.Optimizer):
             raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
         if restore is None:
             known = isinstance(params, nn.Module) or model is not None
-            exact = config.reads_weights or elastic is not None
-            restore = "merged" if not exact else "streamed" if known else "snapshot"
+            exact = "streamed" if known else "snapshot"
+            restore = exact if config.reads_weights else "merged"
         self._given: list[tuple[str, Tensor]] = []
         if isinstance(params, nn.Module):
             space = ParameterSpace.of(params, restore, noise, rounding)
@@ -129,12 +127,12 @@ class ZerothOrder(torch.optim.Optimizer):
             raise ValueError(
                 f"{self.name}: cannot move sharded weights; one of {', '.join(SHARDABLE)} can"
             )
-        if space.sharded and (record is not None or elastic is not None):
-            raise ValueError("record and elastic: the weights are sharded; they need whole ones")
+        if space.sharded and record is not None:
+            raise ValueError("record: the weights are sharded; it needs whole ones")
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
         self._repeats, self._ties = RepeatCheck(whole, check_closure), TieReport()
-        check_processes(space, whole, grouped=group is not None or elastic is not None)
+        check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
         self._together: Together | None = None
@@ -143,40 +141,12 @@ class ZerothOrder(torch.optim.Optimizer):
         self._settings = {
             k: v for k, v in settled.items() if k not in ("name", "lr", "weight_decay")
         }
-        if elastic is not None:
-            if group is not None:
-                raise ValueError("group and elastic: give one of them")
-            self._together = self._elastic(elastic, check_every, settled)
-        elif group is not None:
+        if group is not None:
             self._together = DataParallel(group, check_every, self.method, settled)
         elif space.sharded:
             self._together = TensorParallel(self.method, settled)
         if self._together is not None and not self._together.processes.leads:
             self._recorder = None
-
-    def _elastic(
-        self, elastic: Elastic, check_every: int | None, settings: dict[str, Any]
-    ) -> ElasticParallel:
-        """Returns what makes the steps with processes that come and go, all steps made so far replayed."""
-        restore = self.method.params.restore
-        able = [name for name, of in RESTORE_POLICIES.items() if of.exact and name != "factors"]
-        if restore not in able:
-            raise ValueError(
-                f"restore={restore!r}: leaves rounding behind when a step is made again, or folds when one process"
-                f" reads the weights; with elastic it must be one of {', '.join(able)}"
-            )
-        header = header_of(self.method)
-        told = {**settings, "groups": self.method.group_of, "the base weights": header.base}
-        told |= {"the noise": header.noise}
-        received, recorder = Received(self.method), self._recorder
-        if elastic.leads:
-            if recorder is None:
-                raise ValueError("record: the process that leads needs it; name a file")
-            self.goes_on_from(recorder.catch_up(header))
-        after = (lambda _: b"") if recorder is None else recorder.after
-        made = ElasticParallel(elastic, check_every, self.method, told, after, received.replay)
-        self.goes_on_from(received.info)
-        return made
 
     @property
     def step_index(self) -> int:
@@ -228,10 +198,9 @@ class ZerothOrder(torch.optim.Optimizer):
         check_storage(self.method.params)
         check_trained(self._given, self._trained)
         if self._repeats.due():
-            own = closure if self._together is None else self._together.own(closure)
             at_once = self._together is not None and self._repeats.first  # modes may differ later
             with cast("Together", self._together).checking() if at_once else nullcontext():
-                self._repeats.check(own)
+                self._repeats.check(closure)
         rates = rates_of(self.param_groups)
         space = self.method.params
         exact = RESTORE_POLICIES[space.restore].exact

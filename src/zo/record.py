@@ -195,46 +195,6 @@ class Recorder:
                 self._write(self._frames.digest(self._step, digest_of(self._method)))
             self.suspend()
 
-    def after(self, steps: int) -> bytes:
-        """Returns what the file has after so many steps; after none, the header, too."""
-        found = read_record(self._path)
-        return self._path.read_bytes()[found.ends[steps] if steps else 0 : found.ends[-1]]
-
-    def catch_up(self, header: Header) -> StepInfo | None:
-        """Makes the steps of a file that exists, to go on with it; returns the last one's result.
-
-        Raises:
-            TrajectoryError: If it is of another training.
-        """
-        if not self._path.exists():
-            return None
-        found = read_record(self._path)
-        check(found, header)
-        if found.header.config != header.config:
-            raise TrajectoryError(f"{self._path}: of other settings; name another file")
-        self._frames = Frames(header)
-        self._continue(found, len(found.losses))
-        return repeat(found, self._method)
-
-
-class Received:
-    """A record that arrives in pieces.
-
-    Attributes:
-        info: Result of the last step; None before the first.
-    """
-
-    def __init__(self, method: ZOOptimizer):
-        self._method = method
-        self._data = b""
-        self.info: StepInfo | None = None
-
-    def replay(self, piece: bytes) -> int:
-        """Makes the steps that a further piece brings; returns the steps made by then."""
-        self._data += piece
-        self.info = repeat(read_record(Path("record"), self._data), self._method) or self.info
-        return self._method.step_index
-
 
 def header_of(method: ZOOptimizer) -> Header:
     """Returns what a file of these steps begins with."""

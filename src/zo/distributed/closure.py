@@ -3,22 +3,18 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zo.distributed.agreement import Watch, check_same, code_digest, digests
-from zo.distributed.elastic import Elastic, Follower, Lead, MembersChangedError
+from zo.distributed.agreement import Watch, check_same
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, ProcessesError
-from zo.optim.base import NonFiniteError, StepInfo, ZOOptimizer
+from zo.optim.base import StepInfo, ZOOptimizer
 from zo.optim.losses import number
 from zo.weights.sharded import part_of
-
-Result = TypeVar("Result")
 
 SAME = 1e-6
 """Relative difference of two losses at the same weights that an order of summation explains."""
@@ -41,10 +37,6 @@ class Together(ABC):
             ProcessLostError: If a process without which it cannot go on ended or did not answer in time.
             WeightsDifferError: If the weights differ.
         """
-
-    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
-        """Returns the closure of what this process can measure by itself."""
-        return closure
 
     def checking(self) -> AbstractContextManager[None]:
         """Returns a context in which each process checks something; where it fails on one, it fails on all."""
@@ -124,76 +116,3 @@ class TensorParallel(Together):
             return found[0] if numbers == found else math.nan
 
         return method.step(loss)
-
-
-class ElasticParallel(Together):
-    """Processes that join and leave; any of them can measure any part of a mini-batch.
-
-    Args:
-        elastic: How they find each other.
-        check_every: Steps between comparisons of the weights; None compares them only where a process joins.
-        method: What makes the steps; of a process that joins, before the first step.
-        settings: Of the training.
-        after: Returns what the record has after so many steps, for processes that join. Only process 0 needs it.
-        replay: Makes the steps of a piece of the record; returns the steps made by then. Only the others need it.
-
-    Raises:
-        ProcessesError: If settings, code or weights are not those of the process that leads.
-        ProcessLostError: If the process that leads is not there, or ended.
-    """
-
-    processes: Lead | Follower
-
-    def __init__(
-        self,
-        elastic: Elastic,
-        check_every: int | None,
-        method: ZOOptimizer,
-        settings: Mapping[str, Any],
-        after: Callable[[int], bytes],
-        replay: Callable[[bytes], int],
-    ):
-        self._after = after
-        self._parts = elastic.parts
-        code = {"the code of zo": code_digest(), "torch's version": torch.__version__}
-        told = {**settings, "elastic.parts": elastic.parts, **code}
-        if elastic.leads:
-            self.processes = Lead(elastic, told)
-        else:
-            self.processes = Follower(elastic, told, replay, lambda: digests(method)[1])
-        self._watch = Watch(self.processes, check_every, method.step_index)
-
-    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
-        """As `Together.step`. A step in which a process is lost is made again, divided among the others."""
-
-        def part(number_of: int) -> Callable[[], float]:
-            return lambda: number(closure(number_of))
-
-        loss = DividedLoss(part, [1] * self._parts, self.processes)
-        try:
-            self.processes.open_step(method.step_index, self._after, lambda: digests(method)[1])
-            info = repeated(lambda: method.step(loss))
-            repeated(lambda: self._watch.after_step(method))
-        except NonFiniteError:
-            raise
-        except BaseException:
-            self.processes.close()  # it no longer knows what the others exchange
-            raise
-        return info
-
-    def own(self, closure: Callable[..., Tensor | float]) -> Callable[[], Tensor | float]:
-        """As `Together.own`: the first part."""
-        return lambda: closure(0)
-
-    def checking(self) -> AbstractContextManager[None]:
-        """As `Together.checking`; a process that fails leaves."""
-        return nullcontext()
-
-
-def repeated(call: Callable[[], Result]) -> Result:
-    """Returns what a call returns, once no process is lost in it."""
-    while True:
-        try:
-            return call()
-        except MembersChangedError:
-            continue
