@@ -69,7 +69,8 @@ lint: $(VENV)/dev ## ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/dev ## let ruff rewrite
+format: $(VENV)/dev ## let ruff rewrite; write src/zo/methods.py
+	$(BIN)/python -m tests.support.signatures
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -1,6 +1,8 @@
 """What the package imports and brings: nothing heavy before a run, and three libraries without extras."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+import zo
+from tests.support.signatures import METHODS_FILE, methods_file
+from zo.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
@@ -110,3 +116,31 @@ def test_the_wheel_without_extras_trains_and_replays(tmp_path):
     assert Path(file).is_relative_to(site)
     assert "method" in "".join(info)
     assert done.stderr.count("; pip install 'zo-suite[suite]'") == 2
+
+
+def test_the_public_classes_are_those_of_the_registry_with_its_settings():
+    assert METHODS_FILE.read_text() == methods_file(), "make format writes it"
+    found = {name for name in zo.__all__ if isinstance(getattr(zo, name), type)}
+    assert {kind.__name__ for kind in METHODS.values()} < found
+    assert dir(zo) == sorted(zo.__all__)
+    assert zo.__version__ == metadata.version("zo-suite")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "checker",
+    [
+        ("mypy", "--no-incremental"),
+        ("basedpyright", "-p", "{config}", "--pythonpath", sys.executable),
+    ],
+)
+def test_type_checkers_accept_right_and_refuse_wrong_use(checker, tmp_path):
+    file, config = ROOT / "tests/support/user_code.py", tmp_path / "pyright.json"
+    read = {"include": [str(file)], "extraPaths": [str(ROOT / "src")]}
+    config.write_text(json.dumps({**read, "typeCheckingMode": "standard"}))
+    named = [str(file)] if checker[0] == "mypy" else []
+    command = [*(word.format(config=config) for word in checker), *named]
+    told = python("-m", *command).stdout
+    lines = enumerate(file.read_text().splitlines(), 1)
+    wrong = {n for n, line in lines if line.endswith("# wrong")}
+    assert {int(n) for n in re.findall(r"user_code\.py:(\d+):.*error", told)} == wrong, told

@@ -4,36 +4,92 @@
     optimizer = zo.BSZO(model, lr=1e-6, k=2)
     loss = optimizer.step(lambda: model(**batch).loss)
 
-The names are those of `dir(zo)`: a class for each registered zeroth-order method, `optimizer`, `replay`, `Elastic` and
-`NonFiniteError`. Everything else is internal. Importing the package imports nothing else; the first use of a name
-imports torch.
+What is not in `__all__` is internal. Importing the package imports nothing else; the first use of a name imports torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zo.library import optimizer as optimizer
-    from zo.library import replay as replay
-    from zo.optim.base import NonFiniteError as NonFiniteError
+    from zo.distributed.processes import ProcessesError, ProcessLostError
+    from zo.library import ZerothOrder, optimizer, replay
+    from zo.methods import (
+        BSZO,
+        BSZOB,
+        FZOO,
+        LOZO,
+        LOZOM,
+        AdaMeZO,
+        ConMeZO,
+        HiZOO,
+        MeZO,
+        MeZOAdam,
+        SparseMeZO,
+        SubZero,
+        TeZO,
+        ZOConservative,
+        ZOMomentum,
+        ZOMuon,
+        ZOSign,
+    )
+    from zo.optim.base import NonFiniteError, StepInfo
+    from zo.run.store.trajectory import TrajectoryError
+
+    __version__: str
+
+__all__ = [
+    "BSZO",
+    "BSZOB",
+    "FZOO",
+    "LOZO",
+    "LOZOM",
+    "AdaMeZO",
+    "ConMeZO",
+    "HiZOO",
+    "MeZO",
+    "MeZOAdam",
+    "NonFiniteError",
+    "ProcessLostError",
+    "ProcessesError",
+    "SparseMeZO",
+    "StepInfo",
+    "SubZero",
+    "TeZO",
+    "TrajectoryError",
+    "ZOConservative",
+    "ZOMomentum",
+    "ZOMuon",
+    "ZOSign",
+    "ZerothOrder",
+    "__version__",
+    "optimizer",
+    "replay",
+]
 
 _HOMES = {
     "NonFiniteError": "zo.optim.base",
+    "ProcessLostError": "zo.distributed.processes",
+    "ProcessesError": "zo.distributed.processes",
+    "StepInfo": "zo.optim.base",
+    "TrajectoryError": "zo.run.store.trajectory",
+    "ZerothOrder": "zo.library",
     "optimizer": "zo.library",
     "replay": "zo.library",
 }
+"""Where a name is defined; the others are methods."""
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return __dir__()
-    if name not in __dir__():
-        raise AttributeError(f"module 'zo' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "zo.library")), name)
+if not TYPE_CHECKING:  # a checker would take every name for one of the package's
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("zo-suite")
+        if name not in __all__:
+            raise AttributeError(f"module 'zo' has no attribute {name!r}")
+        return getattr(import_module(_HOMES.get(name, "zo.methods")), name)
 
 
 def __dir__() -> list[str]:
-    from zo.optim import OPTIMIZERS  # imports no torch
-
-    methods = [m.title for m in OPTIMIZERS.values() if m.config.trains and m.config.replays]
-    return sorted([*methods, *_HOMES])
+    return sorted(__all__)

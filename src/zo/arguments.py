@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, TypeAlias, get_args, get_type_hints
@@ -40,18 +38,13 @@ def config_of(name: str, settings: Mapping[str, Any]) -> MethodConfig:
     """Returns the method's settings.
 
     Raises:
-        TypeError: If the method has no such setting, or one has another type.
+        TypeError: If one has another type.
         ValueError: If one is out of range.
     """
     types = get_type_hints(OPTIMIZERS[name].config)
-    known = [f.name for f in fields(OPTIMIZERS[name].config) if f.name != "name"]
-    for key in settings:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise TypeError(f"{key}: {name} has no such setting; {hint}")
-    given = {key: typed(key, value, types[key]) for key, value in settings.items()}
-    config = OPTIMIZERS[name].config(**given)
+    config = OPTIMIZERS[name].config(
+        **{k: typed(k, value, types[k]) for k, value in settings.items()}
+    )
     for key, right in config.problems():
         raise ValueError(f"{key}={getattr(config, key)}: {right}")
     return config
@@ -77,6 +70,11 @@ def typed(key: str, value: Any, kind: Any) -> Any:
     if isinstance(found, float) and not math.isfinite(found):
         raise ValueError(f"{key}={value}: must be finite")
     return found
+
+
+def given(local: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a constructor, from its local names."""
+    return {key: value for key, value in local.items() if key not in ("self", "__class__")}
 
 
 def groups_of(params: Any) -> tuple[list[dict[str, Any]], list[tuple[str, Tensor]]]:

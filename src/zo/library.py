@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -40,9 +40,14 @@ from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class ZerothOrder(torch.optim.Optimizer):
     """A zeroth-order method as a torch optimizer: `step(closure)` moves the weights without a backward pass.
+
+    Base of all methods of `zo`. As a context manager it calls `close` at the end.
 
     Args:
         params: A model, its tensors, (name, tensor) pairs, or torch's parameter groups. Those that require gradients
@@ -238,6 +243,12 @@ class ZerothOrder(torch.optim.Optimizer):
             self._recorder.close(policy.folded_for_reader)
         policy.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside the weights and the constructor's arguments."""
         self.method.params.policy.fold_for_reader()  # else the weights' readers would, and the state count it twice
@@ -297,28 +308,14 @@ class ZerothOrder(torch.optim.Optimizer):
         return folded
 
 
-def _optimizer_class(name: str, title: str) -> type[ZerothOrder]:
-    """Returns the class of a registered method."""
-    doc = f"{title}, see `zo.optim.{OPTIMIZERS[name].module}`; settings as in conf/optimizer/{name}.yaml."
-    return type(title, (ZerothOrder,), {"name": name, "__doc__": doc, "__module__": __name__})
-
-
-METHODS: dict[str, type[ZerothOrder]] = {
-    name: _optimizer_class(name, method.title)
-    for name, method in OPTIMIZERS.items()
-    if method.config.trains and method.config.replays
-}
-"""Name -> class, of every registered zeroth-order method; each class is an attribute of this module, too."""
-
-globals().update({kind.__name__: kind for kind in METHODS.values()})
-
-
 def method_named(name: str) -> type[ZerothOrder]:
     """Returns the optimizer class of a method's name.
 
     Raises:
         ValueError: If there is none.
     """
+    from zo.methods import METHODS  # here, since it needs this module
+
     if name not in METHODS:
         raise ValueError(f"method {name!r}: must be one of {', '.join(METHODS)}")
     return METHODS[name]

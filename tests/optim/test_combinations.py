@@ -10,7 +10,7 @@ from torch import nn
 
 import zo
 from tests.support.tiny_models import llama, opt
-from zo.library import METHODS
+from zo.methods import METHODS
 from zo.noise import NOISES
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import RestoreError

@@ -22,6 +22,7 @@ uses it; the reported loss is then the mean of the measured ones.
 """
 
 import math
+import warnings
 from typing import cast
 
 import numpy as np
@@ -37,6 +38,10 @@ NEGLIGIBLE = 1e-10
 """Coefficients at most this large, in absolute value, are not worth a pass over the weights."""
 
 
+SMALL = 100_000
+"""Trained numbers below which the paper's σ_p, whose σ_e adapts to the slopes, passes less than a tenth of them on."""
+
+
 class BSZO(ZOOptimizer):
     """θ ← θ − η B μ, with μ the posterior mean of the slopes along the columns of B."""
 
@@ -49,6 +54,12 @@ class BSZO(ZOOptimizer):
         auto = math.sqrt(params.numel / 1e6)
         self.prior_std = auto if config.prior_std is None else config.prior_std
         self.noise_std_start = auto if config.noise_std is None else config.noise_std
+        if config.prior_std is None and config.adaptive_noise and params.numel < SMALL:
+            warnings.warn(
+                f"prior_std: √(n / 10⁶) is {auto:.2g} for n = {params.numel:,} trained numbers, so a step follows about"
+                f" {auto**2:.1g} of slopes of size 1: the weights hardly move; give prior_std=1.0",
+                stacklevel=4,
+            )
         self.numbers["noise_var"] = self.noise_std_start**2  # the running σ_e², without the floor
 
     def estimate(self, loss_fn: LossFn) -> Estimate:

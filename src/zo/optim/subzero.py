@@ -1,6 +1,6 @@
 """SubZero: MeZO along random directions of a low-rank subspace of each layer.
 
-    every `interval` steps, for every parameter of m × n:  P, m × r, and Q, n × r, orthonormal columns, uniformly random
+    every `interval` steps, for every parameter of m × n:  P, m × r, and Q, n × r, uniform, of orthonormal columns
     Z ~ N(0, I), r × r;   D = √(mn / r²) P Z Qᵀ      (biases and norms: D ~ N(0, I))
     c = (L(θ + ε D) − L(θ − ε D)) / 2ε
     θ ← θ − η (c D + λ θ)
