@@ -11,7 +11,12 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaForSequenceClassification,
+    TrainingArguments,
+)
 
 import zo
 from tests.support.crowd import free_port
@@ -188,3 +193,33 @@ def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_mod
     assert after < before
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert AutoTokenizer.from_pretrained(tmp_path / "model").chat_template
+
+
+@pytest.mark.parametrize("kind", ["SFT", "DPO", "Reward"])
+def test_trls_trainers_of_losses_learn_with_zeroth_order_steps(kind, tmp_path):
+    args = getattr(trl, f"{kind}Config")(
+        str(tmp_path), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-2, lr_scheduler_type="constant",
+        report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no", gradient_checkpointing=False,
+        disable_tqdm=True,
+    )  # fmt: skip
+    pairs = [
+        {"prompt": f"x {i} y", "chosen": f" good {i}", "rejected": f" bad {i}"} for i in range(8)
+    ]
+    data = [{"text": p["prompt"] + p["chosen"]} for p in pairs] if kind == "SFT" else pairs
+    model = llama(pad_token_id=0, eos_token_id=2)
+    if kind == "Reward":
+        model.config.num_labels = 1
+        model = LlamaForSequenceClassification(model.config)
+    beside = {"ref_model": llama(pad_token_id=0, eos_token_id=2)} if kind == "DPO" else {}
+    trainer = type("Ours", (ZOTrainerMixin, getattr(trl, f"{kind}Trainer")), {})(
+        model,
+        args=args,
+        train_dataset=Dataset.from_list(data),
+        processing_class=tokenizer(),
+        method="mezo",
+        method_args={"eps": 1e-3, "n": 4},
+        **beside,
+    )
+    trainer.train()
+    found = losses(trainer)
+    assert sum(found[-3:]) < 0.8 * sum(found[:3])
