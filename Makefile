@@ -8,7 +8,7 @@ BENCH ?=
 MEASURED ?=
 COMPARE ?= compare
 
-.PHONY: help setup quickstart tables report audit bench bench-distributed compare measured test test-all test-slurm test-slow docs lint format clean
+.PHONY: help setup quickstart tables report audit bench bench-distributed compare measured test test-all test-slurm test-slow docs lint dist format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,8 +69,14 @@ lint: $(VENV)/dev ## ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+dist: $(VENV)/dev ## build sdist and wheel in build/dist, check them, and try the wheel alone
+	rm -rf build/dist build/lib && $(BIN)/python -m build -o build/dist .
+	$(BIN)/twine check --strict build/dist/*
+	$(BIN)/check-wheel-contents build/dist/*.whl
+	tools/try_wheel.sh build/dist/*.whl
+
 format: $(VENV)/dev ## let ruff rewrite; write src/zo/methods.py
-	$(BIN)/python -m tests.support.signatures
+	$(BIN)/python -m tools.write_methods
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

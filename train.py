@@ -4,10 +4,6 @@ from zo.run import signals
 
 signals.end_at_once()  # first: what follows takes seconds to import
 
-import gc  # noqa: E402
-
-gc.disable()  # until a run begins: nothing that is imported is garbage, and looking for it takes 7 % of the start
-
 import sys  # noqa: E402
 
 import hydra  # noqa: E402

@@ -1,6 +1,5 @@
 """The launchers behind `hydra/launcher=basic`, `slurm` and `local`; Hydra looks for them in packages of this name."""
 
-import gc
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,6 @@ class _SweepLauncher(Launcher):
         """Submits the runs and waits for them; returns the exit status."""
         from launch.submit import submit_and_watch
 
-        gc.enable()  # train.py disables it until a run has loaded, and none does here
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return submit_and_watch(self._overrides)

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import zo
-from tests.support.signatures import METHODS_FILE, methods_file
+from tools.write_methods import METHODS_FILE, methods_file
 from zo.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

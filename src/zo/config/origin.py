@@ -18,7 +18,12 @@ from zo.tasks.config import TaskConfig
 DEFAULT = "reviews-tiny"
 """The model of conf/config.yaml: what a run has that names no other one."""
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
+SUITE = Path(__file__).resolve().parents[3]
+"""Where train.py, conf, launch and analysis are: a copy of the repository, or of a wheel's files inside the package."""
+
+if not (SUITE / "train.py").is_file():
+    SUITE = Path(__file__).resolve().parents[1] / "_suite"
+CONFIG_DIR = SUITE / "conf"
 
 
 def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig) -> None:

@@ -1,7 +1,6 @@
 """One run, from its configuration to its summary: made, resumed, or left alone if it has ended."""
 
 import errno
-import gc
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -158,11 +157,9 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     processes = start.processes
     if processes.leads:
         start.begin(directory)
-    if gc.isenabled():  # train.py disables it until its first run has loaded
-        memory.release()  # of the run before
+    memory.release()  # of the run before
     with requests.loading(), processes.together():
         session = Session.open(cfg)
-    gc.enable()
     assembly = session.assembly
     together.check_loaded(processes, cfg, assembly.optimizer, session.read)
     with processes.together():

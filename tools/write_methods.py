@@ -12,7 +12,7 @@ from pathlib import Path
 from zo.optim import OPTIMIZERS
 from zo.optim.config import RANGES
 
-METHODS_FILE = Path(__file__).parents[2] / "src/zo/methods.py"
+METHODS_FILE = Path(__file__).parents[1] / "src/zo/methods.py"
 
 HEAD = '''"""The methods as classes. Written by `make format` from settings and files in `zo.optim`; do not edit."""
 
