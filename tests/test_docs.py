@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 import yaml
+from nbclient import NotebookClient
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from launch.profile import SlurmProfile
@@ -133,6 +135,17 @@ def test_every_snippet_of_the_librarys_page_runs(tmp_path, monkeypatch):
     for snippet in snippets:
         exec(compile(snippet, "library.md", "exec"), given)
     assert (tmp_path / "run.zo").exists()
+
+
+@pytest.mark.process
+def test_the_notebook_of_a_first_run_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = nbformat.read(ROOT / "examples" / "first_run.ipynb", as_version=4)
+    paths = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, resources=paths).execute()
+    told = [output.get("text", "") for c in notebook.cells for output in c.get("outputs", [])]
+    assert any("4 of 4 runs ended, 0 failed" in text for text in told)
+    assert notebook.cells[-2]["outputs"][0]["data"]["text/plain"] == "True"
 
 
 def test_a_citation_and_the_workflow_agree_with_the_project():
