@@ -123,8 +123,8 @@ class ZerothOrder(torch.optim.Optimizer):
         self._recorder: Recorder | None = None
         self.info: StepInfo | None = None
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
-        if len(self.param_groups) > 1 and restore == "factors":
-            raise ValueError("restore='factors': takes one parameter group")
+        if len(self.param_groups) > 1 and RESTORE_POLICIES[restore].low_rank:
+            raise ValueError(f"restore={restore!r}: takes one parameter group")
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]

@@ -109,7 +109,7 @@ PROBLEMS = {
     "optimizer=adam distributed.shards=2": "distributed.shards=2: must be 1: adam makes one backward pass",
     "distributed.shards=0 distributed.check_every=0 distributed.timeout=0": "distributed.shards=0: must be 1 to 1024\n"
         "distributed.check_every=0: must be at least 1, or null\ndistributed.timeout=0.0: must be at least 1 second",
-    "distributed.tensor=2 precision.restore=streamed": "precision.restore=streamed: must be merged or subtract or snap",
+    "distributed.tensor=2 precision.restore=streamed": "precision.restore=streamed: must be subtract or merged or snap",
     "optimizer=icl model=roberta-large task=sst2": "optimizer=icl: is for decoders, and roberta-large is a masked",
     "optimizer=linear_probe task=copa": "optimizer=linear_probe: is for classes, and the candidates of copa are",
     "model=roberta-large task=wsc lr=1": "task.masked_prompt=None: must be given: roberta-large is a masked model",

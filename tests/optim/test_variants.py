@@ -15,12 +15,9 @@ from zo.optim import OPTIMIZERS
 from zo.run.loop import TIE, _step
 from zo.weights.space import ParameterSpace
 
-NORMALISED = ("mezo_adam", "zo_sign", "zo_muon", "fzoo")
-"""Their steps are as long at any scale of the loss; divided by it once more they are not."""
-
 
 @pytest.mark.parametrize(
-    "name", [n for n in ZEROTH_ORDER if n in OPTIMIZERS and n not in NORMALISED]
+    "name", [n for n in ZEROTH_ORDER if n in OPTIMIZERS and not OPTIMIZERS[n].config.normalises]
 )
 def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
     """v̂ = c² at t = 1: with one direction θ moves by lr · z/|z| of its slope, at any scale of the loss."""

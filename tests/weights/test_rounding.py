@@ -21,6 +21,7 @@ from zo.noise import (
     engine,
     philox,
 )
+from zo.optim import OPTIMIZERS
 from zo.weights.directions import Gaussian, LowRank
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import LinearUpdate
@@ -93,16 +94,14 @@ def test_an_update_is_rounded_at_random_and_a_probe_to_nearest(z):
     assert 4 < (space.tensors[0] != start).sum() < 60  # of 21,000; 17 or 13 are expected
 
 
-FLOAT32_STATE = {"mezo_adam", "hizoo", "zo_momentum"}
-
-
 def masters(space: ParameterSpace) -> list[Tensor]:
     """p + c, float32."""
     return [p.float() + c for p, c in zip(space.tensors, space.residuals, strict=True)]
 
 
 def optimizer(name: str, loss: Quadratic):
-    settings = {"state_dtype": "float32"} if name.split()[0] in FLOAT32_STATE else {}
+    keeps = hasattr(OPTIMIZERS[name.split()[0]].config, "state_dtype")
+    settings = {"state_dtype": "float32"} if keeps else {}
     settings |= {} if name.startswith("bszo") else {"weight_decay": 0.1}
     return start(name, loss, lr=1e-3, **settings | {"eps": 1e-2})
 

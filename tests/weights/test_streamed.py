@@ -13,13 +13,13 @@ from tests.support.quadratic import DTYPES, ZEROTH_ORDER, Interrupted, same
 from tests.support.tiny_models import MODELS
 from tests.support.tiny_runs import TinyRun
 from zo.noise import NOISES, NoiseKey
+from zo.optim import OPTIMIZERS
 from zo.weights import updates
 from zo.weights.directions import Gaussian
 from zo.weights.restore import RestoreError, streamed
 from zo.weights.space import ParameterSpace
 
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
-FLOAT32_STATE = {name: {"state_dtype": "float32"} for name in ("mezo_adam", "hizoo")}
 METHODS = [*ZEROTH_ORDER, "sparse_mezo"]
 
 
@@ -29,7 +29,9 @@ class Run(TinyRun):
     def __init__(
         self, name="opt", method="bszo", restore="streamed", dtype=torch.float32, noise="torch"
     ):
-        settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2} | FLOAT32_STATE.get(method, {})
+        settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2}
+        if hasattr(OPTIMIZERS[method].config, "state_dtype"):
+            settings["state_dtype"] = "float32"
         model, candidates = MODELS[name]().to(dtype), (1, 2, 1)
         super().__init__(model, method, restore, noise, candidates=candidates, **settings)
 

@@ -160,7 +160,11 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
         return
     for key, value, allowed in (
         ("optimizer", run.optimizer.name, (*SHARDABLE, "zero_shot")),
-        ("precision.restore", run.precision.restore, ("merged", "subtract", "snapshot")),
+        (
+            "precision.restore",
+            run.precision.restore,
+            [n for n, of in RESTORE_POLICIES.items() if of.shards],
+        ),
         ("precision.graphs", run.precision.graphs, (False,)),
         ("model.kind", run.model.kind, ("decoder",)),
         ("model.weights", run.model.weights, ("pretrained",)),
@@ -195,8 +199,11 @@ def _objective_problems(run: RunConfig) -> Iterator[Problem]:
         )
     if run.precision.graphs:
         yield Problem("precision.graphs", True, f"must be false with objective={name}")
-    if name in OF_TEXT and run.precision.restore == "factors":
-        yield Problem("precision.restore", "factors", f"must be another with objective={name}")
+    policy = RESTORE_POLICIES.get(run.precision.restore)
+    if name in OF_TEXT and policy is not None and policy.low_rank:
+        yield Problem(
+            "precision.restore", run.precision.restore, f"must be another with objective={name}"
+        )
     if name in OF_TEXT and run.adapter.name in ("prefix", "prompt"):
         yield Problem("adapter", run.adapter.name, f"must be another with objective={name}")
 

@@ -11,6 +11,7 @@ from zo.config import digests, method_code, reward_code
 from zo.config.schema import LABEL, scientific
 from zo.config.settings import RunConfig
 from zo.tasks import package_files
+from zo.weights.constraints import RESTORE_POLICIES
 
 NUMBERS = 2
 """To be raised when a configuration begins to give other numbers, or a dataclass another default: changes every id."""
@@ -129,7 +130,9 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
         optimizer["m"] = optimizer["k"] + 1
     if optimizer.get("m") == optimizer.get("k", 0) + 1:
         optimizer.pop("m", None)
-    if precision["restore"] in ("merged", "subtract"):  # the same bits in another number of passes
+    if not RESTORE_POLICIES[
+        precision["restore"]
+    ].exact:  # the same bits in another number of passes
         del precision["restore"]
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}

@@ -90,10 +90,7 @@ OPTIMIZERS: dict[str, Method] = {
 }
 """Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
 
-SHARDABLE = (
-    *("mezo", "mezo_adam", "hizoo", "bszo", "bszo_b"),
-    *("fzoo", "adamezo", "zo_sign", "zo_momentum", "zo_conservative"),
-)
+SHARDABLE = tuple(name for name, method in OPTIMIZERS.items() if method.config.shards)
 """Methods that move sharded tensors as whole ones."""
 
 __all__ = ["OPTIMIZERS", "SHARDABLE", "Method", "MethodConfig"]

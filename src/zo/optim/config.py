@@ -73,6 +73,12 @@ class MethodConfig:
     reads_weights: ClassVar[bool] = False
     """Whether a direction depends on θ itself, so that a probe has to know θ."""
 
+    shards: ClassVar[bool] = False
+    """Whether the method moves parts of sharded tensors as it moves whole ones."""
+
+    normalises: ClassVar[bool] = False
+    """Whether a multiple of the loss makes the same step, without `step_norm`."""
+
     unwritten: ClassVar[Mapping[str, Any]] = {}
     """What run ids, and files that lack a setting, mean by it where that is not its default."""
 
@@ -148,6 +154,8 @@ class MeZOConfig(ZerothOrderConfig):
     weight_decay: float = 0.0
     directions: str = "gaussian"
 
+    shards: ClassVar[bool] = True
+
     @property
     def forwards_per_step(self) -> int:
         """Two per direction, or one and one at θ."""
@@ -170,6 +178,8 @@ class MeZOAdamConfig(MeZOConfig):
     beta2: float = 0.999
     adam_eps: float = 1e-8
     state_dtype: str = "param"
+
+    normalises: ClassVar[bool] = True
 
 
 @dataclass
@@ -194,6 +204,8 @@ class HiZOOConfig(ZerothOrderConfig):
     state_dtype: str = "param"
     weight_decay: float = 0.0
     directions: str = "gaussian"
+
+    shards: ClassVar[bool] = True
 
     @property
     def forwards_per_step(self) -> int:
@@ -230,6 +242,8 @@ class LOZOConfig(MeZOConfig):
     rank: int = 2
     interval: int = 50
     divide_by_rank: bool = False
+
+    shards: ClassVar[bool] = False
 
     @property
     def low_rank(self) -> bool:
@@ -280,6 +294,8 @@ class BSZOConfig(ZerothOrderConfig):
     adaptive_sampling: bool = True
     weight_decay: float = 0.0
     directions: str = "gaussian"
+
+    shards: ClassVar[bool] = True
 
     @property
     def cached(self) -> bool:

@@ -122,6 +122,9 @@ class ZOMuonConfig(MeZOConfig):
     vector_lr: float = 1e-5
     msign: str = "newton_schulz"
 
+    shards: ClassVar[bool] = False
+    normalises: ClassVar[bool] = True
+
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
         return super().problems() + failed(

@@ -14,6 +14,8 @@ class ZOSignConfig(MeZOConfig):
     name: str = "zo_sign"
     eps: float = 1e-3
 
+    normalises: ClassVar[bool] = True
+
 
 @dataclass
 class ZOMomentumConfig(MeZOConfig):
@@ -58,6 +60,7 @@ class SparseMeZOConfig(MeZOConfig):
     scope: str = "matrices"
 
     reads_weights: ClassVar[bool] = True
+    shards: ClassVar[bool] = False
     unwritten: ClassVar[Mapping[str, Any]] = {"scope": "all"}
 
 
@@ -82,6 +85,8 @@ class ConMeZOConfig(MeZOConfig):
     hold: int = 200
     ramp: int = 1800
     state_dtype: str = "float32"
+
+    shards: ClassVar[bool] = False
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
@@ -132,6 +137,8 @@ class FZOOConfig(MeZOConfig):
     n: int = 8
     directions: str = "rademacher"
     std_floor: float = 1e-7
+
+    normalises: ClassVar[bool] = True
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""

@@ -12,6 +12,7 @@ from zo.noise import PERTURBATION, NoiseKey
 from zo.run import memory
 from zo.run.assembly import Session
 from zo.tasks.batches import batch_indices
+from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.directions import FULL_SIZE
 from zo.weights.updates import add_
 
@@ -53,7 +54,7 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
     evaluations = -(-cfg.steps // cfg.eval_every) - made // cfg.eval_every
     total = left * step + evaluations * evaluation
     gib = memory.peak_gib(device)
-    if session.assembly.params.restore == "snapshot":
+    if RESTORE_POLICIES[session.assembly.params.restore].copies:
         tensors = session.assembly.params.tensors
         gib += sum(t.numel() * t.element_size() for t in tensors) / memory.GIB
     memory.reset_peak(device)

@@ -15,6 +15,8 @@ class Constraints(NamedTuple):
         roundings: How its updates can be rounded.
         graphs: Whether a recorded forward pass measures its probes: False where Python code displaces the weights
             during the pass.
+        shards: Whether it moves this process's parts of sharded tensors.
+        copies: Whether it keeps a copy of θ during a step.
     """
 
     exact: bool = False
@@ -23,15 +25,17 @@ class Constraints(NamedTuple):
     decay: bool = True
     roundings: tuple[str, ...] = ("nearest", "stochastic", "compensated")
     graphs: bool = True
+    shards: bool = True
+    copies: bool = False
 
 
 RESTORE_POLICIES = {
     "subtract": Constraints(),
     "merged": Constraints(),
-    "snapshot": Constraints(exact=True, knows_theta=True),
-    "streamed": Constraints(exact=True, knows_theta=True, graphs=False),
+    "snapshot": Constraints(exact=True, knows_theta=True, copies=True),
+    "streamed": Constraints(exact=True, knows_theta=True, graphs=False, shards=False),
     "factors": Constraints(
-        exact=True, low_rank=True, decay=False, roundings=("nearest",), graphs=False
+        exact=True, low_rank=True, decay=False, roundings=("nearest",), graphs=False, shards=False
     ),
 }
 """Registry: name -> constraints. The classes are in `zo.weights.restore`."""

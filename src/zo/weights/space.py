@@ -84,7 +84,7 @@ class ParameterSpace:
         self.tensors = [tensor.detach() for tensor, _ in held]
         self._parts = {i: part for i, (_, part) in enumerate(held) if part is not None}
         parts = self._parts
-        if parts and restore in ("streamed", "factors"):
+        if parts and not RESTORE_POLICIES[restore].shards:
             name = self.names[min(parts)]
             raise ValueError(f"restore={restore!r}: {name} is sharded; snapshot or merged move it")
         self.decays = [name not in exempt for name in self.names]
