@@ -241,7 +241,7 @@ def at_edge(part: str) -> set[str]:
 
 
 def detectable(part: str) -> list[float]:
-    """Column `could find` of the table that the comparison's command wrote, of the methods."""
+    """Column of smallest detectable differences of the table that the comparison's command wrote, of the methods."""
     text = (MEASURED / f"comparison/comparison_{part}.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     return [float(r[13]) for r in rows if len(r) > 13 and r[12] not in ("", "verdict", "---:")]
