@@ -1,7 +1,10 @@
 """Adapters and quantised weights: what they compute, what moves, and that exact restore policies measure the same."""
 
+import re
+
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 from tests.lm.test_scoring import SHAPES
 from tests.support.pairwise import pairwise, rotated
@@ -10,7 +13,7 @@ from tests.support.quadratic import DTYPES, same
 from tests.support.tiny_models import DECODERS, MODELS, VOCABULARY, examples_of, kind_of, tokenizer
 from tests.support.tiny_runs import TinyRun
 from zo.lm.adapters.adapt import adapt, merged
-from zo.lm.adapters.config import ADAPTERS
+from zo.lm.adapters.config import ADAPTERS, RIGHT_LAYERS
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
@@ -202,3 +205,33 @@ def test_an_adapter_of_another_architecture_or_depth_is_refused(tmp_path):
             ModelError, match=rf"adapter\.path=.*: does not fit .*: {counts} missing"
         ):
             adapt(Loaded(model, tokenizer(), kind="decoder"), cfg, 0)
+
+
+@pytest.mark.parametrize("name", ["lora", "ia3", "layers"])
+@pytest.mark.parametrize("architecture", ["llama", "opt", "gpt2", "bert"])
+def test_an_adapter_trains_the_blocks_that_are_chosen(name, architecture):
+    for layers, numbers in (("last:1", {2}), ("first:2", {0, 1}), ([0, 2], {0, 2})):
+        model = MODELS[architecture](num_hidden_layers=3)
+        kind = "masked" if architecture == "bert" else "decoder"
+        given = {"pattern": ""} if name == "layers" else {}
+        space = ParameterSpace.of(adapted(model, name, kind, layers=layers, **given).model)
+        assert {int(re.search(r"\.(\d+)\.", of)[1]) for of in space.names} == numbers
+
+
+def test_layers_that_a_model_does_not_have_are_refused():
+    with pytest.raises(ModelError, match=r"adapter\.layers=last:4: the model has 2 layers"):
+        adapted(MODELS["llama"](), "lora", layers="last:4")
+    with pytest.raises(
+        ModelError, match=r"adapter\.layers: needs a model with one list of layers; .* has 2"
+    ):
+        sizes = {
+            "d_model": 16,
+            "d_ff": 16,
+            "d_kv": 8,
+            "num_layers": 2,
+            "num_heads": 2,
+            "vocab_size": 50,
+        }
+        adapted(T5ForConditionalGeneration(T5Config(**sizes)), "lora", layers="last:1")
+    for wrong in ("last:0", "4", [], [-1], 3):
+        assert ADAPTERS["lora"](layers=wrong).problems() == [("layers", RIGHT_LAYERS)]

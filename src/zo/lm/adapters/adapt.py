@@ -23,6 +23,7 @@ from zo.lm.adapters.config import (
     PrefixAdapter,
     PromptAdapter,
     ScalesAdapter,
+    chosen_layers,
 )
 from zo.lm.adapters.virtual_tokens import VirtualTokens
 from zo.lm.config import ModelError
@@ -72,7 +73,11 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
         chosen = {f"{name}.scale" for name, _ in layers}
         wrong = "adapter=scales: no weight is quantised"
     elif isinstance(cfg, LayersAdapter):
-        chosen = {name for name in own if re.search(cfg.pattern, name)}
+        blocks = _blocks(model, cfg.layers)
+        within = () if blocks is None else tuple(f"{blocks[0]}.{i}." for i in blocks[1])
+        chosen = {
+            name for name in own if name.startswith(within or "") and re.search(cfg.pattern, name)
+        }
         wrong = f"adapter.pattern={cfg.pattern}: is found in no name of a parameter"
     else:
         chosen = {name for name in own if name.split(".")[-1] == "bias"}
@@ -81,6 +86,29 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
         raise ModelError(f"{wrong}; there are {', '.join(list(own)[:SHOWN])}, ...")
     for name, p in own.items():
         p.requires_grad_(name in chosen)
+
+
+def _blocks(model: nn.Module, layers: Any) -> tuple[str, list[int]] | None:
+    """Returns the name of a model's list of blocks, and the numbers of those that `adapter.layers` chooses.
+
+    Raises:
+        ModelError: If the model has not one such list, or fewer blocks.
+    """
+    if layers is None:
+        return None
+    count = getattr(model.config, "num_hidden_layers", 0)
+    lists: list[str] = []
+    for name, module in model.named_modules():
+        inner = any(name.startswith(f"{of}.") for of in lists)
+        if isinstance(module, nn.ModuleList) and len(module) == count and not inner:
+            lists.append(name)
+    if len(lists) != 1:
+        right = f"needs a model with one list of layers; {type(model).__name__} has {len(lists)}"
+        raise ModelError(f"adapter.layers: {right}; use adapter=layers adapter.pattern=...")
+    try:
+        return lists[0], chosen_layers(layers, count)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
 
 
 def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
@@ -131,15 +159,16 @@ def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
     import peft
 
     task = "CAUSAL_LM" if loaded.kind == "decoder" else None
+    within: dict[str, Any] = {"task_type": task}
+    if blocks := _blocks(loaded.model, getattr(cfg, "layers", None)):
+        inside = "|".join(map(str, blocks[1]))
+        within["exclude_modules"] = rf"(?!{re.escape(blocks[0])}\.(?:{inside})\.).*"
     if isinstance(cfg, LoraAdapter):
-        return peft.LoraConfig(
-            r=cfg.r, lora_alpha=cfg.alpha, target_modules=cfg.targets or None, task_type=task
-        )
+        targets = cfg.targets or None
+        return peft.LoraConfig(r=cfg.r, lora_alpha=cfg.alpha, target_modules=targets, **within)
     if isinstance(cfg, IA3Adapter):
         own = cfg.feedforward if cfg.targets else None
-        return peft.IA3Config(
-            target_modules=cfg.targets or None, feedforward_modules=own, task_type=task
-        )
+        return peft.IA3Config(target_modules=cfg.targets or None, feedforward_modules=own, **within)
     assert isinstance(cfg, PromptAdapter)
     kind = peft.PrefixTuningConfig if isinstance(cfg, PrefixAdapter) else peft.PromptTuningConfig
     return kind(num_virtual_tokens=cfg.tokens, task_type=task)

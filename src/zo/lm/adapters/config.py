@@ -78,6 +78,35 @@ class PeftAdapter(AdapterConfig):
         return found
 
 
+LAYERS = re.compile(r"(first|last):([1-9]\d*)")
+RIGHT_LAYERS = "must be last:4, first:4, a list of numbers from 0 as [10,11], or null"
+
+
+def problems_of_layers(layers: Any) -> Problems:
+    """Returns what is wrong with a choice of layers."""
+    listed = isinstance(layers, list) and layers and all(type(i) is int and i >= 0 for i in layers)
+    if layers is None or listed or (isinstance(layers, str) and LAYERS.fullmatch(layers)):
+        return []
+    return [("layers", RIGHT_LAYERS)]
+
+
+def chosen_layers(layers: Any, count: int) -> list[int]:
+    """Returns the numbers of the chosen layers of a model with so many.
+
+    Raises:
+        ValueError: If it has fewer.
+    """
+    if isinstance(layers, list):
+        found = sorted(set(layers))
+    else:
+        end, number = layers.split(":")
+        n = int(number)
+        found = list(range(n) if end == "first" else range(count - n, count))
+    if found[0] < 0 or found[-1] >= count:
+        raise ValueError(f"adapter.layers={layers}: the model has {count} layers")
+    return found
+
+
 @dataclass
 class LoraAdapter(PeftAdapter):
     """Matrices of low rank beside linear layers: W x + α/r · B A x.
@@ -85,15 +114,21 @@ class LoraAdapter(PeftAdapter):
     Attributes:
         r: Rank, ≥ 1.
         alpha: α ≥ 1.
-        targets: Ends of the names of the layers; empty takes peft's for the architecture.
+        targets: Ends of the names of the linear layers; empty takes peft's for the architecture.
+        layers: Of which blocks: `last:4`, `first:4`, or a list of their numbers from 0; None is all.
     """
 
     name: str = "lora"
     r: int = 8
     alpha: int = 16
     targets: list[str] = field(default_factory=list)
+    layers: Any = None
 
     counts: ClassVar[tuple[str, ...]] = ("r", "alpha")
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        return super().problems() + problems_of_layers(self.layers)
 
 
 @dataclass
@@ -103,15 +138,17 @@ class IA3Adapter(PeftAdapter):
     Attributes:
         targets: Ends of the names of the layers; empty takes peft's for the architecture.
         feedforward: Which of the targets have their inputs scaled; empty takes peft's.
+        layers: Of which blocks, as of `lora`.
     """
 
     name: str = "ia3"
     targets: list[str] = field(default_factory=list)
     feedforward: list[str] = field(default_factory=list)
+    layers: Any = None
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        found = super().problems()
+        found = super().problems() + problems_of_layers(self.layers)
         if not set(self.feedforward) <= set(self.targets):
             found.append(("feedforward", "must be among adapter.targets"))
         return found
@@ -147,24 +184,26 @@ class PrefixAdapter(PromptAdapter):
 
 @dataclass
 class LayersAdapter(AdapterConfig):
-    """The parameters whose names a pattern is found in.
+    """The parameters of some blocks, or those whose names match a pattern; with both, those that do both.
 
     Attributes:
-        pattern: Regular expression, searched in the full names.
+        pattern: Regular expression, searched in the full names; empty is found in all.
+        layers: Of which blocks, as of `lora`.
     """
 
     name: str = "layers"
     pattern: str = ""
+    layers: Any = None
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        found = super().problems()
+        found = super().problems() + problems_of_layers(self.layers)
         try:
             re.compile(self.pattern)
         except re.error as error:
             found.append(("pattern", f"must be a regular expression ({error})"))
-        if not self.pattern:
-            right = "must be given: a regular expression for names of parameters, as layers\\.11\\."
+        if not self.pattern and self.layers is None:
+            right = "must be given: a regular expression for names of parameters, as layers\\.11\\.; or adapter.layers"
             found.append(("pattern", right))
         return found
 
