@@ -221,17 +221,16 @@ def test_an_adapter_trains_the_blocks_that_are_chosen(name, architecture):
 def test_layers_that_a_model_does_not_have_are_refused():
     with pytest.raises(ModelError, match=r"adapter\.layers=last:4: the model has 2 layers"):
         adapted(MODELS["llama"](), "lora", layers="last:4")
-    with pytest.raises(
-        ModelError, match=r"adapter\.layers: needs a model with one list of layers; .* has 2"
-    ):
-        sizes = {
-            "d_model": 16,
-            "d_ff": 16,
-            "d_kv": 8,
-            "num_layers": 2,
-            "num_heads": 2,
-            "vocab_size": 50,
-        }
-        adapted(T5ForConditionalGeneration(T5Config(**sizes)), "lora", layers="last:1")
+    sizes = {
+        "d_model": 16,
+        "d_ff": 16,
+        "d_kv": 8,
+        "num_layers": 2,
+        "num_heads": 2,
+        "vocab_size": 50,
+    }
+    t5 = T5ForConditionalGeneration(T5Config(**sizes))
+    with pytest.raises(ModelError, match=r"adapter\.layers: needs .* one list of layers; .* has 2"):
+        adapted(t5, "lora", layers="last:1")
     for wrong in ("last:0", "4", [], [-1], 3):
         assert ADAPTERS["lora"](layers=wrong).problems() == [("layers", RIGHT_LAYERS)]
