@@ -118,6 +118,22 @@ def test_the_wheel_without_extras_trains_and_replays(tmp_path):
     assert done.stderr.count("; pip install 'zo-suite[suite]'") == 2
 
 
+@pytest.mark.process
+def test_the_command_does_what_the_modules_do():
+    for given, module in (
+        ("train", "train.py"),
+        ("status", "launch.status"),
+        ("show", "zo.tasks.show"),
+    ):
+        start = [module] if module.endswith(".py") else ["-m", module]
+        told = [python(*of, "--help") for of in (("-m", "zo", given), start)]
+        assert told[0].returncode == told[1].returncode == 0
+        assert told[0].stdout == told[1].stdout != ""
+    wrong = python("-m", "zo", "trian")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("zo: no command 'trian'; must be one of train, status, ")
+
+
 def test_the_public_classes_are_those_of_the_registry_with_its_settings():
     assert METHODS_FILE.read_text() == methods_file(), "make format writes it"
     found = {name for name in zo.__all__ if isinstance(getattr(zo, name), type)}

@@ -35,7 +35,8 @@ def main() -> None:
         print(__doc__)
         return
     if name not in COMMANDS:
-        sys.exit(f"zo: no command {name!r}; there are {', '.join(COMMANDS)}, see zo --help")
+        print(f"zo: no command {name!r}; must be one of {', '.join(COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
     try:
         from zo.config.origin import SUITE
     except ModuleNotFoundError as error:
