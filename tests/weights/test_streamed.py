@@ -30,7 +30,7 @@ class Run(TinyRun):
         self, name="opt", method="bszo", restore="streamed", dtype=torch.float32, noise="torch"
     ):
         settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2}
-        if hasattr(OPTIMIZERS[method].config, "state_dtype"):
+        if hasattr(OPTIMIZERS[method.split()[0]].config, "state_dtype"):
             settings["state_dtype"] = "float32"
         model, candidates = MODELS[name]().to(dtype), (1, 2, 1)
         super().__init__(model, method, restore, noise, candidates=candidates, **settings)
