@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zo.arguments import Closure
 from zo.distributed.closure import SAME
 from zo.optim.losses import number
+from zo.weights.prefix import FrozenPrefix
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -20,14 +21,15 @@ class RepeatCheck:
 
     Args:
         model: Computes the loss, if it is known.
+        prefix: What of the model is computed once per step, if that is known.
         enabled: False checks nothing.
 
     Attributes:
         first: Whether nothing was checked yet.
     """
 
-    def __init__(self, model: nn.Module | None, enabled: bool):
-        self._model, self._enabled = model, enabled
+    def __init__(self, model: nn.Module | None, prefix: FrozenPrefix | None, enabled: bool):
+        self._model, self._prefix, self._enabled = model, prefix, enabled
         self._training: set[nn.Module] = set()
         self.first = True
 
@@ -36,14 +38,18 @@ class RepeatCheck:
         return self._enabled and (self.first or not self._modes() <= self._training)
 
     def check(self, closure: Closure) -> None:
-        """Measures twice.
+        """Measures twice, the second time without the blocks that no probe changes.
 
         Raises:
             ValueError: If the losses differ by more than rounding, or a buffer of the model changes.
         """
         buffers = [] if self._model is None else [*self._model.named_buffers()]
         tracked = [(name, b, b._version) for name, b in buffers if not b.is_inference()]
-        first, second = number(closure()), number(closure())
+
+        def loss() -> float:
+            return number(closure())
+
+        first, second = (loss(), loss()) if self._prefix is None else self._prefix.prove(loss)
         advice = "check_closure=False goes on all the same."
         if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
             raise ValueError(

@@ -159,7 +159,8 @@ class ZOOptimizer(ABC):
         """
         counted = counter(loss_fn, self._finite, self.params.settle)
         try:
-            found = self.estimate(counted)
+            with self.params.reusing():
+                found = self.estimate(counted)
             for value in found.record:
                 self._finite("coefficient", value)
             self.advance(found.record)

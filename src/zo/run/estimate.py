@@ -45,7 +45,12 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
     loss_fn = session.loss_of([session.train[i] for i in indices])
     forward = _seconds(loss_fn, device, warm=session.scorer.differentiable)
     count = optimizer.forwards_per_step
-    step, parts = count * forward, f"{count} forward passes of {shown(forward)}"
+    later, params = forward, session.assembly.params
+    if params.prefix is not None and params.prefix.reuses:
+        with params.reusing():
+            later = _seconds(loss_fn, device, warm=True)
+    step = forward + (count - 1) * later
+    parts = f"{count} forward passes of {shown(step / count)}"
     if not optimizer.config.low_rank:
         passes, weights = count + 1, _pass_seconds(session)
         step += passes * weights

@@ -33,6 +33,7 @@ from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Journal, train
 from zo.run.results import predictions
 from zo.run.results.replay import replay_to
+from zo.run.reuse import begin_reuse
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
@@ -180,6 +181,8 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         if processes.world > 1 and not sharded:
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
+        if (line := begin_reuse(cfg, session)) is not None:
+            progress.say(line)
         if (line := estimated(cfg, session, totals.made)) is not None:
             progress.say(line)
         if not processes.leads:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank
+from zo.weights.prefix import FrozenPrefix
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
 from zo.weights.restore.factored import FactoredParameter
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
@@ -42,6 +43,7 @@ class ParameterSpace:
         matrices: Whether a tensor is a 2-D weight of neither an embedding nor what decay leaves alone, one per tensor.
         restore: As given.
         policy: The restore policy.
+        prefix: What a step's forward passes need not compute again; None where the model is not known or sharded.
         engine: What draws on the tensors' devices.
         sharded: Whether this process holds only a part of some tensors.
         rounding: As given.
@@ -111,6 +113,9 @@ class ParameterSpace:
         self.passes = 0
         self._observed = True
         self.policy = POLICIES[restore](self, model)
+        self.prefix: FrozenPrefix | None = None
+        if model is not None and not self.sharded:
+            self.prefix = FrozenPrefix(model, self.parameters)
 
     @classmethod
     def of(
@@ -250,6 +255,12 @@ class ParameterSpace:
             yield
         finally:
             self._observed = True
+
+    def reusing(self) -> AbstractContextManager[None]:
+        """While the body runs, forward passes of one mini-batch compute what no probe changes once."""
+        if self.prefix is None or not self._observed:
+            return nullcontext()
+        return self.prefix.reusing()
 
     def rounding_of(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""
