@@ -22,10 +22,22 @@ IN_STEP = "zo.run.losses.BatchLoss.__call__"
 SETTINGS = ("optimizer=bszo", "eval_tokens=256", "distributed.timeout=20", "eval_every=3")
 SETTINGS += ("distributed.check_every=2", "threads=1")
 
+LAST = ("adapter=layers", "adapter.layers=last:1")
+"""Each process keeps the hidden states of the other blocks, as far as it needs them."""
+
 EQUAL = [
     (4, ("optimizer.k=3", "distributed.shards=2", "precision=bf16")),
     (2, ("optimizer=lozo", "precision.restore=factors", "distributed.shards=4", "precision=bf16")),
-    (3, ("optimizer=mezo", "optimizer.n=2", "task.objective=lm", "precision.restore=snapshot")),
+    (
+        3,
+        (
+            "optimizer=mezo",
+            "optimizer.n=2",
+            "task.objective=lm",
+            "precision.restore=snapshot",
+            *LAST,
+        ),
+    ),
 ]
 
 

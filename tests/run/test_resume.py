@@ -22,13 +22,14 @@ BACKWARD = At("zo.run.losses.BatchLoss.backward", 5, "after")
 GRADIENT = (BACKWARD, At("torch.optim.Optimizer.zero_grad", 3, "after"))
 STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"
 COMPENSATED = "precision.noise=philox precision.rounding=compensated"
+LAST = "adapter=layers adapter.layers=last:1"  # the others' hidden states are kept
 METHODS = {
     "optimizer=mezo precision.restore=subtract": UPDATE,
     f"optimizer=mezo_adam lr=1e-4 precision=bf16 {STOCHASTIC}": UPDATE,
     f"optimizer=hizoo precision=fp16 {COMPENSATED}": UPDATE,
     "optimizer=lozo optimizer.interval=3 precision=bf16 precision.restore=factors": FACTORS,
     f"optimizer=bszo precision=bf16 precision.restore=streamed {STOCHASTIC}": STREAM,
-    f"optimizer=bszo_b precision=bf16 precision.restore=snapshot {COMPENSATED}": UPDATE,
+    f"optimizer=bszo_b precision=bf16 precision.restore=snapshot {COMPENSATED} {LAST}": UPDATE,
     "optimizer=adam lr=1e-4": GRADIENT,
 }
 """Every policy and rounding, and all kinds of state, with a kill in a step and one in or behind the pass that moves θ.

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from zo import config
-from zo.config import command_line
+from zo.config import command_line, identity
 from zo.run import runner
 from zo.run.assembly import Session
 from zo.run.reuse import begin_reuse
@@ -29,35 +29,75 @@ def losses_of(cfg):
         ("optimizer=mezo", "objective=metric", "lr=1e-2"),
     ],
 )
-def test_a_run_has_the_losses_of_one_that_computes_all_blocks(make_run, monkeypatch, overrides):
-    cfg = make_run(*LAST, *overrides)
-    run(cfg)
+def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
+    make_run, monkeypatch, tmp_path, overrides
+):
+    """The same bits where blocks are computed once per mini-batch; where states are kept, but for rounding."""
+    kept, once, plain = (
+        make_run(*LAST, *overrides, f"precision.prefix_cache_gib={gib}", f"out={tmp_path / out}")
+        for gib, out in ((1, "kept"), (0, "once"), (0, "plain"))
+    )
+    run(kept)
+    run(once)
     monkeypatch.setattr(runner, "begin_reuse", lambda *_: None)
-    plain = make_run(*LAST, *overrides, f"out={cfg.out}2")
     run(plain)
-    assert losses_of(cfg) == losses_of(plain)
+    assert losses_of(once) == losses_of(plain)
+    assert losses_of(kept) != losses_of(plain) or "metric" in overrides[1]
+    for found, expected in zip(losses_of(kept), losses_of(plain), strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+KEPT = r"kept per example: train, validation, test, 0\.\d+ GiB \(precision\.prefix_cache_gib=1\)"
+ONCE = r"computed once per mini-batch: blocks 0 to \d+ of model\.decoder\.layers; "
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
+        ((*LAST, "optimizer=mezo"), KEPT),
+        ((*LAST, "optimizer=lozo", "precision.restore=factors"), KEPT),
+        ((*LAST, "optimizer=sgd"), KEPT),
         (
-            (*LAST, "optimizer=mezo"),
-            r"computed once per mini-batch: blocks 0 to \d+ of model\.decoder\.layers",
+            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=0.0006"),
+            r"kept per example: train, 0\.00\d+ GiB \(precision.prefix_cache_gib=0.0006\); "
+            r"not kept: validation takes 0\.00\d+ GiB, test takes 0\.00\d+ GiB",
         ),
         (
-            (*LAST, "optimizer=lozo", "precision.restore=factors"),
-            ".*factors measures all points in one forward pass",
+            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=1e-6"),
+            rf"{ONCE}not kept: train takes 0.00\d+ GiB, .* \(precision\.prefix_cache_gib=1e-06\)",
+        ),
+        (
+            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=0"),
+            f"{ONCE}nothing is kept per example: precision.prefix_cache_gib=0",
+        ),
+        (
+            (*LAST, "optimizer=lozo", "precision.restore=factors", "precision.prefix_cache_gib=0"),
+            ".*factors measures all points in one forward pass; nothing is kept.*",
+        ),
+        (
+            ("adapter=layers", r'adapter.pattern="embed_tokens|layers\.[1-9]"', "optimizer=mezo"),
+            rf"{ONCE}not kept per example: what enters .* is computed with trained weights",
         ),
         (("adapter=lora", "optimizer=mezo"), None),
         (("optimizer=mezo",), None),
-        ((*LAST, "optimizer=sgd"), None),
+        ((*LAST, "optimizer=zero_shot", "steps=0"), None),
     ],
 )
-def test_what_is_computed_once_is_said(make_run, overrides, said):
+def test_what_is_kept_or_computed_once_is_said(make_run, overrides, said):
     cfg = make_run(*overrides)
     line = begin_reuse(cfg, Session.open(cfg))
-    assert line == said or re.fullmatch(f"frozen blocks: {said}.*", line), line
+    assert line == said or re.fullmatch(f"frozen blocks: {said}", line), line
+
+
+def test_the_budget_is_part_of_a_run_whose_blocks_are_frozen_alone(make_run):
+    """Which split is kept decides the last bits of its losses."""
+    of = lambda *overrides: identity.run_id(make_run("optimizer=mezo", *overrides))  # noqa: E731
+    assert (
+        of(*LAST)
+        == of(*LAST, "precision.prefix_cache_gib=1")
+        != of(*LAST, "precision.prefix_cache_gib=0")
+    )
+    assert of() == of("precision.prefix_cache_gib=0")
 
 
 def test_a_loss_of_generated_texts_is_left_alone(tmp_path):

@@ -134,6 +134,8 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
         precision["restore"]
     ].exact:  # the same bits in another number of passes
         del precision["restore"]
+    if run.adapter.name == "none":  # no block is frozen
+        del precision["prefix_cache_gib"]
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
         if not run.optimizer.reads_train:

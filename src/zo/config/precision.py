@@ -34,6 +34,8 @@ class PrecisionConfig:
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
             next update. The latter two are for bfloat16 and float16; probes are always rounded to nearest.
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
+        prefix_cache_gib: Memory for hidden states that enter the first block that trains, GiB, ≥ 0. Those of a split
+            are kept over steps and evaluations if they all fit, see `zo.run.reuse`; 0 keeps none.
         graphs: Whether a GPU repeats recordings of a forward pass, one per shape of batch, see `zo.lm.scoring.graphs`.
     """
 
@@ -45,6 +47,7 @@ class PrecisionConfig:
     rounding: str = "nearest"
     tf32: bool = False
     graphs: bool = False
+    prefix_cache_gib: float = 1.0
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
@@ -60,6 +63,8 @@ class PrecisionConfig:
             for key, allowed in choices.items()
             if getattr(self, key) not in allowed
         ]
+        if not self.prefix_cache_gib >= 0:
+            found.append(("prefix_cache_gib", "must be at least 0, which keeps nothing"))
         if not found:
             found += conflicts(
                 *(self.restore, self.rounding),

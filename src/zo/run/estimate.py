@@ -11,6 +11,7 @@ from zo.lm.scoring.candidates import length_batches
 from zo.noise import PERTURBATION, NoiseKey
 from zo.run import memory
 from zo.run.assembly import Session
+from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.directions import FULL_SIZE
@@ -42,7 +43,9 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
     if left < LEAST or not optimizer.replays or session.processes.world > 1 or session.shards > 1:
         return None
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, made)
-    loss_fn = session.loss_of([session.train[i] for i in indices])
+    examples = [session.train[i] for i in indices]
+    keeping = _keeping_seconds(session, examples)
+    loss_fn = session.loss_of(examples)
     forward = _seconds(loss_fn, device, warm=session.scorer.differentiable)
     count = optimizer.forwards_per_step
     later, params = forward, session.assembly.params
@@ -57,8 +60,11 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
         parts += f", {passes} passes over the weights of {shown(weights)}"
     evaluation = _evaluation_seconds(cfg, session, forward)
     evaluations = -(-cfg.steps // cfg.eval_every) - made // cfg.eval_every
-    total = left * step + evaluations * evaluation
+    total = keeping + left * step + evaluations * evaluation
     gib = memory.peak_gib(device)
+    if (kept := getattr(session.scorer, "kept", None)) is not None:
+        gib += kept.bytes / memory.GIB
+        parts += f", after hidden states once, {shown(keeping)}"
     if RESTORE_POLICIES[session.assembly.params.restore].copies:
         tensors = session.assembly.params.tensors
         gib += sum(t.numel() * t.element_size() for t in tensors) / memory.GIB
@@ -80,6 +86,16 @@ def _seconds(call: Callable[[], object], device: torch.device, warm: bool = Fals
     return time.perf_counter() - start
 
 
+def _keeping_seconds(session: Session, examples: list[Encoded]) -> float:
+    """Returns how long it takes to compute the hidden states that are kept, by those of a mini-batch; 0 without."""
+    kept = getattr(session.scorer, "kept", None)
+    if kept is None:
+        return 0.0
+    tokens = sum(example.length for example in kept.missing(examples))
+    seconds = _seconds(lambda: session.scorer.collate(examples), session.assembly.device)
+    return kept.tokens * seconds / tokens if tokens else 0.0
+
+
 def _evaluation_seconds(cfg: RunConfig, session: Session, forward: float) -> float:
     """Returns how long an evaluation takes, by its largest batch, or by the mini-batch where texts are written."""
     several = session.validation, session.test
@@ -91,8 +107,11 @@ def _evaluation_seconds(cfg: RunConfig, session: Session, forward: float) -> flo
     largest = max(batches, key=lambda of: len(of) * lengths[of[-1]])
     examples = [*session.validation, *session.test]
     chosen = [examples[i] for i in largest]
+    keeps = getattr(session.scorer, "kept", None) is not None
     seconds = _seconds(
-        lambda: session.evaluator.evaluate(chosen, cfg.eval_tokens), session.assembly.device
+        lambda: session.evaluator.evaluate(chosen, cfg.eval_tokens),
+        session.assembly.device,
+        warm=keeps,
     )
     validation, test = (sum(e.length for e in of) for of in several)
     return seconds * (validation + OFTEN * test) / sum(e.length for e in chosen)

@@ -1,28 +1,112 @@
-"""What the forward passes of a run need not compute again: the frozen blocks before the first one that trains."""
+"""What the forward passes of a run need not compute again: the frozen blocks before the first one that trains.
+
+Their output is kept per example, over steps and evaluations, for the splits that fit into `precision.prefix_cache_gib`;
+otherwise per mini-batch, during a step.
+"""
+
+import torch
 
 from zo.config import RunConfig
+from zo.lm.config import ModelError
 from zo.lm.objectives import TextScorer
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.states import KeptStates
 from zo.run.assembly import Session
+from zo.run.memory import GIB
+from zo.tasks import Encoded
+from zo.weights.prefix import FrozenPrefix, PrefixError
+
+TRIED = 8
+"""Examples that are scored with kept states and without."""
 
 
 def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
-    """Tries the reuse of frozen blocks on the first training examples; returns a sentence about it, or None.
+    """Finds what can be kept, and tries it on the first training examples; returns a sentence about it, or None.
 
-    Nothing is said of a model whose first block trains, and of a run whose steps make one forward pass.
+    Nothing is said of a model whose first block trains.
+
+    Raises:
+        ModelError: If there is no memory for what is to be kept.
     """
-    params, scorer = session.assembly.params, session.scorer
-    prefix = params.prefix
-    if prefix is None or not cfg.steps or not session.assembly.optimizer.replays:
-        return None
-    if not prefix.chains():
+    assembly, scorer = session.assembly, session.scorer
+    params, prefix = assembly.params, assembly.params.prefix
+    if prefix is None or not cfg.steps or not prefix.chains():
         return None
     if isinstance(scorer, TextScorer):
         prefix.leave("the texts that a step generates are continued from their own keys and values")
     elif cfg.precision.graphs:
         prefix.leave("precision.graphs repeats recordings of whole forward passes")
+    if prefix.why_not is not None:
+        return f"frozen blocks: {prefix.describe()}"
+    assert isinstance(scorer, CandidateScorer)
+    try:
+        kept, said = _keep(cfg.precision.prefix_cache_gib, session, scorer, prefix)
+    except PrefixError as error:
+        kept, said = [], f"not kept per example: {error}"
+    if "train" in kept:
+        return f"frozen blocks: {said}"
+    if not assembly.optimizer.replays:
+        prefix.leave("a step is one forward pass")
     elif params.policy.measures_together:
         prefix.leave(f"precision.restore={params.restore} measures all points in one forward pass")
     else:
         batch = scorer.collate(session.train[: cfg.batch_size])
         prefix.prove(lambda: scorer.loss(batch))
-    return f"frozen blocks: {prefix.describe()}"
+    return f"frozen blocks: {prefix.describe()}; {said}"
+
+
+def _keep(
+    gib: float, session: Session, scorer: CandidateScorer, prefix: FrozenPrefix
+) -> tuple[list[str], str]:
+    """Begins to keep states per example; returns the splits whose states are kept, and a sentence.
+
+    Raises:
+        PrefixError: If nothing can be kept of this model.
+        ModelError: If there is no memory for it.
+    """
+    budget = f"precision.prefix_cache_gib={gib:g}"
+    if gib == 0:
+        return [], f"nothing is kept per example: {budget}"
+    like = scorer.find_states(prefix, session.train[0])
+    splits = {"train": session.train}
+    if session.evaluator is scorer:
+        splits |= {"validation": session.validation, "test": session.test}
+    each = like.shape[-1] * like.element_size()
+    kept, beyond, left = dict[str, list[Encoded]](), [], gib * GIB - each
+    for name, examples in splits.items():
+        size = each * sum(example.length for example in examples)
+        if size <= left:
+            kept[name], left = examples, left - size
+        else:
+            beyond.append(f"{name} takes {size / GIB:.2g} GiB")
+    without = f"not kept: {', '.join(beyond)}"
+    if not kept:
+        return [], f"{without} ({budget})"
+    try:
+        states = KeptStates(kept.values(), like.shape[-1], like)
+    except (RuntimeError, MemoryError) as error:  # torch has no class of its own on a CPU
+        what = str(error).splitlines()[0]
+        raise ModelError(f"{budget}: no memory for hidden states ({what}); lower it") from None
+    _try(scorer, states, next(iter(kept.values()))[:TRIED])
+    said = f"kept per example: {', '.join(kept)}, {states.bytes / GIB:.2g} GiB ({budget})"
+    return [*kept], f"{said}; {without}" if beyond else said
+
+
+def _try(scorer: CandidateScorer, states: KeptStates, examples: list[Encoded]) -> None:
+    """Makes sure that scores with kept states are those without, but for rounding.
+
+    Raises:
+        PrefixError: If they are not.
+    """
+    plain = scorer.scores(scorer.collate(examples))
+    scorer.keep(states)
+    try:
+        found = scorer.scores(scorer.collate(examples))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # of the model's own code
+        scorer.keep(None)
+        raise PrefixError(f"a pass with kept states fails: {str(error).splitlines()[0]}") from None
+    tolerance = torch.finfo(states.dtype).eps ** 0.5
+    if not torch.allclose(found, plain, tolerance, tolerance, equal_nan=True):
+        scorer.keep(None)
+        wrong = (found - plain).abs().max().item()
+        raise PrefixError(f"scores with kept states differ by {wrong:.2g}")

@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zo.distributed.processes import Processes
 from zo.lm.config import ModelError
 from zo.lm.scoring.collate import Batch, Collator
 from zo.lm.scoring.graphs import STEP, Graphs
 from zo.lm.scoring.heads import head_of, tied_rows
+from zo.lm.scoring.states import KeptStates
 from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
+from zo.weights.prefix import BlockChain, FrozenPrefix, PrefixError
 
 MOST_LOSS = 700
 """Nats whose exponential is still a number."""
@@ -99,6 +103,11 @@ class CandidateScorer:
         self._prepare(model, pad_id, kind, STEP if graphs else None)
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
         self._recorded = Graphs(self._loss) if graphs else self._loss
+        self._chain: BlockChain | None = None
+        self._beside: list[
+            Any
+        ] = []  # of what a block returns, all but hidden states; nobody reads it
+        self._structure: Any = None
 
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
         """Takes what scoring needs of the model."""
@@ -109,7 +118,67 @@ class CandidateScorer:
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
         """Builds the tensors that all forward passes of a step share; see `zo.lm.scoring.collate.Collator`."""
-        return self._collator(examples)
+        return self._batch(examples)
+
+    def _batch(self, examples: Sequence[Encoded], rows: list[list[int]] | None = None) -> Batch:
+        """Returns a batch; computes the hidden states that are kept of its examples, if they are not there."""
+        if (kept := self._collator.kept) is not None:
+            for example in kept.missing(examples):
+                alone = self._collator([example])
+                assert alone.places is not None
+                kept.put(example, self.states(alone), alone.places)
+        return self._collator(examples, rows)
+
+    def keep(self, kept: KeptStates | None) -> None:
+        """Takes the hidden states of `states` from `kept` from now on, once they were computed."""
+        self._collator.kept = kept
+
+    @property
+    def kept(self) -> KeptStates | None:
+        """The hidden states that are kept, if any are."""
+        return self._collator.kept
+
+    @torch.inference_mode()
+    def find_states(self, prefix: FrozenPrefix, example: Encoded) -> Tensor:
+        """Finds what `states` computes; returns an example's.  # (P, L, D).
+
+        Raises:
+            PrefixError: If the frozen blocks are not to be told from the rest of the model; says why.
+        """
+        batch, found = self._collator([example]), []
+        for chain in prefix.chains():
+            output = chain.output_of(lambda: self._forward(batch))
+            if output is not None:
+                found.append((chain, output))
+        if len(found) != 1:
+            raise PrefixError(f"the loss calls {len(found)} lists of blocks")
+        ((chain, output),) = found
+        if not chain.is_fit():
+            raise PrefixError(chain.why_not)
+        if prefix.is_read_by(lambda: chain.output_of(lambda: self._forward(batch))):
+            raise PrefixError(f"what enters {chain.path} is computed with trained weights")
+        leaves, structure = tree_flatten(output)
+        if not isinstance(leaves[0], Tensor) or leaves[0].shape[:2] != batch.input_ids.shape:
+            raise PrefixError(f"a block of {chain.path} does not return hidden states first")
+        self._chain, self._beside, self._structure = chain, leaves[1:], structure
+        return leaves[0]
+
+    @torch.inference_mode()
+    def states(self, batch: Batch) -> Tensor:
+        """Returns the hidden states that enter the first block that trains, as `find_states` found it.  # (P, L, D)."""
+        assert self._chain is not None
+        states: Tensor = tree_leaves(self._chain.output_of(lambda: self._forward(batch)))[0]
+        return states
+
+    def _given(self, batch: Batch) -> AbstractContextManager[None]:
+        """While the body runs, frozen blocks return what is kept of a batch, if anything is."""
+        if batch.places is None:
+            return nullcontext()
+        assert self._chain is not None
+        assert self._collator.kept is not None
+        states = self._collator.kept.of(batch.places)
+        output = tree_unflatten([states, *self._beside], self._structure)
+        return self._chain.returning(output)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the model can score the examples; see `zo.lm.scoring.collate.Collator.check`."""
@@ -190,13 +259,19 @@ class CandidateScorer:
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Returns the last hidden states where a token is predicted.  # (R, D)."""
+        with self._given(batch):
+            hidden = self._forward(batch)
+        return hidden.flatten(0, 1).index_select(0, batch.reads)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        """Returns the last hidden states.  # (P, L, D)."""
         options: dict[str, Any] = {} if self._masked else {"use_cache": False}
         if batch.mask is not None:
             options["attention_mask"] = batch.mask
         if batch.position_ids is not None:
             options["position_ids"] = batch.position_ids
-        hidden = self._base(input_ids=batch.input_ids, **options).last_hidden_state  # (P, L, D)
-        return hidden.flatten(0, 1).index_select(0, batch.reads)
+        hidden: Tensor = self._base(input_ids=batch.input_ids, **options).last_hidden_state
+        return hidden
 
     @torch.inference_mode()
     def evaluate(
@@ -236,14 +311,14 @@ class CandidateScorer:
 
         def states(n: int) -> Tensor:
             indices, rows = plan[n]
-            batch = self._collator([examples[i] for i in indices], rows)
+            batch = self._batch([examples[i] for i in indices], rows)
             return self._hidden(batch)[batch.token_reads[:, 0, 0]].float()
 
         return self._processes.divide([indices for indices, _ in plan], states)
 
     def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
         """Returns loss, part of the mean, prediction and its probability of each example, float64.  # (n, 4)."""
-        batch = self._collator(examples, rows)
+        batch = self._batch(examples, rows)
         comparable = self._objective == "classification"
         scores = self._comparable(batch) if comparable else self.scores(batch)
         each, parts = self._losses(scores, batch)

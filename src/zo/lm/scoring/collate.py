@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from zo.lm.config import ModelError
 from zo.lm.scoring.heads import first_position, packs
+from zo.lm.scoring.layout import Columns, Layout, one_each, shared
 from zo.lm.scoring.packing import Row, pack, shared_beginning
+from zo.lm.scoring.states import KeptStates
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
 ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
-
-Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
-"""Example -> of each candidate the row, and the columns that predict the candidate's tokens."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,8 @@ class PlainBatch:
         token_ids: the candidates' tokens.                                    # (B, C, T)
         absent: True where a candidate has fewer than T tokens.               # (B, C, T)
         labels: index of the true candidate.                                  # (B,)
+        places: of each token among kept hidden states, 0 of padding, see
+            `zo.lm.scoring.states.KeptStates`; None where these are not kept. # (P, L) | None
     """
 
     input_ids: Tensor
@@ -45,6 +46,7 @@ class PlainBatch:
     token_ids: Tensor
     absent: Tensor
     labels: Tensor
+    places: Tensor | None
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that there are, by name."""
@@ -94,6 +96,9 @@ class Collator:
         pad_id: token that fills short rows.
         kind: ``decoder`` or ``masked``.
         multiple: of tokens that a row is padded to, > 0; None: 16 on a GPU, else 1.
+
+    Attributes:
+        kept: hidden states among which a batch has its places; None: there are none.
     """
 
     def __init__(self, model: Any, pad_id: int, kind: str, multiple: int | None = None) -> None:
@@ -109,6 +114,7 @@ class Collator:
         self._packs, self._hidden = packs(model, kind), config.hidden_size
         aligned = ALIGNED if self._device.type == "cuda" else 1
         self._multiple = aligned if multiple is None else multiple
+        self.kept: KeptStates | None = None
 
     def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
         """Builds the batch; a GPU is not waited for.
@@ -123,16 +129,18 @@ class Collator:
         self.check(examples)
         packed = self._may_pack(examples)
         groups = self.rows(examples) if groups is None else groups
-        rows, columns = (
-            self._lay_out(examples, groups) if packed else _one_each(examples, self._masked)
-        )
+        layout = shared(examples, groups, self._masked) if packed else self._alone(examples)
+        rows = layout.rows
         longest = max(len(row.ids) for row in rows)
         width = -(-longest // self._multiple) * self._multiple
         texts = self._texts(rows, width, packed)
-        tensors: dict[str, Any] = self._upload(_answers(examples, columns, width) | texts)
+        if self.kept is not None:
+            texts |= layout.places(self.kept, examples, width)
+        arrays = _answers(examples, layout.columns, width) | texts
+        tensors: dict[str, Any] = self._upload(arrays)
         if packed:
             tensors["mask"] = self._additive(tensors["mask"])
-        return Batch(**{"mask": None, "position_ids": None, **tensors})
+        return Batch(**{"mask": None, "position_ids": None, "places": None, **tensors})
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the model can see the longest of the examples whole.
@@ -151,28 +159,20 @@ class Collator:
         """Returns how many tokens, with padding, an example takes in a forward pass."""
         if self._may_pack([example]):
             return example.length
-        return len(_one_each([example], self._masked)[0]) * span(example)
+        return len(self._alone([example]).rows) * span(example)
 
     def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
         """Returns which examples share a row, as indices."""
         if not self._may_pack(examples):
             return [[b] for b in range(len(examples))]
-        shared = 0 if self._masked else shared_beginning([e.prompt_ids for e in examples])
-        return pack([e.length for e in examples], shared, self._hidden)
+        begin = 0 if self._masked else shared_beginning([e.prompt_ids for e in examples])
+        return pack([e.length for e in examples], begin, self._hidden)
 
     def _may_pack(self, examples: Sequence[Encoded]) -> bool:
         return self._packs and max(map(span, examples)) <= self._window
 
-    def _lay_out(
-        self, examples: Sequence[Encoded], groups: list[list[int]]
-    ) -> tuple[list[Row], Columns]:
-        """Returns rows that examples share, and where tokens are predicted."""
-        rows = [Row(self._masked) for _ in groups]
-        columns: Columns = {}
-        for p, group in enumerate(groups):
-            for b in group:
-                columns[b] = [(p, places) for places in _put(rows[p], examples[b])]
-        return rows, columns
+    def _alone(self, examples: Sequence[Encoded]) -> Layout:
+        return one_each(examples, self._masked)
 
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool
@@ -219,41 +219,6 @@ class Collator:
 def span(example: Encoded) -> int:
     """Returns the length of an example's longest text: the prompt and a candidate without its last token."""
     return len(example.prompt_ids) + max(map(len, example.candidate_ids)) - 1
-
-
-def _one_each(examples: Sequence[Encoded], masked: bool) -> tuple[list[Row], Columns]:
-    """Returns rows of one text each, and where tokens are predicted.
-
-    A candidate that begins another one shares its row.
-    """
-    rows: list[Row] = []
-    columns: Columns = {}
-    for b, example in enumerate(examples):
-        given = example.candidate_ids
-        own: list[list[int]] = []  # the candidates of each row, longest first
-        for c in sorted(range(len(given)), key=lambda c: -len(given[c])):
-            text = given[c][:-1]
-            fits = (row for row in own if given[row[0]][: len(text)] == text)
-            if (row := next(fits, None)) is None:
-                own.append([c])
-            else:
-                row.append(c)
-        found: dict[int, tuple[int, list[int]]] = {}
-        for chosen in own:
-            rows.append(Row(masked))
-            places = _put(rows[-1], replace(example, candidate_ids=[given[c] for c in chosen]))
-            found |= {c: (len(rows) - 1, p) for c, p in zip(chosen, places, strict=True)}
-        columns[b] = [found[c] for c in range(len(given))]
-    return rows, columns
-
-
-def _put(row: Row, example: Encoded) -> list[list[int]]:
-    """Puts an example into a row; of each candidate's tokens the column that predicts it."""
-    prompt = row.add(example.prompt_ids)
-    if example.mask_at is not None:
-        return [[prompt[example.mask_at]]] * len(example.candidate_ids)
-    last = prompt[-1]
-    return [[last, *row.add(ids[:-1], after=last)] for ids in example.candidate_ids]
 
 
 def _answers(

@@ -12,7 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
+from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
+from zo.weights.prefix import FrozenPrefix, PrefixError
 
 
 class EncoderDecoderScorer(CandidateScorer):
@@ -24,14 +26,31 @@ class EncoderDecoderScorer(CandidateScorer):
         start = model.config.decoder_start_token_id
         self._start = pad_id if start is None else start
 
+    def find_states(self, prefix: FrozenPrefix, example: Encoded) -> Tensor:
+        """Returns an example's hidden states behind the encoder.  # (1, L, D).
+
+        Raises:
+            PrefixError: If the encoder trains.
+        """
+        if prefix.trains(self._model.get_encoder()):
+            raise PrefixError("the encoder trains")
+        with torch.inference_mode():
+            return self.states(self.collate([example]))
+
+    def states(self, batch: Any) -> Tensor:
+        """Returns the hidden states behind the encoder.  # (B, L, D)."""
+        encoder = self._model.get_encoder()
+        states: Tensor = encoder(batch.input_ids, attention_mask=batch.mask).last_hidden_state
+        return states
+
     def _values(self, batch: Any) -> Tensor:
         """Returns each token's log-probability.  # (B, C, T)."""
         candidates, width = batch.token_ids.shape[1:]
-        states = self._model.get_encoder()(batch.input_ids, attention_mask=batch.mask)
-        states.last_hidden_state = states.last_hidden_state.repeat_interleave(candidates, 0)
+        kept = None if batch.places is None else self._collator.kept
+        states = self.states(batch) if kept is None else kept.of(batch.places)
         begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start)
         logits = self._model(
-            encoder_outputs=states,
+            encoder_outputs=(states.repeat_interleave(candidates, 0),),
             attention_mask=batch.mask.repeat_interleave(candidates, 0),
             decoder_input_ids=begun.flatten(0, 1),
             use_cache=False,
@@ -46,6 +65,7 @@ class PairCollator:
     def __init__(self, model: Any, pad_id: int) -> None:
         self._device, self._pad = next(model.parameters()).device, pad_id
         self._vocabulary = model.config.vocab_size
+        self.kept: KeptStates | None = None
 
     def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PlainBatch:
         """Builds the batch; `groups` is not used."""
@@ -53,8 +73,16 @@ class PairCollator:
         lengths = torch.tensor([[len(e.prompt_ids)] for e in examples])
         mask = (torch.arange(prompts.shape[1]) < lengths).long()
         own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
-        tensors = {"input_ids": prompts, "mask": mask, **own}
-        return PlainBatch(**{name: t.to(self._device) for name, t in tensors.items()})
+        tensors: dict[str, Any] = {"input_ids": prompts, "mask": mask, **own}
+        firsts = [first for e in examples if (first := self._first(e)) is not None]
+        if len(firsts) == len(examples):
+            places = torch.arange(prompts.shape[1]) + torch.tensor(firsts)[:, None]
+            tensors["places"] = places * mask
+        on_device = {name: t.to(self._device) for name, t in tensors.items()}
+        return PlainBatch(**{"places": None, **on_device})
+
+    def _first(self, example: Encoded) -> int | None:
+        return None if self.kept is None else self.kept.first(example)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the tokens are the model's.

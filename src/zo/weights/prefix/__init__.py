@@ -18,8 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from zo.weights.prefix.chain import BlockChain, PrefixError, is_compiled
 from zo.weights.storage import storage_key
@@ -42,6 +45,7 @@ class FrozenPrefix:
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]):
         self._model = model
+        self._parameters = trained
         self._trained = {storage_key(p) for p in trained}
         self._known: dict[str, BlockChain] = {}
         self._tried = self._proved = False
@@ -69,7 +73,7 @@ class FrozenPrefix:
         """Returns the blocks before the first one that trains, none where they have no weights."""
         found: list[nn.Module] = []
         for block in blocks:
-            if any(storage_key(p) in self._trained for p in block.parameters()):
+            if self.trains(block):
                 break
             found.append(block)
         return found if any(True for block in found for _ in block.parameters()) else []
@@ -94,7 +98,7 @@ class FrozenPrefix:
         fit = [chain for chain in self.chains() if chain.is_fit()]
         with ExitStack() as stack:
             for chain in fit:
-                stack.enter_context(chain.installed())
+                stack.enter_context(chain.keeping())
             yield fit
 
     def prove(self, loss: Callable[[], float]) -> tuple[float, float]:
@@ -124,6 +128,16 @@ class FrozenPrefix:
         self._proved = self._proved or (hits > 0 and first == second)
         return first, second
 
+    def trains(self, module: nn.Module) -> bool:
+        """Returns whether a module holds a tensor that moves."""
+        return any(storage_key(p) in self._trained for p in module.parameters())
+
+    def is_read_by(self, run: Callable[[], object]) -> bool:
+        """Returns whether `run` computes with a tensor that moves."""
+        with _Reads({p.untyped_storage().data_ptr() for p in self._parameters}) as reads:
+            run()
+        return bool(reads.found)
+
     def describe(self) -> str:
         """Returns what is computed once per mini-batch, or why nothing is; empty where no block is frozen."""
         chains = self.chains()
@@ -138,3 +152,19 @@ class FrozenPrefix:
         if why is not None:
             return f"all blocks are computed for every probe: {why}"
         return f"computed once per mini-batch: {', '.join(fit)}"
+
+
+class _Reads(TorchDispatchMode):
+    """Notes whether an operation reads memory at one of some addresses."""
+
+    def __init__(self, addresses: set[int]):
+        super().__init__()
+        self._addresses, self.found = addresses, False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls the operation."""
+        given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        self.found |= any(x.untyped_storage().data_ptr() in self._addresses for x in given)
+        return func(*args, **(kwargs or {}))

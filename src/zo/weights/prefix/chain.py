@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from zo.weights.prefix.arguments import Arguments, HoldsTensorsError, Memo, is_object
-from zo.weights.prefix.passes import Forward, Pass, Record, Recording, Serving
+from zo.weights.prefix.passes import (
+    Forward,
+    Given,
+    Partial,
+    Pass,
+    Reached,
+    Record,
+    Recording,
+    Serving,
+)
 from zo.weights.storage import storage_key
 
 MOST = 8
@@ -46,6 +55,7 @@ class BlockChain:
         self._records: list[Record] = []
         self._half_filled: list[Any] = []
         self._pass: Pass = Pass()
+        self._lent: Pass | None = None
 
     @property
     def shown(self) -> str:
@@ -76,34 +86,66 @@ class BlockChain:
         self.why_not, self.useless = why, True
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
-        """While the body runs, the blocks' `forward` is replaced; what was kept goes at the end."""
-        if self._plain:  # by an outer call
+    def keeping(self) -> Iterator[None]:
+        """While the body runs, passes with the same arguments compute the blocks once; then all is forgotten."""
+        if self._weights:  # by an outer call
             yield
             return
         self.hits = self.passes = 0
         tensors = (t for block in self.blocks for t in (*block.parameters(), *block.buffers()))
         self._weights = [t for t in tensors if not isinstance(storage_key(t), int)]
-        own: list[Any] = [block.__dict__.get("forward") for block in self.blocks]
-        self._plain = [block.forward for block in self.blocks]
         try:
-            for block, forward in zip(self.blocks, self._forwards, strict=True):
-                block.__dict__["forward"] = forward
-            yield
+            with self._replaced():
+                yield
         finally:
-            for block, forward in zip(self.blocks, own, strict=True):
-                block.__dict__.pop("forward", None)
-                if forward is not None:
-                    block.__dict__["forward"] = forward
-            self._plain, self._weights = [], []
-            self._records, self._half_filled, self._pass = [], [], Pass()
+            self._weights, self._records, self._half_filled = [], [], []
+            self._pass = Pass()
             if self.passes > 1 and not self.hits and not self.useless:
                 why = f"what enters {self.path} is not the same in two passes of a step"
                 self.leave(self.why_not or why)
 
+    def output_of(self, run: Callable[[], object]) -> Any:
+        """Returns what the last of the blocks returns while `run` computes the model; None if it is not called.
+
+        `run` ends there.
+        """
+        with self._replaced(Partial(len(self.blocks) - 1)):
+            try:
+                run()
+            except Reached as reached:
+                return reached.output
+        return None
+
+    def returning(self, output: Any) -> AbstractContextManager[None]:
+        """While the body runs, each of the blocks returns `output`."""
+        return self._replaced(Given(output))
+
+    @contextmanager
+    def _replaced(self, lent: Pass | None = None) -> Iterator[None]:
+        """While the body runs, the blocks' `forward` is replaced; `lent` decides what the passes do."""
+        outer, self._lent = self._lent, lent
+        own: list[Any] = []
+        try:
+            if not self._plain:
+                own = [block.__dict__.get("forward") for block in self.blocks]
+                self._plain = [block.forward for block in self.blocks]
+                for block, forward in zip(self.blocks, self._forwards, strict=True):
+                    block.__dict__["forward"] = forward
+            yield
+        finally:
+            self._lent = outer
+            for block, plain in zip(self.blocks, own, strict=False):
+                block.__dict__.pop("forward", None)
+                if plain is not None:
+                    block.__dict__["forward"] = plain
+            if own:
+                self._plain = []
+
     def _call(self, j: int, *args: Any, **kwargs: Any) -> Any:
         """Returns what block `j` returns, or what is kept."""
         forward = self._plain[j]
+        if self._lent is not None:
+            return self._lent.call(j, forward, args, kwargs)
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or _is_capturing():
             return forward(*args, **kwargs)
         if j == 0:

@@ -52,6 +52,47 @@ class Pass:
         return forward(*args, **kwargs)
 
 
+class Reached(Exception):
+    """Ends a forward pass behind the last frozen block.
+
+    Attributes:
+        output: What the block returned.
+    """
+
+    def __init__(self, output: Any):
+        super().__init__()
+        self.output = output
+
+
+class Partial(Pass):
+    """A forward pass that ends behind block `last`."""
+
+    def __init__(self, last: int):
+        self._last = last
+
+    def call(self, j: int, forward: Forward, args: Any, kwargs: Any) -> Any:
+        """Returns what block `j` returns.
+
+        Raises:
+            Reached: By the last block.
+        """
+        output = forward(*args, **kwargs)
+        if j == self._last:
+            raise Reached(output)
+        return output
+
+
+class Given(Pass):
+    """A forward pass in which every frozen block returns what is given."""
+
+    def __init__(self, output: Any):
+        self._output = output
+
+    def call(self, j: int, forward: Forward, args: Any, kwargs: Any) -> Any:
+        """Returns what is given."""
+        return self._output
+
+
 class Recording(Pass):
     """A forward pass that computes the blocks, and keeps what they were called with and what the last returns."""
 

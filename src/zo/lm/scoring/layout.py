@@ -1,0 +1,125 @@
+"""Examples in rows: which columns hold an example's tokens, and which predict its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zo.lm.scoring.packing import Row
+from zo.lm.scoring.states import KeptStates
+from zo.tasks.prompts import Encoded
+
+Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
+"""Example -> of each candidate the row, and the columns that predict the candidate's tokens."""
+
+
+class Texts(NamedTuple):
+    """What a row holds of an example.
+
+    Attributes:
+        row: The row.
+        example: The example.
+        chosen: Its candidates that the row holds, none of a masked model's example.
+        columns: Of the prompt's tokens, and of each chosen candidate's without its last.
+    """
+
+    row: int
+    example: int
+    chosen: list[int]
+    columns: list[list[int]]
+
+
+@dataclass
+class Layout:
+    """Where the tokens of examples stand.
+
+    Attributes:
+        rows: The rows.
+        columns: Where the candidates' tokens are predicted.
+        texts: What the rows hold, in the order in which it was put there.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    columns: Columns = field(default_factory=dict)
+    texts: list[Texts] = field(default_factory=list)
+
+    def put(self, example: Encoded, b: int, p: int, chosen: list[int]) -> list[list[int]]:
+        """Puts the prompt and chosen candidates of example `b` into row `p`.
+
+        Returns:
+            Of each chosen candidate's tokens the columns that predict them.
+        """
+        row = self.rows[p]
+        prompt = row.add(example.prompt_ids)
+        if example.mask_at is not None:
+            self.texts.append(Texts(p, b, [], [prompt]))
+            return [[prompt[example.mask_at]]] * len(chosen)
+        last = prompt[-1]
+        own = [row.add(example.candidate_ids[c][:-1], after=last) for c in chosen]
+        self.texts.append(Texts(p, b, chosen, [prompt, *own]))
+        return [[last, *columns] for columns in own]
+
+    def places(
+        self, kept: KeptStates, examples: Sequence[Encoded], width: int
+    ) -> dict[str, NDArray[np.int64]]:
+        """Returns the `places` of `zo.lm.scoring.collate.Batch`, nothing if an example's states are not kept.
+
+        A token that stands there for several examples has its place among the first one's.
+        """
+        firsts = [first for e in examples if (first := kept.first(e)) is not None]
+        if len(firsts) < len(examples):
+            return {}
+        places = np.zeros((len(self.rows), width), np.int64)
+        own = [_own_columns(example) for example in examples]
+        for p, b, chosen, columns in reversed(self.texts):
+            prompt, *candidates = own[b]
+            for there, here in zip(
+                columns, [prompt, *(candidates[c] for c in chosen)], strict=True
+            ):
+                places[p, there] = np.array(here, np.int64) + firsts[b]
+        return {"places": places}
+
+
+def shared(examples: Sequence[Encoded], groups: Sequence[Sequence[int]], masked: bool) -> Layout:
+    """Returns rows that groups of examples share."""
+    layout = Layout([Row(masked) for _ in groups])
+    for p, group in enumerate(groups):
+        for b in group:
+            every = list(range(len(examples[b].candidate_ids)))
+            columns = layout.put(examples[b], b, p, every)
+            layout.columns[b] = [(p, of_one) for of_one in columns]
+    return layout
+
+
+def one_each(examples: Sequence[Encoded], masked: bool) -> Layout:
+    """Returns rows of one text each; a candidate that begins another one shares its row."""
+    layout = Layout()
+    for b, example in enumerate(examples):
+        given = example.candidate_ids
+        own: list[list[int]] = []  # the candidates of each row, longest first
+        for c in sorted(range(len(given)), key=lambda c: -len(given[c])):
+            text = given[c][:-1]
+            fits = (row for row in own if given[row[0]][: len(text)] == text)
+            if (row := next(fits, None)) is None:
+                own.append([c])
+            else:
+                row.append(c)
+        found: dict[int, tuple[int, list[int]]] = {}
+        for chosen in own:
+            layout.rows.append(Row(masked))
+            p = len(layout.rows) - 1
+            columns = layout.put(example, b, p, chosen)
+            found |= {c: (p, of_one) for c, of_one in zip(chosen, columns, strict=True)}
+        layout.columns[b] = [found[c] for c in range(len(given))]
+    return layout
+
+
+def _own_columns(example: Encoded) -> list[list[int]]:
+    """Returns the columns of an example's prompt and candidates in a row that holds the example alone."""
+    alone = Layout([Row(example.mask_at is not None)])
+    alone.put(example, 0, 0, list(range(len(example.candidate_ids))))
+    return alone.texts[0].columns
