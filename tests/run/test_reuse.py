@@ -34,7 +34,13 @@ def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
 ):
     """The same bits where blocks are computed once per mini-batch; where states are kept, but for rounding."""
     kept, once, plain = (
-        make_run(*LAST, *overrides, f"precision.prefix_cache_gib={gib}", f"out={tmp_path / out}")
+        make_run(
+            *LAST,
+            *overrides,
+            "steps=2",
+            f"precision.prefix_cache_gib={gib}",
+            f"out={tmp_path / out}",
+        )
         for gib, out in ((1, "kept"), (0, "once"), (0, "plain"))
     )
     run(kept)
@@ -42,7 +48,6 @@ def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
     monkeypatch.setattr(runner, "begin_reuse", lambda *_: None)
     run(plain)
     assert losses_of(once) == losses_of(plain)
-    assert losses_of(kept) != losses_of(plain) or "metric" in overrides[1]
     for found, expected in zip(losses_of(kept), losses_of(plain), strict=True):
         assert found == pytest.approx(expected, abs=1e-5)
 
