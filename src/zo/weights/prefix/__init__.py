@@ -54,9 +54,12 @@ class FrozenPrefix:
     def chains(self) -> list[BlockChain]:
         """Returns the lists of blocks that begin with frozen ones, as the model is now."""
         found: list[tuple[str, list[nn.Module]]] = []
-        lists = [("", self._model)]
+        lists, seen = [("", self._model)], set[nn.Module]()
         while lists:
             path, module = lists.pop()
+            if module in seen:
+                continue
+            seen.add(module)
             if isinstance(module, nn.DataParallel) or is_compiled(module):
                 continue  # copies and compiled code do not see that a forward is replaced
             if not isinstance(module, (nn.ModuleList, nn.Sequential)):
@@ -134,7 +137,8 @@ class FrozenPrefix:
 
     def is_read_by(self, run: Callable[[], object]) -> bool:
         """Returns whether `run` computes with a tensor that moves."""
-        with _Reads({p.untyped_storage().data_ptr() for p in self._parameters}) as reads:
+        addresses = {p.untyped_storage().data_ptr() for p in self._parameters}
+        with _Reads(addresses - {0}) as reads:
             run()
         return bool(reads.found)
 
