@@ -100,7 +100,7 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     newest = part(tree, "newest")
     rows = part(tree, "sweep-quickstart").iter(f"{XHTML}tr")
     bszo = next(row for row in rows if shown(row[0]) == "BSZO")
-    assert [shown(bszo[i]) for i in (1, 4)] == ["0.0003ᵇᵃ", "65.0"]
+    assert [shown(bszo[i]) for i in (1, 4)] == ["0.0003ᵇᵃ", "65.2"]
     assert EDGE in shown(newest)
     assert "running or killed" in shown(newest)
     assert len([n for n in newest.iter(f"{XHTML}div") if n.get("class") == "plot"]) > 5
