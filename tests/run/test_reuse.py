@@ -7,7 +7,8 @@ import pytest
 
 from zo import config
 from zo.config import command_line, identity
-from zo.run import runner
+from zo.lm.scoring.states import KeptStates
+from zo.run import reuse, runner
 from zo.run.assembly import Session
 from zo.run.reuse import begin_reuse
 from zo.run.runner import run
@@ -116,3 +117,28 @@ def test_a_loss_of_generated_texts_is_left_alone(tmp_path):
     session = Session.open(cfg)
     line = begin_reuse(cfg, session)
     assert "the texts that a step generates are continued" in line
+
+
+def test_runs_of_a_process_share_what_is_kept(make_run, monkeypatch, tmp_path):
+    """The second run computes no example's states again, and has the numbers that it has alone."""
+    computed = []
+    put = KeptStates.put
+    monkeypatch.setattr(KeptStates, "put", lambda *given: (computed.append(1), put(*given)))
+    second = [make_run(*LAST, "optimizer=mezo", "seed=1", f"out={tmp_path / n}") for n in "ab"]
+    run(make_run(*LAST, "optimizer=mezo", f"out={tmp_path / 'a'}"))
+    first = len(computed)
+    run(second[0])
+    assert len(computed) - first < first / 2  # examples of mini-batches that the first run had not
+    reuse._last.clear()
+    run(second[1])
+    assert losses_of(second[0]) == losses_of(second[1])
+    other = make_run(
+        "adapter=layers",
+        "adapter.layers=last:1",
+        "optimizer=mezo",
+        "model.weights=random",
+        "seed=2",
+    )
+    before = len(computed)
+    run(other)
+    assert len(computed) > before + first / 2  # of other weights

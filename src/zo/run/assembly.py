@@ -232,8 +232,18 @@ def load_adapted(cfg: RunConfig, divided: bool = False) -> tuple[torch.device, L
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:
     """Returns the hash of θ and of the model's other parameters, if there are any."""
     names, tensors = params.wholes()
-    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    frozen = _frozen(model)
     return weights_hash([*names, *frozen], chain(tensors, map(whole, frozen.values())))
+
+
+def frozen_hash(model: nn.Module) -> str:
+    """Returns the hash of the parameters that are not trained."""
+    frozen = _frozen(model)
+    return weights_hash([*frozen], map(whole, frozen.values()))
+
+
+def _frozen(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if not p.requires_grad}
 
 
 def find_device(name: str) -> torch.device:

@@ -11,13 +11,16 @@ from zo.lm.config import ModelError
 from zo.lm.objectives import TextScorer
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.states import KeptStates
-from zo.run.assembly import Session
+from zo.run.assembly import Session, frozen_hash
 from zo.run.memory import GIB
 from zo.tasks import Encoded
 from zo.weights.prefix import FrozenPrefix, PrefixError
 
 TRIED = 8
 """Examples that are scored with kept states and without."""
+
+_last: dict[str, KeptStates] = {}
+"""States of this process's last run, by all that they come from: most runs of a multirun share them."""
 
 
 def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
@@ -40,7 +43,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
         return f"frozen blocks: {prefix.describe()}"
     assert isinstance(scorer, CandidateScorer)
     try:
-        kept, said = _keep(cfg.precision.prefix_cache_gib, session, scorer, prefix)
+        kept, said = _keep(cfg, session, scorer, prefix)
     except PrefixError as error:
         kept, said = [], f"not kept per example: {error}"
     if "train" in kept:
@@ -56,7 +59,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
 
 
 def _keep(
-    gib: float, session: Session, scorer: CandidateScorer, prefix: FrozenPrefix
+    cfg: RunConfig, session: Session, scorer: CandidateScorer, prefix: FrozenPrefix
 ) -> tuple[list[str], str]:
     """Begins to keep states per example; returns the splits whose states are kept, and a sentence.
 
@@ -64,6 +67,7 @@ def _keep(
         PrefixError: If nothing can be kept of this model.
         ModelError: If there is no memory for it.
     """
+    gib = cfg.precision.prefix_cache_gib
     budget = f"precision.prefix_cache_gib={gib:g}"
     if gib == 0:
         return [], f"nothing is kept per example: {budget}"
@@ -82,11 +86,17 @@ def _keep(
     without = f"not kept: {', '.join(beyond)}"
     if not kept:
         return [], f"{without} ({budget})"
-    try:
-        states = KeptStates(kept.values(), like.shape[-1], like)
-    except (RuntimeError, MemoryError) as error:  # torch has no class of its own on a CPU
-        what = str(error).splitlines()[0]
-        raise ModelError(f"{budget}: no memory for hidden states ({what}); lower it") from None
+    frozen = frozen_hash(session.assembly.loaded.model)
+    by = f"{cfg.model} {cfg.adapter} {frozen} {like.dtype} {like.device} {torch.get_num_threads()}"
+    states = _last.get(by)
+    if states is None or not states.is_of(kept.values()):
+        states = None
+        _last.clear()  # their memory first
+        try:
+            _last[by] = states = KeptStates(kept.values(), like.shape[-1], like)
+        except (RuntimeError, MemoryError) as error:  # torch has no class of its own on a CPU
+            what = str(error).splitlines()[0]
+            raise ModelError(f"{budget}: no memory for hidden states ({what}); lower it") from None
     _try(scorer, states, next(iter(kept.values()))[:TRIED])
     said = f"kept per example: {', '.join(kept)}, {states.bytes / GIB:.2g} GiB ({budget})"
     return [*kept], f"{said}; {without}" if beyond else said

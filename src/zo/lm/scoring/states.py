@@ -42,6 +42,12 @@ class KeptStates:
         self.dtype, self.tokens = like.dtype, rows - 1
         self.bytes = self._states.numel() * self._states.element_size()
 
+    def is_of(self, splits: Iterable[Sequence[Encoded]]) -> bool:
+        """Returns whether these are the states of some splits' examples, the very objects."""
+        examples = [example for split in splits for example in split]
+        pairs = zip(self._examples, examples, strict=False)
+        return len(examples) == len(self._examples) and all(a is b for a, b in pairs)
+
     def first(self, example: Encoded) -> int | None:
         """Returns the row of an example's first token; None of an example of other splits."""
         return self._first.get(id(example))
