@@ -12,6 +12,13 @@ ROUNDING = 2
 """Stream of the bits that decide which way an update is rounded."""
 
 
+SAMPLING = 8
+"""Stream of the tokens that are drawn in a step, see `zo.lm.scoring.sampling`."""
+
+EVALUATION = 9
+"""Stream of the tokens that are drawn in evaluations."""
+
+
 class NoiseKey(NamedTuple):
     """What a noise vector depends on.
 

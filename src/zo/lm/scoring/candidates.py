@@ -51,6 +51,7 @@ class Evaluation:
         predictions: One per example; none where no candidates are compared.
         measure: What is reported.
         probabilities: Of the predictions: the softmax over an example's candidates.
+        more: Name -> another number that is logged.
     """
 
     loss: float
@@ -58,6 +59,7 @@ class Evaluation:
     predictions: list[int]
     measure: Measure = NAMED["accuracy"]
     probabilities: list[float] = field(default_factory=list)
+    more: dict[str, float] = field(default_factory=dict)
 
 
 class CandidateScorer:

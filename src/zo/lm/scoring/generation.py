@@ -1,14 +1,31 @@
-"""Texts that a model writes: greedy, in batches, with a cache, the same ones every time."""
+"""Texts that a model writes: greedy or drawn, in batches, with a cache, the same ones every time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote.
+
+    Attributes:
+        text: Without its end.
+        ids: Its tokens, the one that ends it included.
+        truncated: Whether the most tokens were written before an end came.
+    """
+
+    text: str
+    ids: list[int]
+    truncated: bool
 
 
 class Generator:
@@ -25,13 +42,14 @@ class Generator:
         self._model, self._tokenizer, self._stop = model, tokenizer, stop
         self._left = not model.config.is_encoder_decoder
         self.max_new_tokens = max_new_tokens
+        self._ends = _ends(model, tokenizer)
         self._options = {
             "max_new_tokens": max_new_tokens,
             "do_sample": False,
             "num_beams": 1,
             "repetition_penalty": 1.0,
             "use_cache": True,
-            "eos_token_id": _ends(model, tokenizer) or None,
+            "eos_token_id": self._ends or None,
             "pad_token_id": tokenizer.pad_token_id,
         }
 
@@ -52,9 +70,13 @@ class Generator:
                     f" tokens, but the model sees {most} in all; lower it or task.max_length"
                 )
 
-    @torch.inference_mode()
     def __call__(self, examples: Sequence[Encoded]) -> list[str]:
         """Returns the text that follows each prompt, without its end."""
+        return [written.text for written in self.write(examples)]
+
+    @torch.inference_mode()
+    def write(self, examples: Sequence[Encoded], draws: Draws | None = None) -> list[Written]:
+        """Returns what the model writes behind each prompt; without draws it is the most probable token each time."""
         width = max(len(e.prompt_ids) for e in examples)
         pad, rows, masks = self._options["pad_token_id"], [], []
         for example in examples:
@@ -69,12 +91,33 @@ class Generator:
         written = self._model.generate(
             torch.tensor(rows, device=device),
             attention_mask=torch.tensor(masks, device=device),
+            logits_processor=self._drawing(examples, draws, width if self._left else 1),
             stopping_criteria=self._criteria(width if self._left else 0),
             **self._options,
         )
-        written = written[:, width:] if self._left else written
-        texts = self._texts(written)
-        return [text.partition(self._stop)[0] if self._stop else text for text in texts]
+        written = written[
+            :, width if self._left else 1 :
+        ]  # a decoder of a pair begins with a token of its own
+        pairs = zip(self._texts(written), written.tolist(), strict=True)
+        return [self._written(text, ids) for text, ids in pairs]
+
+    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None, begin: int) -> list[Draw]:
+        """Returns what draws tokens, if they are drawn."""
+        if draws is None:
+            return []
+        uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
+        return [Draw(draws.sampling, torch.from_numpy(uniforms).to(self._model.device), begin)]
+
+    def _written(self, text: str, ids: list[int]) -> Written:
+        """Returns a text and its tokens up to their end; behind it there is padding."""
+        stopped = self._stop is not None and self._stop in text
+        full = len(ids) >= self.max_new_tokens and not stopped
+        if stopped:
+            text = text.partition(str(self._stop))[0]
+            while ids and ids[-1] == self._options["pad_token_id"]:
+                ids.pop()
+        end = next((i + 1 for i, token in enumerate(ids) if token in self._ends), None)
+        return Written(text, ids[:end], truncated=full and end is None)
 
     def _texts(self, written: torch.Tensor) -> list[str]:
         return self._tokenizer.batch_decode(written, skip_special_tokens=True)  # type: ignore[no-any-return]
