@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ EXAMPLES = 3
 
 SHOWN = 60
 """Characters of a text in a sentence."""
+
+LEAKED = 0.9
+"""Share of prompts with their answer from which that is said."""
 
 TOKENS = 40
 """Shown at each end of a prompt."""
@@ -108,6 +112,23 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
     if task.messages is not None:
         notes += _empty_turns(task, every)
     return notes
+
+
+def check_answers(encoded: Sequence[Encoded]) -> list[str]:
+    """Returns a sentence if nearly all prompts have their own answer in them, as a word."""
+    asked = [e for e in encoded if any(of.strip() for of in e.references)]
+    told = [e for e in asked if any(_stands_in(of.strip(), e.prompt) for of in e.references)]
+    if len(told) < LEAKED * len(asked) or not told:
+        return []
+    return [
+        f"task.prompt: {len(told)} of {len(asked)} prompts contain their answer (the first is row {told[0].row});"
+        " leave it out of the prompt, unless the task is to choose it there"
+    ]
+
+
+def _stands_in(answer: str, prompt: str) -> bool:
+    """Returns whether an answer stands in a prompt, and not within another word or number."""
+    return bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt) is not None
 
 
 def _text(task: TaskConfig, example: Example) -> str:

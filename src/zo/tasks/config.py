@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
@@ -14,6 +14,11 @@ MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
 
 ORDERS = ("shuffled", "stratified", "first")
+
+GENERATED = "reasoning_gym:"
+"""Beginning of `task.path` of a task that is generated; the name of reasoning-gym's task follows."""
+
+MOST_SAMPLES = 4096
 
 AUTO = "auto"
 """A split that is taken where the data have it."""
@@ -59,6 +64,11 @@ class TaskConfig:
             perplexity of completions.
         stop: text that ends a completion, besides the ends of sequence of tokenizer and model.
         max_new_tokens: generated tokens at most.
+        samples: texts per prompt and step, ≥ 1; more than one needs a temperature.
+        temperature: of the tokens that are drawn in a step, ≥ 0; 0 takes the most probable one.
+        top_p: sum of the probabilities of the tokens that are drawn from, in (0, 1].
+        eval_samples: evaluations write the most probable text; from 2 on they also draw this many texts per prompt, and
+            report the best one's number as pass@k.
         masked_prompt: template with one ``<mask>``, for masked models; None: not for them.
         label_words: index = label; what fills the mask; one token each, leading space included.
         objective: ``classification``: cross entropy over the candidates' scores; ``lm``: negative
@@ -71,6 +81,7 @@ class TaskConfig:
             ``first``: the first rows in the order of the file.
         max_length: tokens of prompt and longest candidate, > 0; a longer prompt loses its beginning,
             a longer masked prompt the beginning of its longest column.
+        options: of a task that is generated, see `zo.tasks.generated`.
         install: the command that brings the data, shown when they cannot be found.
     """
 
@@ -98,6 +109,10 @@ class TaskConfig:
     measure: str | None = None
     stop: str | None = None
     max_new_tokens: int = 50
+    samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    eval_samples: int = 1
     masked_prompt: str | None = None
     label_words: list[str] | None = None
     objective: str = "classification"
@@ -107,12 +122,19 @@ class TaskConfig:
     train_set_seed: int = 0
     split_order: str = "shuffled"
     max_length: int = 256
+    options: dict[str, Any] = field(default_factory=dict)
     install: str | None = None
 
     @property
     def words(self) -> list[str]:
         """The candidates; empty where the data have not told them yet, or there are none."""
         return self.candidates or []
+
+    def generated_by(self) -> dict[str, Any]:
+        """Returns `name` and `options` of the task that reasoning-gym generates; empty if the data are a file's."""
+        if not self.path.startswith(GENERATED):
+            return {}
+        return {"name": self.path.removeprefix(GENERATED), "options": dict(self.options)}
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
@@ -122,6 +144,7 @@ class TaskConfig:
             for key in sizes
             if getattr(self, key) is not None and getattr(self, key) < 1
         ]
+        found += self._sampling_problems()
         if self.kind not in KINDS:
             found.append(("kind", f"must be one of {', '.join(KINDS)}"))
         if self.measure is not None and self.measure not in MEASURES:
@@ -135,6 +158,22 @@ class TaskConfig:
             found.append(("split_order", f"must be one of {', '.join(ORDERS)}"))
         if self.train_set_seed < 0:
             found.append(("train_set_seed", "must be at least 0"))
+        return found
+
+    def _sampling_problems(self) -> list[tuple[str, str]]:
+        """Returns the problems of how texts are drawn."""
+        found = []
+        for key in ("samples", "eval_samples"):
+            if not 1 <= getattr(self, key) <= MOST_SAMPLES:
+                found.append((key, f"must be 1 to {MOST_SAMPLES}"))
+            elif getattr(self, key) > 1 and self.temperature == 0:
+                found.append(
+                    (key, "must be 1, or task.temperature above 0: all texts would be equal")
+                )
+        if self.temperature < 0:
+            found.append(("temperature", "must be at least 0"))
+        if not 0 < self.top_p <= 1:
+            found.append(("top_p", "must be above 0, and at most 1"))
         return found
 
     def _candidate_problems(self) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,11 +38,13 @@ class Example:
         fields: Column -> value.
         label: Index of the true candidate.
         row: Number in its file, from 0.
+        columns: All columns of the row, where a reward function gets them.
     """
 
     fields: dict[str, Any]
     label: int
     row: int = 0
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,21 @@ class Splits:
     test: list[Example]
 
 
-def load_splits(task: TaskConfig) -> Splits:
+def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
     """Returns the task's three splits, drawn without any global random state.
+
+    Args:
+        task: Complete.
+        all_columns: Whether examples keep all columns of their rows, besides those that the task names.
 
     Raises:
         TaskError: If data are out of reach or are not what the task says: a column that is not there, a row without
             text or label, a label without a candidate, one class, a split too small for the sizes.
     """
+    if task.generated_by():
+        from zo.tasks.generated import load_generated  # which makes examples, too
+
+        return load_generated(task)
     fields = task_columns(task)
     rows = read_split(task, task.train_split)
     n_train, n_validation, n_test = _sizes(task, len(rows[0]))
@@ -73,7 +84,9 @@ def load_splits(task: TaskConfig) -> Splits:
         if split is not None:
             own = read_split(task, split)
             parts[name] = (split, own, _chosen(len(own[0]), size))
-    splits = Splits(**{name: _examples(task, *part, fields) for name, part in parts.items()})
+    splits = Splits(
+        **{name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
+    )
     labels = Counter(e.label for of in vars(splits).values() for e in of)
     if len(labels) == 1 and task.kind == "classification" and task.objective == "classification":
         ((label, count),) = labels.items()
@@ -187,6 +200,7 @@ def _examples(
     data: tuple[datasets.Dataset, np.ndarray],
     indices: np.ndarray,
     fields: dict[str, str],
+    all_columns: bool = False,
 ) -> list[Example]:
     """Returns the examples of some rows."""
     rows, numbers = data
@@ -204,11 +218,13 @@ def _examples(
         _require_text(f"task.{key}", split, texts, places)
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])
+    every = {name: chosen[name][:] for name in chosen.column_names} if all_columns else {}
     return [
         Example(
             {field: of[i] for field, of in kept.items()},
             0 if task.kind != "classification" else _label(task, columns, values, i, places[i]),
             places[i],
+            {name: of[i] for name, of in every.items()},
         )
         for i in range(len(places))
     ]

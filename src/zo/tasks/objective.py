@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
 from zo.tasks.config import TaskConfig
 
 NAMES = ("task", "classification", "lm", "completion", "metric", "generation", "reward")
 OF_TEXT = ("generation", "reward")
 """Objectives that generate text."""
+
+NAMED_GRADERS = ("math_verify", "reasoning_gym")
+"""Values of `objective.function` that are no address, see `zo.rewards.named`."""
 
 FITS = {
     "classification": ("classification",),
@@ -32,19 +37,51 @@ class ObjectiveConfig:
             ``generation``: `task.measure` of generated texts, negated.
             ``reward``: the mean of a function of prompts and generated texts, negated.
         metric: of ``metric``: ``accuracy``, or ``f1``, the mean over the classes.
-        function: of ``reward``: ``module:function`` or ``file.py:function``; takes a list of prompts and a list of
-            texts, returns a number for each, larger is better.
+        function: of ``reward``: ``module:function`` or ``file.py:function``, see docs/rewards.md; or a grader's name,
+            one of `NAMED_GRADERS`. Larger numbers are better.
+        functions: in its place: several, each with its weight.
+        on_error: what stands for the number of a text that a function cannot rate: ``stop`` ends the run. None: 0 for
+            a grader with a name, ``stop`` for other functions.
+        timeout: seconds, > 0, that a function may take for a text; then its process is ended.
+        memory_gib: memory, > 0, that a function's process may write to, GiB.
+        sandbox: keeps functions from the network, from other processes, and from writing files that stay.
+        workers: processes that call functions, ≥ 1; None: one per core, at most four. Not part of a run's identity.
     """
 
     name: str = "task"
     metric: str = "accuracy"
     function: str | None = None
+    functions: dict[str, float] = field(default_factory=dict)
+    on_error: Any = None
+    timeout: float = 10.0
+    memory_gib: float = 4.0
+    sandbox: bool = True
+    workers: int | None = None
 
     def of(self, task: TaskConfig) -> str:
         """Returns the objective's name, the task's own where none is given."""
         if self.name != "task":
             return self.name
         return {"completion": "completion", "prompts": "reward"}.get(task.kind, task.objective)
+
+    def rated_by(self, task: TaskConfig) -> dict[str, float]:
+        """Returns the weight of each function that rates a task's texts, by its address or name."""
+        if self.functions:
+            return dict(self.functions)
+        generated = "reasoning_gym" if task.generated_by() else None
+        function = self.function or generated
+        return {} if function is None else {function: 1.0}
+
+    def code(self) -> list[str]:
+        """Returns the addresses of functions that are no grader with a name."""
+        every = [*self.functions, *([self.function] if self.function else [])]
+        return [address for address in every if address not in NAMED_GRADERS]
+
+    def replacement(self, address: str) -> float | None:
+        """Returns the number of a text that a function cannot rate; None: there is none, and the run stops."""
+        if self.on_error is None:
+            return 0.0 if address in NAMED_GRADERS else None
+        return None if self.on_error == "stop" else float(self.on_error)
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, what would be right) of every value out of range."""
@@ -53,6 +90,29 @@ class ObjectiveConfig:
             found.append(("name", f"must be one of {', '.join(NAMES)}"))
         if self.metric not in ("accuracy", "f1"):
             found.append(("metric", "must be accuracy or f1"))
-        if self.function is not None and not all(self.function.partition(":")[::2]):
-            found.append(("function", "must be module:function or file.py:function"))
+        address = f"module:function, file.py:function, {' or '.join(NAMED_GRADERS)}"
+        if self.function is not None and not _is_address(self.function):
+            found.append(("function", f"must be {address}"))
+        if self.functions:
+            if self.function is not None:
+                found.append(("function", "must be null beside objective.functions"))
+            if not all(map(_is_address, self.functions)):
+                found.append(("functions", f"must be {{{address}: weight, ...}}"))
+            elif not all(map(math.isfinite, self.functions.values())):
+                found.append(("functions", "must have finite weights"))
+        for key in ("timeout", "memory_gib"):
+            if not 0 < getattr(self, key) < math.inf:
+                found.append((key, "must be greater than 0"))
+        if self.workers is not None and self.workers < 1:
+            found.append(("workers", "must be at least 1, or null"))
+        if self.on_error not in (None, "stop") and not _is_number(self.on_error):
+            found.append(("on_error", "must be stop or a number, as 0"))
         return found
+
+
+def _is_address(function: str) -> bool:
+    return function in NAMED_GRADERS or all(function.partition(":")[::2])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -42,6 +42,8 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
     Raises:
         TaskError: If the data are out of reach or something cannot be found in them.
     """
+    if task.generated_by():
+        return task, [f"{task.path}: problems and scorer of reasoning-gym, prompt {task.prompt!r}"]
     if not _incomplete(task):
         return task, []
     task = _with_splits(task)
@@ -192,6 +194,8 @@ def _unused(task: TaskConfig, rows: datasets.Dataset) -> list[str]:
     unused = [c for c in rows.column_names if c not in used and c.lower() not in IDENTIFIERS]
     if not unused:
         return []
+    if task.kind == "prompts":
+        return [f"reward functions get the columns {', '.join(unused)}, too, by their names"]
     if task.messages is not None:
         return [f"task.messages: columns that are not used: {', '.join(unused)}"]
     named = [*columns(str(task.prompt), "prompt"), *unused[:1]]

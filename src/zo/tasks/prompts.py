@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
@@ -25,6 +25,8 @@ class Encoded:
         prompt: the prompt's text, where text is to be generated.
         references: right answers, for measures of generated text.
         row: number in its file, from 0.
+        messages: the prompt as a conversation, if it is one.
+        columns: of the row, where a reward function gets them.
     """
 
     prompt_ids: list[int]
@@ -36,6 +38,8 @@ class Encoded:
     prompt: str = ""
     references: tuple[str, ...] = ()
     row: int = 0
+    messages: list[dict[str, Any]] | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -127,12 +131,11 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
         )
     if not turns or not all(isinstance(t, dict) and {"role", "content"} <= t.keys() for t in turns):
         raise TaskError(f"task.messages: {where} has no list of {{role, content}}; counted from 0")
-    answered = turns[-1]["role"] == "assistant"
-    if task.kind == "completion" and not answered:
+    asked = _asked(turns)
+    if task.kind == "completion" and asked == turns:
         raise TaskError(
             f"task.messages: {where} ends with the role {turns[-1]['role']!r}; the assistant's is needed"
         )
-    asked = turns[:-1] if answered else turns
     try:
         prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
         whole = tokenizer.apply_chat_template(turns, tokenize=False)
@@ -145,6 +148,11 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
             f"task.messages: {where}: the chat template writes the answer elsewhere than behind the prompt"
         )
     return prompt, [whole[len(prompt) :]]
+
+
+def _asked(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a conversation without its last message, if that is the assistant's."""
+    return turns[:-1] if turns[-1]["role"] == "assistant" else turns
 
 
 def _completion(
@@ -178,7 +186,10 @@ def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -
     if task.kind == "classification":
         return {}
     references = _references(task, example) if task.references is not None else answers
-    return {"prompt": prompt, "references": tuple(references), "row": example.row}
+    told = {"prompt": prompt, "references": tuple(references), "row": example.row}
+    if task.messages is not None:
+        told["messages"] = _asked(example.fields[task.messages])
+    return {**told, "columns": example.columns}
 
 
 def _check(task: TaskConfig) -> None:

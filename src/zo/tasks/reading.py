@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ from zo.tasks.config import TaskConfig, TaskError
 
 if TYPE_CHECKING:
     import datasets
+
+MISSING_PACKAGE = (
+    "task.path: reasoning_gym is not installed; `pip install 'zo-suite[rewards]'` brings it"
+)
 
 FORMATS = ("csv", "json", "parquet")
 """Values of ``task.path`` that say how ``task.data_files`` are read."""
@@ -48,6 +53,10 @@ def check_addresses(task: TaskConfig) -> None:
         TaskError: If one is not; names its key.
     """
     _check_one_source(task)
+    if task.generated_by():
+        if importlib.util.find_spec("reasoning_gym") is None:
+            raise TaskError(MISSING_PACKAGE)
+        return
     addresses = {"path": task.path}
     if task.path in FORMATS:
         addresses |= {f"data_files.{split}": f for split, f in (task.data_files or {}).items()}

@@ -1,0 +1,144 @@
+"""Problems that reasoning-gym generates -> training, validation and test examples that share no question.
+
+Item i of a data set comes from Random(seed + i). So seeds of two splits lie further apart than either has items. A
+question that an earlier split has is passed over, too: a task may have few different ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.data import Example, Splits
+from zo.tasks.reading import MISSING_PACKAGE
+from zo.tasks.templates import task_columns
+
+APART = 10**6
+"""Seeds between splits; more than a split has items."""
+
+MOST_SETS = 4_000
+"""Training sets: seeds stay below 2³², which numpy takes."""
+
+ROUNDS = 20
+"""How many times its size a split may try to find questions that are new."""
+
+OWN = ("question", "answer", "metadata")
+MESSAGES = "messages"
+"""Column with the question as a conversation, for a chat template."""
+
+
+def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10) -> Any:
+    """Returns a data set of reasoning-gym.
+
+    Raises:
+        TaskError: If the package is missing, or has no such task or option.
+    """
+    try:
+        import reasoning_gym
+        from reasoning_gym.composite import DatasetSpec
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise TaskError(MISSING_PACKAGE) from None
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, 3) or sorted(DATASETS)[:5]
+        raise TaskError(
+            f"task.name={name}: reasoning-gym has no such task; did you mean {', '.join(near)}?"
+        )
+    given = dict(options)
+    if name == "composite" and given.get("datasets"):
+        given["datasets"] = [
+            DatasetSpec(**{"weight": 1.0, "config": {}, **of}) for of in given["datasets"]
+        ]
+    try:
+        return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
+    except (TypeError, ValueError, AssertionError, KeyError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0].split("__init__() ")[-1]
+        raise TaskError(f"task.options={dict(options)}: {name}: {why}") from None
+
+
+def load_generated(task: TaskConfig) -> Splits:
+    """Returns the splits of a task that is generated.
+
+    Raises:
+        TaskError: If it cannot be generated as configured.
+    """
+    sizes = {name: getattr(task, f"{name}_size") for name in ("test", "validation", "train")}
+    for name, size in sizes.items():
+        if size is None or size >= APART // ROUNDS:
+            right = f"must be 1 to {APART // ROUNDS - 1}, since problems are generated"
+            raise TaskError(f"task.{name}_size={size}: {right}")
+    if task.train_set_seed >= MOST_SETS:
+        raise TaskError(f"task.train_set_seed={task.train_set_seed}: must be below {MOST_SETS}")
+    states = np.random.get_state(), random.getstate()  # noqa: NPY002  a few tasks draw from them
+    seen: set[str] = set()
+    found = {}
+    try:
+        for number, (name, size) in enumerate(sizes.items()):
+            base = APART * (number + (task.train_set_seed if name == "train" else 0))
+            found[name] = _split(task, name, base, size, seen)
+            seen |= {str(e.columns["question"]) for e in found[name]}
+    finally:
+        np.random.set_state(states[0])  # noqa: NPY002
+        random.setstate(states[1])
+    return Splits(**found)
+
+
+def _split(task: TaskConfig, split: str, base: int, size: int, taken: set[str]) -> list[Example]:
+    """Returns examples whose questions are not taken; of evaluation splits each question once."""
+    columns = _columns(task)
+    examples: list[Example] = []
+    seen = set(taken)
+    for number, item in _items(task, base, size):
+        question = str(item["question"])
+        if question not in seen:
+            if split != "train":
+                seen.add(question)
+            examples.append(_example(task, columns, number, item))
+            if len(examples) == size:
+                return examples
+    raise TaskError(
+        f"task.{split}_size={size}: {task.name} has {len(examples)} questions for it among {ROUNDS * size} tried,"
+        " without those of other splits; give less, or task.options with more different problems"
+    )
+
+
+def _items(task: TaskConfig, base: int, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields seeds and the items that come from them; a task may make no more items than its size."""
+    for first in range(base, base + ROUNDS * size, size):
+        random.seed(first)
+        np.random.seed(first)  # noqa: NPY002
+        made = dataset(**task.generated_by(), seed=first, size=size)
+        for i in range(size):
+            yield first + i, made[i]
+
+
+def _columns(task: TaskConfig) -> Sequence[str]:
+    """Returns the columns that the task's keys name."""
+    named = [*task_columns(task), task.references, task.messages]
+    return [name for name in named if name is not None]
+
+
+def _example(
+    task: TaskConfig, columns: Sequence[str], number: int, item: Mapping[str, Any]
+) -> Example:
+    """Returns an item as an example: its question, answer and metadata, whose parts are columns, too."""
+    question, answer = str(item["question"]), item["answer"]
+    own = {"question": question, "answer": answer, "metadata": item["metadata"]}
+    known: dict[str, Any] = {
+        **item["metadata"],
+        **own,
+        "answer": "" if answer is None else str(answer),
+    }
+    known[MESSAGES] = [{"role": "user", "content": question}]
+    for name in columns:
+        if name not in known:
+            raise TaskError(
+                f"task.prompt: items of {task.name} have no {name!r}, only {', '.join(sorted(known))}"
+            )
+    fields = {name: known[name] for name in dict.fromkeys((*OWN[:2], *columns))}
+    return Example(fields, 0, number, own)
