@@ -53,7 +53,8 @@ def test_every_committed_option_composes_and_validates(group, option):
     chosen = f"{group}={option}"
     needed = NEEDS.get(chosen, NEEDS.get(group, ""))
     run = the_run(chosen, "lr=1e-6", *needed.split())
-    assert getattr(run, group).name == {"paper": "bf16", "auto": "fp32"}.get(option, option)
+    resolves = {"paper": "bf16", "auto": "fp32", "reasoning_gym": "chain_sum"}
+    assert getattr(run, group).name == resolves.get(option, option)
     assert config.from_yaml(config.to_yaml(run)) == run, "what is frozen is what was composed"
     if "/" in (path := getattr(getattr(run, group), "path", None) or "") and ":" not in path:
         assert len(getattr(run, group).revision) == 40, "what is at a hub is pinned to a commit"
@@ -132,6 +133,20 @@ PROBLEMS = {
         "hydra/sweeper=basic: hydra_plugins.optuna.Sweeper does not make these runs; take basic, and a grid's values",
     "task=classification task.path=a.csv task.data_files.train=a.csv":
         "task.data_files.train=a.csv: is null; give its keys together, as task.data_files={train:a.csv}",
+    "task=reward task.path=a.csv lr=1": "objective.function=None: must be given, as rules.py:score",
+    "task=reward task.path=a.csv lr=1 objective.function=math_verify":
+        "task.references=None: must name the column with the right answers, for objective.function=math_verify",
+    "task=reward task.path=a.csv lr=1 objective.function=reasoning_gym":
+        "objective.function=reasoning_gym: is for task=reasoning_gym, whose problems it generates",
+    "task=reasoning_gym lr=1 objective.functions={rules.py:a:1} objective.function=b:c objective.on_error=skip":
+        "objective.function=b:c: must be null beside objective.functions\n"
+        "objective.on_error=skip: must be stop or a number, as 0",
+    "task=reasoning_gym lr=1 objective.functions={score:1} objective.timeout=0 objective.workers=0":
+        "objective.functions={'score': 1.0}: must be {module:function, file.py:function, math_verify or reasoning_gym: "
+        "weight, ...}\nobjective.timeout=0.0: must be greater than 0\nobjective.workers=0: must be at least 1, or null",
+    "task=reasoning_gym lr=1 task.samples=2 task.top_p=0": "task.samples=2: must be 1, or task.temperature above 0: all "
+        "texts would be equal\ntask.top_p=0.0: must be above 0, and at most 1",
+    "lr=1 task.temperature=1": "task.temperature=1.0: must be 0 with objective=classification, which draws no text",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
 }  # fmt: skip
 
@@ -153,6 +168,38 @@ def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():
     assert config.scientific(run) in quickstart
     given = command_line.runs(["sweep=quickstart", "lr=7e-7"])
     assert {run.lr for run in given if run.steps} == {7e-7}, "what is typed wins over the grid"
+
+
+def test_keys_of_ones_own_are_typed_without_a_plus_and_may_be_addresses():
+    typed = [
+        "task=reasoning_gym",
+        "lr=1",
+        "task.options={max_terms: 2}",
+        "task.options.min_terms=2",
+    ]
+    run = the_run(
+        *typed, "objective.functions={rules.py:score: 1, trl.rewards:think_format_reward:0.2}"
+    )
+    assert run.task.options == {"max_terms": 2, "min_terms": 2}
+    weights = {"rules.py:score": 1.0, "trl.rewards:think_format_reward": 0.2}
+    assert run.objective.functions == weights
+    escaped = [r"objective.functions={rules.py\:score: 1, trl.rewards\:think_format_reward:0.2}"]
+    assert the_run(*typed, *escaped) == run
+    assert command_line.readable(typed[2:3]) == ["++task.options={max_terms: 2}"]
+    grid = command_line.runs([*typed[:2], "task.name=chain_sum,gcd"], multirun=True)
+    assert [of.task.path for of in grid] == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
+
+
+def test_a_generated_tasks_id_depends_on_its_name_and_options_and_on_no_number_of_workers():
+    base = ("task=reasoning_gym", "lr=1", "optimizer=mezo")
+    ids = [id_of(*base), id_of(*base, "task.name=gcd"), id_of(*base, "task.options={max_terms: 2}")]
+    ids += [
+        id_of(*base, "objective.on_error=stop"),
+        id_of(*base, "task.samples=2", "task.temperature=1"),
+    ]
+    assert len({*ids}) == 5
+    assert id_of(*base, "objective.workers=3") == ids[0]
+    assert id_of("optimizer=mezo", "objective.workers=3") == id_of("optimizer=mezo")
 
 
 def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatch):

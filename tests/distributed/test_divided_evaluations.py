@@ -14,6 +14,7 @@ from zo.lm.scoring.baselines import LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded, TaskConfig
+from zo.tasks.objective import ObjectiveConfig
 
 pytestmark = pytest.mark.process
 
@@ -49,10 +50,11 @@ def evaluated(processes: Processes, kind: str) -> tuple:
     elif kind == "classification":
         scorer = CandidateScorer(*options)
     else:
-        scorer = text_scorer(TASK, f"{__file__}:{kind}", model, tok, processes)
-    write = Generator.__call__
+        rated = ObjectiveConfig("reward", function=f"{__file__}:{kind}", workers=1)
+        scorer = text_scorer(TASK, rated, model, tok, processes)
+    write = Generator.write
     with mock.patch.object(
-        Generator, "__call__", lambda self, of: wrote.extend(of) or write(self, of)
+        Generator, "write", lambda self, of, *how: wrote.extend(of) or write(self, of, *how)
     ):
         found = scorer.evaluate(asked(), BUDGET, told.append)
     return repr(asdict(found)), sum(told), len(wrote)

@@ -22,6 +22,7 @@ from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
 from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
+from zo.tasks.objective import ObjectiveConfig
 from zo.tasks.predictions import Confusion
 
 TOKENS = tokenizer()
@@ -100,12 +101,14 @@ def test_a_metric_is_negated_and_counts_right_predictions(metric):
 TASK = TaskConfig(name="own", path="x", kind="completion", max_new_tokens=6)
 
 
-def rewards(tmp_path, body):
+def rewards(tmp_path, body, **settings):
+    """Returns an objective whose function has this body."""
     file = tmp_path / "rules.py"
     file.write_text(f"def score(prompts, texts):\n    {body}\n")
-    return f"{file}:score"
+    return ObjectiveConfig("reward", function=f"{file}:score", workers=1, **settings)
 
 
+@pytest.mark.process
 def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with_their_prompts(
     tmp_path,
 ):
@@ -120,6 +123,7 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
     assert scorer.loss(ASKED) == found.loss == -found.value != 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -129,6 +133,10 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
             r"rules\.py:2: ZeroDivisionError: division by zero \(row",
         ),
         ("import json; return [json.loads('{') for t in texts]", r"rules\.py:2: JSONDecodeError"),
+        ("return [len(texts)] * len(texts)", r"a text among others and alone got 3\.0 and 1\.0"),
+        ("return [1 / (len(p) - 8) for p in prompts]", r"ZeroDivisionError: .* \(row 1\)"),
+        ("return ['good'] * len(texts)", "returns 'good'; a finite number is needed .row 0"),
+        ("return [0, 0, float('nan')][-len(texts) :]", r"returns nan; .* \(row 2\)"),
     ],
 )
 def test_a_reward_that_draws_or_raises_is_refused_with_its_place(tmp_path, body, said):

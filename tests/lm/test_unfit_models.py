@@ -8,7 +8,7 @@ import torch
 
 from tests.lm.test_adapt import adapted
 from tests.lm.test_models import loaded_from, save
-from tests.lm.test_objectives import ASKED, TASK, TOKENS, rewards
+from tests.lm.test_objectives import TASK, TOKENS
 from tests.support.tiny_models import (
     UNUSUAL,
     WIDE,
@@ -37,13 +37,6 @@ def saved(make, kind="decoder", **change):
 
 def scored(make, examples):
     return lambda _: CandidateScorer(make(), pad_id=1).check(examples)
-
-
-def rewarded(function):
-    """Returns what tries a reward function, given by its body or its address."""
-    return lambda at: text_scorer(
-        TASK, function if function.endswith(":score") else rewards(at, function), opt(), TOKENS
-    ).check(ASKED)
 
 
 def with_own_code(at):
@@ -93,12 +86,6 @@ REFUSED = [
     (lambda _: adapted(opt(), "ia3", targets=["query"]), r"adapter\.targets: "),
     (lambda _: text_scorer(TASK, None, opt(), TOKENS).check([Encoded([5] * 60, [], 0, row=7)]),
         r"task\.max_new_tokens=6: row 7 has 60 prompt tokens, .* sees 64"),
-    (rewarded("return [1 / (len(p) - 8) for p in prompts]"), r"objective\.function: .*ZeroDivisionError: .* \(row 1\)"),
-    (rewarded("return ['good'] * len(texts)"), "returns 'good' for row 0; a finite number"),
-    (rewarded("return [0, 0, float('nan')]"), "returns nan for row 2"),
-    (rewarded("no_such_module:score"), "No module named 'no_such_module'"),
-    (rewarded("json:score"), "json has no function score"),
-    (rewarded("/nowhere/rules.py:score"), "No such file"),
 ]  # fmt: skip
 
 

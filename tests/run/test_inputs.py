@@ -184,7 +184,7 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     assert missing(make_run("model.path=/no/such", *random)) is None
 
 
-def rewarded(folder, function):
+def rewarded(folder, function, *more):
     """Returns a run with a reward."""
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(f'{{"text": "a film {i}"}}\n' for i in range(30)))
@@ -200,7 +200,7 @@ def rewarded(folder, function):
         f"out={folder / 'out'}",
     ]
     config.register()
-    (cfg,) = command_line.runs(["task=reward", "optimizer=mezo", *short, *sizes, *own])
+    (cfg,) = command_line.runs(["task=reward", "optimizer=mezo", *short, *sizes, *own, *more])
     return cfg
 
 
@@ -219,8 +219,11 @@ def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_pa
             (folder / "own_lengths.py").write_text(f"n = {n}\n")
         return directory_of(cfg)
 
-    for function in (cfg.objective.function, "own_rules:score", "own_package.rules:score"):
-        cfg.objective.function = function
+    several = {f"{rules}:score": 1.0, f"{module}:score": 0.5}
+    for function in (cfg.objective.function, "own_rules:score", "own_package.rules:score", several):
+        of_one = isinstance(function, str)
+        cfg.objective.function = function if of_one else None
+        cfg.objective.functions = {} if of_one else function
         imports = "from .own_lengths import n", "import own_lengths"
         alike = [seen("", n) for n in (1, 2)]
         other = [seen(line, n) for line in imports[: 2 - ("package" in function)] for n in (1, 2)]
@@ -237,7 +240,7 @@ def test_code_of_a_directory_runs_only_if_a_command_here_has_named_it(
     rules.write_text(
         f"open({str(called)!r}, 'w')\ndef score(prompts, texts):\n    return [1.0] * len(texts)\n"
     )
-    directory = str(freeze(rewarded(tmp_path, f"{rules}:score")))
+    directory = str(freeze(rewarded(tmp_path, f"{rules}:score", "objective.sandbox=false")))
     assert main([directory]) == 0
     assert called.exists()
     called.unlink()
@@ -250,6 +253,7 @@ def test_code_of_a_directory_runs_only_if_a_command_here_has_named_it(
     assert [main([directory, "--trust"]), main([directory])] == [0, 0]
 
 
+@pytest.mark.process
 def test_the_traceback_of_a_reward_that_raises_is_kept(tmp_path, capsys):
     rules = tmp_path / "rules.py"
     rules.write_text("def score(prompts, texts):\n    return [1 / 0 for _ in texts]\n")

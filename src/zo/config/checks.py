@@ -185,8 +185,13 @@ def _objective_problems(run: RunConfig) -> Iterator[Problem]:
     if kinds and run.task.kind not in kinds:
         right = f"must be another: task.kind={run.task.kind}, and it is for {' and '.join(kinds)}"
         yield Problem("objective", name, right)
-    if name == "reward" and run.objective.function is None:
-        yield Problem("objective.function", None, "must be given, as rules.py:score")
+    yield from _reward_problems(run, name)
+    if name not in OF_TEXT and run.task.temperature > 0 and run.task.measure is None:
+        yield Problem(
+            "task.temperature",
+            run.task.temperature,
+            f"must be 0 with objective={name}, which draws no text",
+        )
     if name not in ("metric", *OF_TEXT):
         return
     if run.optimizer.name in ("sgd", "adam"):
@@ -206,6 +211,22 @@ def _objective_problems(run: RunConfig) -> Iterator[Problem]:
         )
     if name in OF_TEXT and run.adapter.name in ("prefix", "prompt"):
         yield Problem("adapter", run.adapter.name, f"must be another with objective={name}")
+
+
+def _reward_problems(run: RunConfig, name: str) -> Iterator[Problem]:
+    """Yields what graders with a name need, and functions that are missing."""
+    objective, task = run.objective, run.task
+    if name != "reward":
+        return
+    rated_by = objective.rated_by(task)
+    if not rated_by:
+        yield Problem("objective.function", None, "must be given, as rules.py:score")
+    if "reasoning_gym" in rated_by and not task.generated_by():
+        right = "is for task=reasoning_gym, whose problems it generates"
+        yield Problem("objective.function", "reasoning_gym", right)
+    if "math_verify" in rated_by and task.references is None and task.kind == "prompts":
+        right = "must name the column with the right answers, for objective.function=math_verify"
+        yield Problem("task.references", None, right)
 
 
 def _number_problems(run: RunConfig) -> Iterator[Problem]:

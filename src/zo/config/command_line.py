@@ -36,6 +36,10 @@ from zo.config.settings import RunConfig
 
 CONFIG_NAME = "config"
 
+FUNCTIONS = "objective.functions"
+OWN_KEYS = ("task.options", FUNCTIONS)
+"""Mappings whose keys are the user's."""
+
 UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
 """What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
 
@@ -43,7 +47,20 @@ UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionErr
 def readable(argv: Sequence[str]) -> list[str]:
     """Returns the command line as Hydra reads it: `-m` first, and `key=~/path` as `key=/home/user/path`."""
     words = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))
-    return [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
+    words = [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
+    return [_with_own_keys(word) for word in words]
+
+
+def _with_own_keys(override: str) -> str:
+    """Returns an override of a mapping that has no keys of its own as Hydra takes it; keys may be addresses."""
+    if not override.startswith(tuple(f"{key}{end}" for key in OWN_KEYS for end in "=.")):
+        return override
+    key, _, value = override.partition("=")
+    if key == FUNCTIONS and (inside := re.fullmatch(r"\{(.*)\}", value.strip())):
+        pairs = (entry.rpartition(":") for entry in inside[1].split(","))
+        value = ",".join(re.sub(r"(?<!\\):", r"\:", name) + f":{of}" for name, _, of in pairs)
+        value = f"{{{value}}}"
+    return f"++{key}={value}"
 
 
 def check_command_line(argv: Sequence[str]) -> None:
@@ -161,6 +178,7 @@ def cells(overrides: Sequence[str], multirun: bool = False) -> list[tuple[RunCon
 def _cells_of(
     overrides: Sequence[str], multirun: bool = False
 ) -> list[tuple[RunConfig, Line | None]]:
+    overrides = [_with_own_keys(override) for override in overrides]
     if problems_of_syntax := _syntax_problems(overrides):
         raise ConfigError(problems_of_syntax)
     sweep, sweeper = _lines_of(overrides)

@@ -67,7 +67,7 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
                 group.pop(of_the_hub, None)
             if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
                 group["path"] = "directory of data_files"
-    for code in (method_code.KEY, reward_code.IMPORTS):
+    for code in (method_code.KEY, reward_code.IMPORTS, reward_code.FILES):
         if code in files:
             _put(decisive, code, files[code])
     return decisive
@@ -97,6 +97,8 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
         found[method_code.KEY] = code
     if run.objective.function and (code := reward_code.of_imports(run.objective.function)):
         found[reward_code.IMPORTS] = code
+    if run.objective.functions and (code := reward_code.of_functions(run.objective.code())):
+        found[reward_code.FILES] = code
     return found
 
 
@@ -109,7 +111,7 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
-    if run.objective.function:
+    if run.objective.function and run.objective.code():
         yield "objective.file", reward_code.address(run.objective.function)
     if getattr(run.adapter, "path", None):
         yield "adapter.path", run.adapter.path

@@ -4,7 +4,7 @@ import ast
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from zo.config.digests import of_files
 
 IMPORTS = "objective.imports"
 """Where the digest of what a reward's file imports stands among a run's input files and in its identity."""
+
+FILES = "objective.files"
+"""Where the digest of the code of several functions stands there."""
 
 INSTALLED = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
@@ -68,11 +71,19 @@ def of_imports(function: str) -> str | None:
     return of_files(file.resolve().parent, files) if file is not None and files else None
 
 
-def fingerprint(function: str) -> str:
-    """Returns the SHA-256 of a reward's address and files: no other code has it."""
-    digest, file = hashlib.sha256(function.encode()), source(function)
-    if file is not None:
-        for path in [file, *sorted(imported(file))]:
+def of_functions(functions: Iterable[str]) -> str | None:
+    """Returns the digest of the code of several functions, with what they import; None if no file is found."""
+    found = [f for f in sorted(functions) if source(f) is not None]
+    return fingerprint(*found) if found else None
+
+
+def fingerprint(*functions: str) -> str:
+    """Returns the SHA-256 of the addresses and files of rewards: no other code has it."""
+    digest = hashlib.sha256()
+    for function in functions:
+        digest.update(function.encode())
+        file = source(function)
+        for path in [] if file is None else [file, *sorted(imported(file))]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

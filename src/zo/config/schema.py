@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import yaml
@@ -132,7 +132,8 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         del plain[group][key]
     if run.model.weights == "pretrained":
         del plain["model"]["architecture"]
-    if run.objective == ObjectiveConfig():
+    del plain["objective"]["workers"]
+    if replace(run.objective, workers=None) == ObjectiveConfig():
         del plain["objective"]
     if run.adapter.name == "none":
         del plain["adapter"]

@@ -21,6 +21,7 @@ from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
 from zo.lm.scoring.baselines import LinearProbe, with_demonstrations
 from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.texts import TextScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
@@ -29,7 +30,7 @@ from zo.run.provenance import weights_hash
 from zo.run.store.directory import base_of
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
-from zo.tasks.checks import check_splits, check_tokens, preview
+from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
@@ -37,6 +38,10 @@ from zo.weights.space import ParameterSpace
 Evaluator: TypeAlias = Scorer | LinearProbe
 _encoded: dict[str, list[Encoded]] = {}
 """Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
+
+
+EASY = 0.5
+"""Reward of a constant answer from which a task is said to be a poor one."""
 
 
 class DeviceError(ValueError):
@@ -134,17 +139,24 @@ class Session:
         processes = join(cfg.distributed.timeout, tensor)
         dividing = Processes() if tensor else processes
         task, found = complete(cfg.task)
-        splits = load_splits(task)
+        rewarded = cfg.objective.of(task) == "reward"
+        splits = load_splits(task, all_columns=rewarded)
         if cfg.batch_size > len(splits.train):
             right = f"must be at most the {len(splits.train)} training examples of {task.path}"
             raise TaskError(f"batch_size={cfg.batch_size}: {right}")
         assembly = Assembly.of(cfg)
         loaded = assembly.loaded
         scorer, evaluates_by = scorers(
-            loaded, task, cfg.objective, cfg.precision.loss, cfg.precision.graphs, dividing
+            loaded,
+            task,
+            cfg.objective,
+            cfg.precision.loss,
+            cfg.precision.graphs,
+            dividing,
+            cfg.seed,
         )
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
-        by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template}"
+        by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template} {rewarded}"
         keys = {split: f"{by} {digest}" for split, digest in read.items()}
         encoded = {
             split: _encoded.get(keys[split])
@@ -168,6 +180,10 @@ class Session:
             else:
                 evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
         notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
+        if isinstance(evaluates_by, TextScorer):
+            notes += [*evaluates_by.notes, *check_answers([*train, *validation, *test])]
+            if rewarded and task.generated_by():
+                notes.append(_constant(evaluates_by, train, validation))
         if found:
             sizes = ", ".join(f"{len(of)} {name}" for name, of in encoded.items())
             first = preview(task, splits.train, train, loaded.tokenizer)
@@ -203,6 +219,17 @@ class Session:
         if self.shards == self.processes.world == 1:
             return BatchLoss(self.scorer, self.scorer.collate(examples), params)
         return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
+
+
+def _constant(scorer: TextScorer, train: list[Encoded], validation: list[Encoded]) -> str:
+    """Measures what the best constant answer is worth; returns a sentence about it."""
+    scorer.measure_constants(train, validation)
+    assert scorer.constant is not None
+    text, reward = scorer.constant
+    said = f"reward of the best constant answer, {text!r}: {reward:.3g} (eval/val_constant)"
+    if reward <= EASY:
+        return said
+    return f"{said}; a model may learn it in place of the task, so take other task.options or another task.name"
 
 
 def load_adapted(cfg: RunConfig, divided: bool = False) -> tuple[torch.device, Loaded]:

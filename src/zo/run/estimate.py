@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from zo.config import RunConfig
-from zo.lm.objectives import TextScorer
 from zo.lm.scoring.candidates import length_batches
+from zo.lm.scoring.texts import TextScorer
 from zo.noise import PERTURBATION, NoiseKey
 from zo.run import memory
 from zo.run.assembly import Session

@@ -12,6 +12,7 @@ from zo.optim.base import NonFiniteError
 from zo.run import memory
 from zo.run.assembly import Session
 from zo.run.logs.progress import Progress
+from zo.run.logs.rewards import RewardLog
 from zo.run.logs.tracking import NoLog, RunLog
 from zo.run.results import predictions
 from zo.run.signals import Requests
@@ -23,6 +24,14 @@ from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
 from zo.weights.restore import RestoreError
 
+TIED = 20
+"""Steps with equal losses after which that is said."""
+
+NOTHING_MOVES = (
+    f"the losses of each of {TIED} steps were equal, which moves nothing; give a larger optimizer.eps or batch_size,"
+    " task.samples with task.temperature, or a reward with more values"
+)
+
 
 @dataclass
 class Journal:
@@ -32,6 +41,7 @@ class Journal:
     progress: Progress
     requests: Requests
     watch: Watch
+    rewards: RewardLog | None = None
 
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
@@ -56,7 +66,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             if step > 0:
                 indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
                 examples = [session.train[i] for i in indices]
-                row |= _step(session, examples)
+                row |= _step(session, examples, journal.rewards, step, cfg.steps)
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
@@ -74,6 +84,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             journal.progress.say(f"{what}: collapsed")
         if len(row) > 1:
             totals.see(row)
+            if totals.tied == TIED:
+                journal.progress.say(f"step {step}: {NOTHING_MOVES}")
             journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
         if ending is None:
             ending = ending_of(cfg, totals)
@@ -109,8 +121,12 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
         checkpoint.save(directory, directory.name, optimizer, keep, session.processes.leads)
 
 
-def _step(session: Session, examples: list[Encoded]) -> Row:
+def _step(
+    session: Session, examples: list[Encoded], rewards: RewardLog | None, step: int, steps: int
+) -> Row:
     """Makes one step, timed."""
+    if rewards is not None:
+        rewards.begin(step, steps)
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
     params = assembly.params
@@ -120,6 +136,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start
+    rewarded = {} if rewards is None else rewards.of_step(step, info.losses)
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
     exchanged = {
         "time/wait_s": processes.seconds - waited,
@@ -130,6 +147,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         "train/loss": info.loss,
         **losses,
         **ties,
+        **rewarded,
         "train/forwards": info.forwards,
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
@@ -162,6 +180,8 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
             found = session.evaluator.evaluate(examples, cfg.eval_tokens, told)
         if assembly.params.sharded:
             found = session.processes.exchange(found)[0]
+        if journal.rewards is not None and session.evaluator is session.scorer:
+            journal.rewards.of_evaluation(step, split)
         if not math.isfinite(found.loss):
             raise NonFiniteError(step, f"{split} loss", found.loss)
         return found
@@ -169,9 +189,11 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     val = score(session.validation, "validation")
     measure = val.measure
     row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
+    row |= {f"eval/val_{name}": value for name, value in val.more.items()}
     if best.step < 0 or measure.better(val.value, best.value("val")):
         test = score(session.test, "test")
         row[f"eval/test_{measure.name}"] = test.value
+        row |= {f"eval/test_{name}": value for name, value in test.more.items()}
         for split, found in (("test", test), ("val", val)):
             row[f"best/{split}_predictions"] = characters(found.predictions)
             row[f"best/{split}_probabilities"] = predictions.rounded(found.probabilities)

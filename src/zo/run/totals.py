@@ -88,6 +88,7 @@ class Totals:
     Attributes:
         made: Steps.
         ties: Of them, those whose losses were all equal; None where the objective has a gradient.
+        tied: Of them, the last ones without a step between.
         forwards: Forward passes.
         best: See `Best`.
         seconds: Of all steps and evaluations.
@@ -97,6 +98,7 @@ class Totals:
 
     made: int = 0
     ties: int | None = None
+    tied: int = 0
     forwards: int = 0
     best: Best = field(default_factory=Best)
     seconds: float = 0.0
@@ -119,6 +121,7 @@ class Totals:
         self.made = row["step"]
         if TIE in row:
             self.ties = (self.ties or 0) + row[TIE]
+            self.tied = self.tied + 1 if row[TIE] else 0
         self.forwards = row.get("train/forwards", 0)
         self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
         self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))

@@ -28,15 +28,15 @@ def check(cfg: RunConfig, directory: Path) -> None:
     path = _note(cfg)
     if path is not None and not path.exists():
         raise UntrustedError(
-            f"{directory}: its reward calls objective.function={cfg.objective.function}, code that no command here has"
-            " named; read it, and add --trust to run it"
+            f"{directory}: its reward calls objective.function={', '.join(cfg.objective.code())}, code that no command"
+            " here has named; read it, and add --trust to run it"
         )
 
 
 def _note(cfg: RunConfig) -> Path | None:
     """Returns the file that stands for a run's code, in the user's cache; None if the run calls none."""
-    function = cfg.objective.function
-    if function is None or cfg.objective.of(cfg.task) != "reward":
+    functions = cfg.objective.code()
+    if not functions or cfg.objective.of(cfg.task) != "reward":
         return None
     root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
-    return root / "trusted" / reward_code.fingerprint(function)
+    return root / "trusted" / reward_code.fingerprint(*functions)

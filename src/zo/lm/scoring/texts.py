@@ -1,0 +1,302 @@
+"""Loss and evaluations of generated texts: the mean of their numbers, by reward functions or by a measure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from zo.distributed.processes import Processes
+from zo.lm.scoring.candidates import Evaluation, length_batches
+from zo.lm.scoring.generation import Generator, Written
+from zo.lm.scoring.sampling import Draws, Sampling
+from zo.rewards.calls import Request
+from zo.rewards.tally import SHOWN as TEXT
+from zo.rewards.tally import Ratings, Tally, mean
+from zo.tasks.checks import shortened
+from zo.tasks.config import TaskError
+from zo.tasks.measures import NAMED, best_of
+from zo.tasks.prompts import Encoded
+
+CHECKED = 4
+"""Examples that a reward function is tried with before the first step."""
+
+FREQUENT = 16
+ANYTHING = ("", "0", "1", "nan", "yes", "no", "True", "False", "None", "[]", "A")
+"""Texts that answer nothing, and are worth something to some scorers."""
+
+TRIED = 100
+"""Examples that texts are tried on as answers to everything."""
+
+SHOWN = 8
+"""Texts of an evaluation that are logged."""
+
+
+class Rates(Protocol):
+    """What rates texts, as `zo.rewards.rating.Rater`.
+
+    Attributes:
+        names: Of functions whose numbers are reported beside the total.
+        notes: What a person should know, one sentence each.
+    """
+
+    names: list[str]
+    notes: list[str]
+
+    def start(self, columns: Sequence[str]) -> None:
+        """Prepares for texts of rows with these columns."""
+        ...
+
+    def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
+        """Returns what texts are worth."""
+        ...
+
+
+class MeasureRater:
+    """Rates texts by a measure, against the reference that suits each best."""
+
+    def __init__(self, measure: str) -> None:
+        self.names: list[str] = []
+        self.notes: list[str] = []
+        self._measure = measure
+
+    def start(self, columns: Sequence[str]) -> None:
+        """Does nothing."""
+
+    def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
+        """Returns the measure of each text."""
+        pairs = zip(request.texts, request.references, strict=True)
+        return Ratings([best_of(self._measure, text, of) for text, of in pairs])
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How texts are written: the most probable ones by default.
+
+    Attributes:
+        sampling: How a step's texts are drawn; None: they are not.
+        samples: Texts per prompt and step.
+        eval_samples: Drawn texts per prompt in evaluations; 1: none.
+    """
+
+    sampling: Sampling | None = None
+    samples: int = 1
+    eval_samples: int = 1
+
+
+class TextScorer:
+    """A number for each generated text; the loss is their mean, negated.
+
+    Args:
+        generator: Writes the texts.
+        rater: Rates them.
+        measure: Name of what evaluations report.
+        processes: That divide evaluations.
+        decoding: How texts are written.
+
+    Attributes:
+        tally: Sums over the texts of the step that `begin` began.
+        samples: The first texts of the last evaluation that this process made, as rows of a log.
+        constant: The best text that answers everything, and what it is worth; None before `measure_constants`.
+    """
+
+    differentiable = False
+
+    def __init__(
+        self,
+        generator: Generator,
+        rater: Rates,
+        measure: str,
+        processes: Processes | None = None,
+        decoding: Decoding | None = None,
+    ) -> None:
+        self._generator, self._rater, self._measure = generator, rater, NAMED[measure]
+        self._processes = processes or Processes()
+        self._decoding = decoding or Decoding()
+        self._step = 0
+        self._state: dict[str, Any] = {"global_step": 0}
+        self.tally = Tally()
+        self.samples: list[dict[str, Any]] = []
+        self.constant: tuple[str, float] | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of how texts are rated, one sentence each."""
+        return self._rater.notes
+
+    def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Returns the examples: prompts are padded where they are continued."""
+        return examples
+
+    def check(self, examples: Sequence[Encoded]) -> None:
+        """Starts what rates texts, and tries it with the first examples.
+
+        Raises:
+            TaskError: If the model does not see a prompt and what follows, or a function cannot be called, fails, draws
+                or depends on other texts; names the row.
+        """
+        self._generator.check(examples)
+        self._rater.start(list(examples[0].columns))
+        tried = examples[:CHECKED]
+        written = self._generator.write(tried)
+        first, again = (self._rated(tried, written, together=True) for _ in range(2))
+        alone = [self._rated([e], [w]).totals[0] for e, w in zip(tried, written, strict=True)]
+        if first.failures and len({failure.index for failure in first.failures}) == len(tried):
+            failure = first.failures[0]
+            raise TaskError(
+                f"objective.function: {failure.function} rates none of the first {len(tried)} texts:"
+                f" {failure.said} (row {tried[0].row})"
+            )
+        for how, others in (
+            ("two calls for the same text returned", again.totals),
+            ("a text among others and alone got", alone),
+        ):
+            for example, one, other in zip(tried, first.totals, others, strict=True):
+                if one != other:
+                    raise TaskError(
+                        f"objective.function: {how} {one} and {other} (row {example.row}); a step compares losses,"
+                        " so that a reward must depend on prompt and text alone"
+                    )
+
+    def begin(self, step: int, steps: int) -> None:
+        """Begins a step: functions are told its number, and the tally is empty."""
+        self._step, self._state = step, {"global_step": step, "max_steps": steps}
+        self.tally = Tally()
+
+    def share(self, examples: Sequence[Encoded]) -> int:
+        """Returns what the loss of some examples counts for beside others': their number."""
+        return len(examples)
+
+    def loss(self, batch: Sequence[Encoded]) -> float:
+        """Returns the mean of the texts' numbers, negated."""
+        return self.branches(batch, 1)[0]
+
+    def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
+        """Returns the losses of n copies of the batch, which are written together: copy after copy."""
+        how = self._decoding
+        numbers = [i for _ in batch for i in range(how.samples)] * n
+        examples = [example for example in batch for _ in range(how.samples)] * n
+        draws = None if how.sampling is None else Draws(how.sampling, self._step, numbers)
+        written = self._generator.write(examples, draws)
+        found = self._rated(examples, written)
+        self._count(examples, written, found)
+        size = len(examples) // n
+        parts = (found.totals[i * size : (i + 1) * size] for i in range(n))
+        return [0.0 - (mean(part) or 0.0) for part in parts]
+
+    def evaluate(
+        self,
+        examples: Sequence[Encoded],
+        max_tokens: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Evaluation:
+        """Rates a whole split, prompts of similar length together; as `CandidateScorer.evaluate`."""
+        room = self._generator.max_new_tokens
+        groups = length_batches([len(e.prompt_ids) + room for e in examples], max_tokens)
+        self.samples = []
+
+        def rated(n: int) -> torch.Tensor:
+            return self._evaluated([examples[i] for i in groups[n]])
+
+        table = self._processes.divide(groups, rated, progress).T.tolist()
+        means = [mean(None if math.isnan(v) else v for v in column) for column in table]
+        value = means[0] or 0.0
+        names = [
+            f"pass@{self._decoding.eval_samples}",
+            *(f"rewards/{n}" for n in self._rater.names),
+        ]
+        more = {name: m for name, m in zip(names, means[1:], strict=True) if m is not None}
+        if self.constant is not None:
+            more["constant"] = self.constant[1]
+        return Evaluation(0.0 - value, value, [], self._measure, more=more)
+
+    def _evaluated(self, examples: Sequence[Encoded]) -> torch.Tensor:
+        """Returns a row of numbers per example: its reward, then that of each function; nan where there is none."""
+        written = self._generator.write(examples)
+        found = self._rated(examples, written)
+        self._count(examples, written, found)
+        if not self.samples:
+            self.samples = _samples(examples, written, found)
+        best = self._best_of_drawn(examples)
+        columns = [found.totals, best, *(found.values[name] for name in self._rater.names)]
+        rows = [[math.nan if v is None else v for v in row] for row in zip(*columns, strict=True)]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def _best_of_drawn(self, examples: Sequence[Encoded]) -> list[float | None]:
+        """Returns the largest number among each prompt's drawn texts; None where none are drawn or rated."""
+        how = self._decoding
+        best: list[float | None] = [None] * len(examples)
+        if how.sampling is None or how.eval_samples == 1:
+            return best
+        for sample in range(how.eval_samples):
+            draws = Draws(how.sampling, None, [sample] * len(examples))
+            written = self._generator.write(examples, draws)
+            found = self._rated(examples, written)
+            self._count(examples, written, found)
+            pairs = zip(best, found.totals, strict=True)
+            best = [max((v for v in pair if v is not None), default=None) for pair in pairs]
+        return best
+
+    def measure_constants(self, train: Sequence[Encoded], examples: Sequence[Encoded]) -> None:
+        """Finds the text that is worth most when it is the answer to everything: `constant`, and what it is worth.
+
+        Args:
+            train: Their most frequent answers are tried.
+            examples: They are tried on.
+        """
+        frequent = Counter(answer for e in train for answer in e.references if answer)
+        texts = dict.fromkeys([*(of for of, _ in frequent.most_common(FREQUENT)), *ANYTHING])
+        some = examples[:TRIED]
+        every = [Written(text, [], False) for text in texts for _ in some]
+        totals = self._rated([*some] * len(texts), every).totals
+        means = {
+            text: mean(totals[i * len(some) : (i + 1) * len(some)]) or 0.0
+            for i, text in enumerate(texts)
+        }
+        text = max(means, key=means.__getitem__)
+        self.constant = text, means[text]
+
+    def _count(
+        self, examples: Sequence[Encoded], written: Sequence[Written], found: Ratings
+    ) -> None:
+        """Adds texts to the tally."""
+        self.tally.see(
+            found,
+            [e.row for e in examples],
+            [w.text for w in written],
+            [len(w.ids) for w in written],
+            sum(w.truncated for w in written),
+        )
+
+    def _rated(
+        self, examples: Sequence[Encoded], written: Sequence[Written], together: bool = False
+    ) -> Ratings:
+        names = list(examples[0].columns)
+        chat = examples[0].messages is not None
+        request = Request(
+            prompts=[e.prompt for e in examples],
+            messages=[e.messages for e in examples] if chat else None,
+            texts=[w.text for w in written],
+            completion_ids=[w.ids for w in written],
+            columns={name: [e.columns[name] for e in examples] for name in names},
+            references=[list(e.references) for e in examples],
+            state=self._state,
+        )
+        return self._rater.rate(request, [e.row for e in examples], together)
+
+
+def _samples(
+    examples: Sequence[Encoded], written: Sequence[Written], found: Ratings
+) -> list[dict[str, Any]]:
+    """Returns the first texts with what they are worth, and what functions logged of them."""
+    rows = []
+    for i, (example, text) in enumerate(list(zip(examples, written, strict=True))[:SHOWN]):
+        told = {"row": example.row, "prompt": shortened(example.prompt), "text": text.text[:TEXT]}
+        values = {name: of[i] for name, of in found.values.items()} if len(found.values) > 1 else {}
+        extra = {name: of[i] for name, of in found.extra.items()}
+        rows.append({**told, "reward": found.totals[i], **values, **extra})
+    return rows

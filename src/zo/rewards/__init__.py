@@ -1,0 +1,1 @@
+"""Functions that rate generated texts: how they are called, and the processes that call them."""

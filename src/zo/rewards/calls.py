@@ -1,0 +1,278 @@
+"""How a reward function is called: by TRL's contract, or with prompts and texts. A grader's process does this.
+
+A function that names `completions` or `completion_ids`, or takes `**kwargs`, gets keywords: `prompts`, `completions`,
+`completion_ids`, each column of the rows, `trainer_state`, `log_extra` and `log_metric`. Any other function gets a list
+of prompts and a list of texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
+
+BY_KEYWORD = ("completions", "completion_ids")
+"""Arguments that only a function of TRL's contract has."""
+
+GIVEN = ("prompts", *BY_KEYWORD, "trainer_state", "log_extra", "log_metric")
+NOT_COLUMNS = ("prompt", "completion", *GIVEN)
+"""Names of columns that no function gets: what they hold is given already."""
+
+SHOWN = 400
+"""Characters of a logged value and of an error's sentence."""
+
+
+NOT_SHOWN = (Path(__file__).parent, Path(asyncio.__file__).parent)
+"""Folders of code that stands between a function and whoever calls it."""
+
+
+class Request(NamedTuple):
+    """Texts to be rated.
+
+    Attributes:
+        prompts: Their prompts as text.
+        messages: Their prompts as lists of messages; None where prompts are no conversations.
+        texts: What the model wrote.
+        completion_ids: Its tokens.
+        columns: Column -> a value for each text.
+        references: Right answers of each text; may be empty.
+        state: Of the trainer, as `global_step`.
+    """
+
+    prompts: list[str]
+    messages: list[Any] | None
+    texts: list[str]
+    completion_ids: list[list[int]]
+    columns: dict[str, list[Any]]
+    references: list[list[str]]
+    state: dict[str, Any]
+
+    def alone(self, i: int) -> Request:
+        """Returns the request for one of the texts."""
+        return self.part(slice(i, i + 1))
+
+    def part(self, of: slice) -> Request:
+        """Returns the request for some of the texts."""
+        return Request(
+            self.prompts[of],
+            None if self.messages is None else self.messages[of],
+            self.texts[of],
+            self.completion_ids[of],
+            {name: values[of] for name, values in self.columns.items()},
+            self.references[of],
+            self.state,
+        )
+
+
+class Log:
+    """What a function logs while it is called.
+
+    Attributes:
+        extra: Column -> values of `log_extra`, one for each text.
+        metrics: Name -> values of `log_metric`.
+    """
+
+    def __init__(self) -> None:
+        self.extra: dict[str, list[Any]] = {}
+        self.metrics: dict[str, list[float]] = {}
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Takes a value for each text."""
+        self.extra.setdefault(str(column), []).extend(map(_plain, values))
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Takes a number; those of a step are averaged."""
+        self.metrics.setdefault(str(name), []).append(float(value))
+
+
+class Grader(Protocol):
+    """What rates texts."""
+
+    def __call__(self, request: Request, log: Log) -> Any:
+        """Returns a number for each text; None leaves it out, an exception says why it cannot be rated."""
+        ...
+
+
+class UnusableError(Exception):
+    """A function that cannot be had or called; one sentence."""
+
+
+class Function:
+    """A reward function of the user's or of a library.
+
+    Args:
+        address: `module:function` or `file.py:function`.
+        columns: Columns that the rows have.
+
+    Raises:
+        UnusableError: If there is no such function, or it needs an argument that there is not.
+    """
+
+    def __init__(self, address: str, columns: Sequence[str]):
+        self._call = load(address)
+        try:
+            parameters = [*inspect.signature(self._call).parameters.values()]
+        except (TypeError, ValueError):  # written in C
+            parameters = []
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self._names = [p.name for p in named]
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._by_keyword = self._takes_all or not {*BY_KEYWORD}.isdisjoint(self._names)
+        if self._by_keyword:
+            there = {*GIVEN, *columns} - {"prompt", "completion"}
+            needed = [p.name for p in named if p.default is p.empty]
+            if missing := [name for name in needed if name not in there]:
+                known = ", ".join(sorted({*columns} - {*NOT_COLUMNS})) or "none"
+                raise UnusableError(
+                    f"{address} needs the argument {missing[0]}, and the data have no such column (there are: {known});"
+                    " rename the column or the argument, or give it a default"
+                )
+        elif parameters and not _takes_two(parameters):
+            raise UnusableError(
+                f"{address} takes ({', '.join(self._names)}); a function takes (prompts, texts), or completions and"
+                " names of columns as keywords"
+            )
+
+    def __call__(self, request: Request, log: Log) -> Any:
+        """Returns what the function does; awaits it if it is asynchronous."""
+        if not self._by_keyword:
+            found = self._call(request.prompts, request.texts)
+        else:
+            given = self._keywords(request, log)
+            if not self._takes_all:
+                given = {name: given[name] for name in self._names if name in given}
+            found = self._call(**given)
+        return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+    def _keywords(self, request: Request, log: Log) -> dict[str, Any]:
+        chat, texts = request.messages is not None, request.texts
+        columns = {name: of for name, of in request.columns.items() if name not in NOT_COLUMNS}
+        return columns | {
+            "prompts": request.messages if chat else request.prompts,
+            "completions": [[{"role": "assistant", "content": t}] for t in texts]
+            if chat
+            else texts,
+            "completion_ids": request.completion_ids,
+            "trainer_state": SimpleNamespace(**request.state),
+            "log_extra": log.log_extra,
+            "log_metric": log.log_metric,
+        }
+
+
+def load(address: str) -> Callable[..., Any]:
+    """Returns the function of ``module:function`` or ``file.py:function``.
+
+    Raises:
+        UnusableError: If it cannot be had.
+    """
+    place, _, name = address.partition(":")
+    try:
+        if place.endswith(".py"):
+            file = Path(place).expanduser()
+            sys.path.insert(0, str(file.parent))  # for what it imports from its folder
+            spec = importlib.util.spec_from_file_location(file.stem, file)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+    except BaseException as error:  # whatever the module's own code raises, SystemExit, too
+        raise UnusableError(f"{place}: {sentence(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UnusableError(f"{place} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+def rate(grader: Grader, request: Request) -> dict[str, Any]:
+    """Returns what a grader says of some texts, as plain data.
+
+    `values` has a number or None for each text, and `bad` a sentence for each text that has no usable number. `failed`
+    says in their place why there are none at all.
+    """
+    log = Log()
+    try:
+        found = grader(request, log)
+        values = list(found)
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt of the function's own
+        kind = "memory" if isinstance(error, MemoryError) else "raise"
+        said = f"{_place(error)}{sentence(error)}"
+        return {"failed": kind, "said": said, "traceback": traceback.format_exc(limit=-20)}
+    if len(values) != len(request.texts):
+        said = (
+            f"returns {len(values)} numbers for {len(request.texts)} texts; one for each is needed"
+        )
+        return {"failed": "length", "said": said}
+    bad: dict[int, list[str]] = {}
+    numbers = [_number(value, i, bad) for i, value in enumerate(values)]
+    extra = {name: of for name, of in log.extra.items() if len(of) == len(values)}
+    return {"values": numbers, "bad": bad, "extra": extra, "metrics": log.metrics}
+
+
+def sentence(error: BaseException) -> str:
+    """Returns an exception's kind and first line."""
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # an exception class may do anything
+        lines = []
+    return f"{type(error).__name__}: {(lines or [''])[0][:SHOWN]}"
+
+
+def _number(value: Any, i: int, bad: dict[int, list[str]]) -> float | None:
+    """Returns a value as a number; notes what is none in `bad`: what happened, and a sentence."""
+    if value is None:
+        return None
+    if isinstance(value, BaseException):
+        bad[i] = ["raise", sentence(value)]
+        return None
+    try:
+        number = float(value)
+    except Exception:
+        number = math.nan
+    if not math.isfinite(number):
+        shown = value if isinstance(value, float) else _plain(value)
+        bad[i] = ["value", f"returns {shown!r}; a finite number is needed"]
+        return None
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value that JSON has; others as text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    try:
+        return str(value)[:SHOWN]
+    except Exception:
+        return type(value).__name__
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+def _takes_two(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Returns whether a function can be called with two positions."""
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in places if p.default is p.empty]
+    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return not named and len(needed) <= 2 and (any_number or len(places) >= 2)
+
+
+def _place(error: BaseException) -> str:
+    """Returns file and line of the last call in the function's own file."""
+    every = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in every if Path(frame.filename).parent not in NOT_SHOWN]
+    lines = [frame.lineno for frame in own if frame.filename == own[0].filename]
+    return f"{own[0].filename}:{lines[-1]}: " if lines else ""

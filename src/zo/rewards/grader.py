@@ -1,0 +1,101 @@
+"""The process that calls reward functions: reads requests, writes a line of JSON for each. Runs code of strangers.
+
+Nothing that it writes is taken for more than text: the supervisor reads it as JSON, with a limit on its length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from zo.rewards import confine
+from zo.rewards.calls import Grader, Request, UnusableError, rate, sentence
+from zo.rewards.named import grader
+
+OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""Signals that a terminal or a cluster sends to all processes of a job: the run decides what they mean."""
+
+LENGTH = struct.Struct("!Q")
+"""In front of a request: its length in bytes."""
+
+
+def serve(
+    requests: int, replies: int, setup: Mapping[str, Any], scratch: str, namespaces: bool
+) -> NoReturn:
+    """Rates texts until there are no more requests; then ends the process.
+
+    Args:
+        requests: File descriptor that requests come from: a function's index and a `Request`, pickled.
+        replies: File descriptor that the answers go to.
+        setup: See `zo.rewards.pool.Setup`.
+        scratch: Working directory, home, and the only place to write to.
+        namespaces: Whether the process is in namespaces of its own.
+    """
+    os.chdir(scratch)
+    for number in OF_THE_RUN:
+        signal.signal(number, _ignore)
+    os.register_at_fork(after_in_child=_heed_signals)
+    barriers = {"namespaces": namespaces, "files": False}
+    confine.limit(setup["memory_gib"], namespaces)
+    if setup["sandbox"]:
+        barriers["files"] = confine.confine(scratch, namespaces)
+    functions: list[Grader] = []
+    own = os.getpid()
+    try:
+        for address in setup["functions"]:
+            functions.append(grader(address, setup["columns"], setup["options"], setup["timeout"]))
+    except UnusableError as error:
+        _reply(replies, {"unusable": str(error)})
+        os._exit(0)
+    except BaseException as error:
+        _reply(replies, {"unusable": sentence(error)})
+        os._exit(0)
+    if "multiprocessing" in sys.modules and any(":" in of for of in setup["functions"]):
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # a process that stays, as do all that are started by now
+    _reply(replies, {"barriers": barriers})
+    while (request := _read(requests)) is not None:
+        index, given = pickle.loads(request)
+        answer = rate(functions[index], Request(*given))
+        if os.getpid() != own:  # a process that a text forked, and that returned from it
+            os._exit(0)
+        _reply(replies, answer)
+    os._exit(0)
+
+
+def _reply(replies: int, answer: Mapping[str, Any]) -> None:
+    line = json.dumps(answer).encode() + b"\n"
+    while line:
+        line = line[os.write(replies, line) :]
+
+
+def _read(requests: int) -> bytes | None:
+    """Returns the next request; None if there are no more."""
+    head = _exactly(requests, LENGTH.size)
+    return None if head is None else _exactly(requests, LENGTH.unpack(head)[0])
+
+
+def _exactly(requests: int, length: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < length:
+        piece = os.read(requests, min(length - len(found), 1 << 20))
+        if not piece:
+            return None
+        found += piece
+    return bytes(found)
+
+
+def _ignore(*_: object) -> None:
+    """A handler, unlike `SIG_IGN`, is not inherited by a program that a reward function starts."""
+
+
+def _heed_signals() -> None:
+    for number in OF_THE_RUN:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,137 @@
+"""Graders that have a name: `math_verify`, and `reasoning_gym`, the scorers of its tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from zo.rewards import filters
+from zo.rewards.calls import Function, Grader, Log, Request, UnusableError
+
+PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
+"""Grader -> module that it imports."""
+
+EVALUATED: dict[str, Callable[[str], bool]] = {
+    **dict.fromkeys(("countdown", "puzzle24"), filters.is_sum),
+    **dict.fromkeys(
+        ("simple_integration", "intermediate_integration", "polynomial_multiplication"),
+        filters.is_formula,
+    ),
+    **dict.fromkeys(
+        ("spiral_matrix", "string_insertion", "binary_matrix", "n_queens"), filters.is_literal
+    ),
+}
+"""Task of reasoning-gym whose scorer runs the text as Python -> texts that may be run."""
+
+NO_ANSWER = "?"
+"""What is scored in place of a text that may not be run: no such scorer can read it."""
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class MathVerify:
+    """Whether a text's answer is one of the references, by math-verify.
+
+    Args:
+        timeout: Seconds for a text.
+    """
+
+    def __init__(self, timeout: float):
+        _require("math_verify")
+        self._seconds = max(
+            1, int(timeout // 4)
+        )  # of a text and a reference, to read and to compare
+
+    def __call__(self, request: Request, log: Log) -> list[float | None]:
+        """Returns 1 or 0 for each text; None where no reference can be read."""
+        return [
+            self._rated(text, references)
+            for text, references in zip(request.texts, request.references, strict=True)
+        ]
+
+    def _rated(self, text: str, references: Sequence[str]) -> float | None:
+        from math_verify import parse, verify
+
+        def read(what: str) -> list[Any]:
+            return list(parse(what, parsing_timeout=self._seconds))
+
+        right = [found for reference in references if (found := read(reference))]
+        if not right:
+            return None
+        given = read(text)
+        return float(any(verify(one, given, timeout_seconds=self._seconds) for one in right))
+
+
+class ReasoningGym:
+    """Scores of a task of reasoning-gym.
+
+    Args:
+        name: The task's.
+        options: Of the task.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any]):
+        _require("reasoning_gym")
+        from zo.tasks.config import TaskError
+        from zo.tasks.generated import dataset
+
+        try:
+            self._dataset = dataset(name, options)
+        except TaskError as error:
+            raise UnusableError(str(error)) from None
+
+    def __call__(self, request: Request, log: Log) -> list[float | Exception]:
+        """Returns each text's score, 0 to 1, or what its scorer raised."""
+        columns = [request.columns[key] for key in ("question", "answer", "metadata")]
+        entries = zip(*columns, strict=True)
+        return [
+            self._rated(text, {"question": question, "answer": answer, "metadata": metadata})
+            for text, (question, answer, metadata) in zip(request.texts, entries, strict=True)
+        ]
+
+    def _rated(self, text: str, entry: dict[str, Any]) -> float | Exception:
+        answer = answer_of(text)
+        harmless = EVALUATED.get(entry["metadata"].get("source_dataset", ""))
+        if harmless is not None and not harmless(answer):
+            answer = NO_ANSWER
+        try:
+            return float(self._dataset.score_answer(answer, entry))
+        except Exception as error:
+            return error
+
+
+def answer_of(text: str) -> str:
+    """Returns what stands between the last tags `<answer>`, or the whole text."""
+    found = ANSWER.findall(text)
+    return str(found[-1] if found else text).strip()
+
+
+def grader(
+    address: str, columns: Sequence[str], options: Mapping[str, Any], timeout: float
+) -> Grader:
+    """Returns the grader of an address.
+
+    Args:
+        address: A grader's name, `module:function` or `file.py:function`.
+        columns: Columns of the data.
+        options: Of `reasoning_gym`: `name` and `options` of the task.
+        timeout: Seconds for a text.
+
+    Raises:
+        UnusableError: If there is none, or its package is missing.
+    """
+    if address == "math_verify":
+        return MathVerify(timeout)
+    if address == "reasoning_gym":
+        return ReasoningGym(options["name"], options["options"])
+    return Function(address, columns)
+
+
+def _require(module: str) -> None:
+    """Makes sure that a package is installed."""
+    if importlib.util.find_spec(module) is None:
+        raise UnusableError(
+            f"{module} is not installed; `pip install 'zo-suite[rewards]'` brings it"
+        )

@@ -1,0 +1,229 @@
+"""Texts -> rewards: by the processes of a pool, a text that ends or hangs one of them found by itself."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zo.rewards.calls import Request
+from zo.rewards.pool import Pool, Setup, Task
+from zo.rewards.tally import Failure, Ratings
+from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.objective import ObjectiveConfig
+
+MOST_TEXTS = 64
+"""Texts of a call."""
+
+MOST_WORKERS = 4
+SLOWER = 20
+"""How many times longer than usual a call may take, before its texts are rated one by one."""
+
+LEAST_S = 1.0
+SHARE = 4
+"""A call has so few texts that it usually takes this part of the time it may take."""
+
+Answer = dict[str, Any]
+
+
+class RewardError(TaskError):
+    """A text that a reward function cannot rate; its cause has the function's own traceback."""
+
+
+class FunctionTraceback(Exception):
+    """The traceback of a function, from the process that called it."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Rater:
+    """Rates texts by one or several functions.
+
+    Args:
+        objective: Names the functions and their weights, and what becomes of a text that one cannot rate.
+        task: Of the texts.
+
+    Attributes:
+        names: Of the functions, in logs.
+        notes: What a person should know, one sentence each; known after `start`.
+    """
+
+    def __init__(self, objective: ObjectiveConfig, task: TaskConfig):
+        functions = objective.rated_by(task)
+        self._addresses, self._weights = [*functions], [*functions.values()]
+        self.names = _names(self._addresses)
+        self.notes: list[str] = []
+        self._replacements = [objective.replacement(address) for address in functions]
+        self._setup = Setup(
+            functions=[_absolute(address) for address in functions],
+            options=task.generated_by(),
+            timeout=objective.timeout,
+            memory_gib=objective.memory_gib,
+            sandbox=objective.sandbox,
+        )
+        self._size = objective.workers or _cores()
+        self._pool: Pool | None = None
+        self._seconds: dict[int, float] = {}
+
+    def start(self, columns: Sequence[str]) -> None:
+        """Starts the processes, for rows with these columns.
+
+        Raises:
+            TaskError: If a function cannot be had or called.
+        """
+        self._pool = Pool(replace(self._setup, columns=columns), self._size)
+        for answer in self._pool.start():
+            self._check_usable(answer)
+        if self._setup.sandbox:
+            self.notes = _missing(answer["barriers"])
+
+    def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
+        """Returns what texts are worth.
+
+        Args:
+            request: The texts.
+            rows: Number of each one's row in its file.
+            together: Whether a function gets all texts in one call, however many they are.
+
+        Raises:
+            RewardError: If a function cannot rate a text, and nothing stands for its number.
+        """
+        if self._pool is None:
+            self.start([*request.columns])
+        count = len(request.texts)
+        found = Ratings([])
+        values = [self._column(f, request, found, together) for f in range(len(self._addresses))]
+        self._stop_at_failure(found, rows)
+        for failure in found.failures:
+            f = self.names.index(failure.function)
+            values[f][failure.index] = self._replacements[f]
+        found.values = dict(zip(self.names, values, strict=True))
+        found.totals = [self._total([of[i] for of in values]) for i in range(count)]
+        return found
+
+    def _total(self, values: Sequence[float | None]) -> float | None:
+        """Returns the weighted sum of the numbers there are; None if there are none."""
+        rated = [w * v for w, v in zip(self._weights, values, strict=True) if v is not None]
+        return math.fsum(rated) if rated else None
+
+    def _column(
+        self, f: int, request: Request, found: Ratings, together: bool
+    ) -> list[float | None]:
+        """Returns a function's numbers; notes its failures in `found`, by the index of the text."""
+        count = len(request.texts)
+        values: list[float | None] = [None] * count
+        size = count if together else self._texts(f, count)
+        parts = [slice(i, min(i + size, count)) for i in range(0, count, size)]
+        answers = self._call(f, request, parts)
+        alone = []
+        for part, answer in zip(parts, answers, strict=True):
+            if "failed" in answer and part.stop - part.start > 1:
+                alone += [slice(i, i + 1) for i in range(part.start, part.stop)]
+            else:
+                self._take(f, part, answer, values, found)
+        for part, answer in zip(alone, self._call(f, request, alone), strict=True):
+            self._take(f, part, answer, values, found)
+        return values
+
+    def _texts(self, f: int, count: int) -> int:
+        """Returns how many texts a call has: so few that it ends long before its time is over."""
+        most = MOST_TEXTS
+        if seconds := self._seconds.get(f):
+            most = min(most, max(1, int(self._setup.timeout / (SHARE * seconds))))
+        return min(most, -(-count // self._size))
+
+    def _call(self, f: int, request: Request, parts: Sequence[slice]) -> list[Answer]:
+        """Returns the answers to calls of a function, each with some of the texts."""
+        tasks = [
+            Task(f, request.part(part), self._limit(f, part.stop - part.start)) for part in parts
+        ]
+        assert self._pool is not None
+        answers = self._pool.call(tasks)
+        for part, answer in zip(parts, answers, strict=True):
+            self._check_usable(answer)
+            if "failed" not in answer:
+                self._seconds[f] = max(answer["seconds"], 1e-6) / (part.stop - part.start)
+        return answers
+
+    def _limit(self, f: int, count: int) -> float:
+        """Returns how long a call may take; one with several texts is given up early, and they are rated alone."""
+        usual = self._seconds.get(f)
+        if count == 1 or usual is None:
+            return self._setup.timeout
+        return min(self._setup.timeout, max(LEAST_S, SLOWER * usual * count))
+
+    def _take(
+        self, f: int, part: slice, answer: Answer, values: list[float | None], found: Ratings
+    ) -> None:
+        """Takes over what an answer says of some texts."""
+        name = self.names[f]
+        if printed := answer.get("printed"):
+            found.printed.append(str(printed))
+        found.left += int(answer.get("left", 0))
+        if "failed" in answer:
+            told = (name, str(answer["failed"]), str(answer["said"]), answer.get("traceback", ""))
+            found.failures.append(Failure(part.start, *told))
+            return
+        values[part] = answer["values"]
+        for i, (kind, said) in answer["bad"].items():
+            found.failures.append(Failure(part.start + int(i), name, kind, said))
+        for column, of in answer["extra"].items():
+            empty: list[Any] = [None] * len(values)
+            found.extra.setdefault(column, empty)[part] = of
+        for metric, numbers in answer["metrics"].items():
+            found.metrics.setdefault(metric, []).extend(numbers)
+
+    def _check_usable(self, answer: Answer) -> None:
+        if answer.get("failed") == "unusable":
+            raise TaskError(f"objective.function: {answer['said']}")
+
+    def _stop_at_failure(self, found: Ratings, rows: Sequence[int]) -> None:
+        """Raises for the first text that a function cannot rate and no number stands for."""
+        found.failures.sort(key=lambda failure: failure.index)
+        for failure in found.failures:
+            f = self.names.index(failure.function)
+            if self._replacements[f] is None:
+                error = RewardError(
+                    f"objective.function: {self._addresses[f]}: {failure.said} (row {rows[failure.index]})"
+                )
+                raise error from (
+                    FunctionTraceback(failure.traceback) if failure.traceback else None
+                )
+
+
+def _names(addresses: Sequence[str]) -> list[str]:
+    """Returns what functions are called in logs: by their own names, or by their addresses where two have the same."""
+    short = [address.rpartition(":")[2] for address in addresses]
+    return [
+        name if short.count(name) == 1 else address
+        for name, address in zip(short, addresses, strict=True)
+    ]
+
+
+def _absolute(address: str) -> str:
+    """Returns an address that means the same in every working directory."""
+    place, _, name = address.partition(":")
+    return f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else address
+
+
+def _cores() -> int:
+    """Returns how many graders a process may keep busy."""
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // max(beside, 1)))
+
+
+def _missing(barriers: Mapping[str, bool]) -> list[str]:
+    """Returns a sentence about barriers that this machine does not have."""
+    found = []
+    if not barriers["namespaces"]:
+        found.append(
+            "no namespaces: sockets are refused inside the graders' processes, which hostile code can get around, and"
+            " signals reach this run's processes"
+        )
+    if not barriers["files"]:
+        found.append("no Landlock: a text that runs code can write where you can")
+    return [f"objective.sandbox: this kernel permits {of}" for of in found]

@@ -1,0 +1,78 @@
+"""What a run logs of rewards: numbers in its rows, texts in texts.jsonl, and what is new on the screen."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zo.distributed.processes import Processes
+from zo.lm.scoring.texts import TextScorer
+from zo.rewards.tally import Tally
+from zo.run.logs.texts import NAME, TextLog
+from zo.run.store.rows import Row
+
+
+class RewardLog:
+    """Collects what a scorer of texts tallies.
+
+    Args:
+        scorer: Of the run's steps.
+        processes: That divide them.
+        texts: Where texts are written; None on processes that write nothing.
+        say: Prints a line.
+    """
+
+    def __init__(
+        self,
+        scorer: TextScorer,
+        processes: Processes,
+        texts: TextLog | None,
+        say: Callable[[str], None],
+    ):
+        self._scorer, self._processes, self._texts, self._say = scorer, processes, texts, say
+        self._said: set[str] = set()
+
+    def begin(self, step: int, steps: int) -> None:
+        """Begins a step."""
+        self._scorer.begin(step, steps)
+
+    def of_step(self, step: int, losses: Sequence[float]) -> Row:
+        """Returns what the step's row has of rewards."""
+        tally = Tally()
+        for of_one in self._processes.exchange(self._scorer.tally):
+            tally.add(of_one)
+        self._note(step, tally)
+        return tally.row(losses)
+
+    def of_evaluation(self, step: int, split: str) -> None:
+        """Writes the first texts of an evaluation, and those that could not be rated."""
+        tally, samples = self._scorer.tally, self._scorer.samples
+        self._note(step, tally)
+        self._write(step, [{"split": split, **row} for row in samples])
+        self._scorer.tally = Tally()
+
+    def _note(self, step: int, tally: Tally) -> None:
+        """Writes failures, and says the first of each kind."""
+        self._write(step, tally.events)
+        for event in tally.events:
+            self._once(
+                f"{event['function']}: {event['error']}",
+                f"step {step}: {event['function']}: {event['said']} (row {event['row']}); {NAME} has the text,"
+                " reward/errors their number",
+            )
+        if tally.unrated:
+            said = f"{tally.unrated} of {tally.texts} texts are rated by no function and left out of the mean"
+            self._once("unrated", f"step {step}: {said}")
+        if tally.printed:
+            self._once(
+                "printed", f"step {step}: a function printed {tally.printed.splitlines()[0]!r}"
+            )
+        if tally.counts["left"]:
+            self._once("left", f"step {step}: processes that a function left behind were ended")
+
+    def _once(self, what: str, line: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._say(line)
+
+    def _write(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        if self._texts is not None:
+            self._texts.write(step, rows)

@@ -1,0 +1,204 @@
+"""How reward functions are called: by TRL's contract, with prompts and texts, and what is made of their numbers."""
+
+import asyncio
+import inspect
+import math
+
+import pytest
+
+from zo.rewards import calls, named
+from zo.rewards.calls import Function, Request, UnusableError, rate
+
+CHAT = [[{"role": "user", "content": "1 + 2?"}], [{"role": "user", "content": "1 + 3?"}]]
+
+
+def request(texts, messages=None, **columns):
+    n = len(texts)
+    references = columns.pop("references", [[]] * n)
+    ids = [[1] * len(text) for text in texts]
+    return Request(["asked"] * n, messages, texts, ids, columns, references, {"global_step": 7})
+
+
+def function(call, columns=(), monkeypatch=None):
+    """Returns a function as if it had been loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "load", lambda address: call)
+        return Function("rules.py:score", columns)
+
+
+def values(call, given):
+    return rate(function(call, [*given.columns]), given)["values"]
+
+
+def test_a_function_without_trls_names_gets_prompts_and_texts():
+    given = request(["a", "bcd"], messages=CHAT, prompts=[0, 0])
+    assert values(
+        lambda prompts, texts: [len(p + t) for p, t in zip(prompts, texts, strict=True)], given
+    ) == [6, 8]
+    assert values(lambda p, t, more=1: [more] * len(t), given) == [1, 1]
+    assert values(lambda *both: [len(both)] * 2, given) == [2, 2]
+
+
+def test_keywords_are_those_of_trl():
+    """Also those that a function without `**kwargs` names; columns of the rows that say the same twice are left out."""
+    seen = {}
+
+    def score(**given):
+        seen.update(given)
+        return [None] * len(given["completions"])
+
+    columns = {"answer": [3, 4], "prompt": ["x", "y"], "completion": ["x", "y"]}
+    assert values(score, request(["3", "5"], **columns)) == [None, None]
+    assert seen.pop("trainer_state").global_step == 7
+    assert callable(seen.pop("log_extra"))
+    assert callable(seen.pop("log_metric"))
+    ids = [[1], [1]]
+    assert seen == {
+        "prompts": ["asked"] * 2,
+        "completions": ["3", "5"],
+        "completion_ids": ids,
+        "answer": [3, 4],
+    }
+
+    def exact(completions, answer, weight=2):
+        return [
+            weight * (c[0] == {"role": "assistant", "content": str(a)})
+            for c, a in zip(completions, answer, strict=True)
+        ]
+
+    assert values(exact, request(["3", "5"], CHAT, **columns)) == [2, 0]
+    values(score, request(["3", "5"], CHAT, **columns))
+    assert seen["prompts"] == CHAT
+
+
+def test_a_function_may_be_asynchronous_or_an_object_and_log():
+    class Judge:
+        async def __call__(self, completions, log_extra, log_metric, **_):
+            await asyncio.sleep(0)
+            log_extra("thought", [f"about {c}" for c in completions])
+            log_extra("of another length", [1])
+            log_metric("share", 0.25)
+            return [1.0] * len(completions)
+
+    found = rate(function(Judge()), request(["a", "b"]))
+    assert found["values"] == [1, 1]
+    assert found["extra"] == {"thought": ["about a", "about b"]}
+    assert found["metrics"] == {"share": [0.25]}
+
+
+LATEX = [r"\frac{1}{3}", r"\frac{1}{3}", ""]
+SAID = [r"<think>x</think> \boxed{\frac{1}{3}}", r"\boxed{\frac{1}{2}}", r"\boxed{1}"]
+SHIPPED = {
+    "accuracy_reward": ({}, [1, 0, None]),
+    "reasoning_accuracy_reward": ({}, [1, 0, 0]),
+    "get_cosine_scaled_reward": ({"max_len": 1000}, None),
+    "think_format_reward": ({}, [1, 0, 0]),
+    "get_repetition_penalty_reward": ({}, None),
+    "get_soft_overlong_punishment": ({"max_completion_len": 30, "soft_punish_cache": 15}, None),
+}
+
+
+def test_all_functions_that_trl_ships_run_unchanged():
+    rewards = pytest.importorskip("trl.rewards")
+    assert {name for names in rewards._import_structure.values() for name in names} == {*SHIPPED}
+    given = request(SAID, messages=[CHAT[0]] * 3, solution=LATEX)
+    completions = [[{"content": text}] for text in SAID]
+    for name, (options, expected) in SHIPPED.items():
+        made = getattr(rewards, name)
+        call = made(**options) if name.startswith("get_") else made
+        wanted = {
+            "completions": completions,
+            "solution": LATEX,
+            "completion_ids": given.completion_ids,
+        }
+        taken = {k: v for k, v in wanted.items() if k in inspect.signature(call).parameters}
+        direct = call(**taken)
+        assert values(call, given) == direct
+        assert expected in (None, direct)
+    assert Function("trl.rewards:think_format_reward", [])
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda completions, solution: 0, r"needs the argument solution, and the data have no such column \(there"),
+        (lambda completions, prompt: 0, "needs the argument prompt"),
+        (lambda texts: 0, r"takes \(texts\); a function takes \(prompts, texts\), or completions"),
+        (lambda p, t, answer: 0, r"takes \(p, t, answer\)"),
+        (lambda p, t, *, answer: 0, r"takes \(p, t, answer\)"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_given_are_named(call, said):
+    with pytest.raises(UnusableError, match=said):
+        function(call, ["a", "completion", "prompt"])
+
+
+def raising(error):
+    def score(prompts, texts):
+        raise error
+
+    return score
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (raising(KeyError("x")), "raise", "test_calls.py:"),
+        (raising(SystemExit(3)), "raise", "SystemExit: 3"),
+        (raising(MemoryError()), "memory", "MemoryError"),
+        (lambda p, t: [1], "length", "returns 1 numbers for 2 texts; one for each is needed"),
+        (lambda p, t: 0.5, "raise", "'float' object is not iterable"),
+    ],
+)
+def test_a_call_that_gives_no_numbers_says_why(call, kind, said):
+    found = rate(function(call), request(["a", "b"]))
+    assert found["failed"] == kind
+    assert said in found["said"]
+
+
+def test_a_text_without_a_usable_number_is_told_from_the_others():
+    odd = [1, True, None, math.nan, math.inf, "good", ValueError("bad"), object()]
+    found = rate(function(lambda p, t: odd), request(["x"] * len(odd)))
+    assert found["values"] == [1, 1, None, None, None, None, None, None]
+    assert [*found["bad"]] == [3, 4, 5, 6, 7]
+    assert found["bad"][3] == ["value", "returns nan; a finite number is needed"]
+    assert found["bad"][6] == ["raise", "ValueError: bad"]
+
+
+def test_a_file_imports_from_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "beside_it.py").write_text("def length(text):\n    return len(text)\n")
+    rules = tmp_path / "rules.py"
+    rules.write_text(
+        "from beside_it import length\ndef score(prompts, texts):\n    return [length(t) for t in texts]\n"
+    )
+    assert rate(Function(f"{rules}:score", []), request(["ab"]))["values"] == [2]
+    for address, said in (
+        (f"{rules}:other", "has no function other"),
+        (f"{tmp_path}/none.py:score", "No such file"),
+        ("no_such_module:score", "No module named 'no_such_module'"),
+    ):
+        with pytest.raises(UnusableError, match=said):
+            Function(address, [])
+
+
+def test_math_verify_compares_with_every_reference():
+    pytest.importorskip("math_verify")
+    grader = named.grader("math_verify", [], {}, timeout=10)
+    texts = ["the answer is 0.5", r"\boxed{\frac{2}{4}}", "7", "nothing", "3"]
+    references = [["1/2"], ["0.3", r"\frac{1}{2}"], ["8"], ["1"], ["no number"]]
+    assert rate(grader, request(texts, references=references))["values"] == [1, 1, 0, 0, None]
+
+
+def test_an_answer_is_what_stands_in_the_last_tags_or_the_whole_text():
+    assert named.answer_of("<answer>1</answer> or <answer> 2\n</answer>.") == "2"
+    assert named.answer_of(" 3 \n") == "3"
+
+
+def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    for name in ("math_verify", "reasoning_gym"):
+        with pytest.raises(
+            UnusableError, match=rf"{name} is not installed; `pip install 'zo-suite\[rewards\]'`"
+        ):
+            named.grader(name, [], {"name": "gcd", "options": {}}, 1)

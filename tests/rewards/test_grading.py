@@ -1,0 +1,252 @@
+"""Grading in processes: what a hostile text does to its grader, and that nothing of it reaches the run."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zo.rewards.calls import Request
+from zo.rewards.pool import Pool, Setup, Task
+from zo.rewards.rating import Rater, RewardError
+from zo.tasks import TaskConfig, TaskError
+from zo.tasks.objective import ObjectiveConfig
+
+pytestmark = pytest.mark.process
+
+RULES = """
+import os, signal, subprocess, sys, time
+def lengths(prompts, texts):
+    return [len(t) for t in texts]
+def run(prompts, texts):
+    return [float(eval(t)) for t in texts]
+def answers(completions, answer, **_):
+    return [None if a is None else float(c == a) for c, a in zip(completions, answer)]
+"""
+LIMIT_S = 2.0
+OUTSIDE = "/tmp/zo-written-by-a-text"
+
+HOSTILE = {
+    "9**9**9": "hang",
+    "time.sleep(100)": "hang",
+    "signal.pause()": "hang",
+    "[os.fork() for _ in range(4)] and time.sleep(100)": "hang",
+    "len(bytearray(8 << 30))": "memory",
+    "1/0": "raise",
+    "sys.exit(0)": "raise",
+    "(lambda f: f(f))(lambda f: f(f))": "raise",
+    f"open('{OUTSIDE}', 'w').write('x')": "raise",
+    "__import__('socket').create_connection(('127.0.0.1', 9), 1)": "raise",
+    "os.kill(os.getppid(), 9) or os._exit(3)": "exit",
+    "os.abort()": "exit",
+    "os.kill(os.getpid(), 9) or __import__('ctypes').string_at(0)": "exit",
+    "os.closerange(3, 256) or time.sleep(100)": "exit",
+    "float('nan')": "value",
+    "os.write(sorted(map(int, os.listdir('/proc/self/fd')))[-2], b'x') and 1": "raise",
+}
+"""Text -> what becomes of it."""
+
+HARMLESS = {
+    "open('inside', 'w').write('x')": 1,
+    "print('said') or 2": 2,
+    "os.fork() and 3 or 3": 3,
+    "subprocess.Popen(['sleep', '1000'], start_new_session=True).pid > 0": 1,
+    "subprocess.run(['true']).returncode == 0": 1,
+}
+
+
+@pytest.fixture
+def rules(tmp_path):
+    file = tmp_path / "rules.py"
+    file.write_text(RULES)
+    return file
+
+
+def request(texts, **columns):
+    n = len(texts)
+    return Request(["p"] * n, None, list(texts), [[1]] * n, columns, [[]] * n, {"global_step": 1})
+
+
+def rater(rules, *functions, **settings):
+    address = {
+        f"{rules}:{name}": weight
+        for name, weight in zip(functions, (1.0, 10.0, 100.0), strict=False)
+    }
+    objective = ObjectiveConfig(
+        "reward", functions=address, **{"timeout": LIMIT_S, "workers": 1, **settings}
+    )
+    assert not objective.problems()
+    return Rater(objective, TaskConfig(name="own", path="x", kind="prompts"))
+
+
+def rate(of, texts, **columns):
+    return of.rate(request(texts, **columns), range(100, 100 + len(texts)))
+
+
+def processes(word):
+    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_hostile_texts_are_found_counted_and_survived(rules, sandbox):
+    """Among texts that are none. Without a sandbox only those that the barriers stop do what they want to."""
+    hostile = {
+        t: of
+        for t, of in HOSTILE.items()
+        if sandbox or ("kill" not in t and "socket" not in t and OUTSIDE not in t)
+    }
+    texts = [t for pair in zip(hostile, ["5"] * len(hostile), strict=True) for t in pair]
+    grading = rater(rules, "run", on_error=-1, sandbox=sandbox)
+    start = time.monotonic()
+    found = rate(grading, texts)
+    seconds = time.monotonic() - start
+    assert found.totals == [-1, 5] * len(hostile)
+    kinds = {texts[failure.index]: failure.kind for failure in found.failures}
+    assert kinds == hostile
+    hangs = sum(kind == "hang" for kind in kinds.values())
+    assert hangs * LIMIT_S < seconds < (hangs + 1) * LIMIT_S + 10
+    assert not Path(OUTSIDE).exists()
+    assert rate(grading, [*HARMLESS, "7"]).totals == [*HARMLESS.values(), 7]
+
+
+def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):
+    grading = rater(rules, "run")
+    mark = "31415926"
+    found = rate(grading, [t.replace("1000", mark) for t in HARMLESS])
+    assert found.left >= 1
+    assert found.printed == ["said\n"]
+    assert not processes(f"sleep {mark}")
+
+
+def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
+    with pytest.raises(
+        RewardError, match=r"rules\.py:run: .*rules\.py:6: ZeroDivisionError: .* \(row 101\)$"
+    ) as caught:
+        rate(rater(rules, "run"), ["1", "1/0", "2", "sys.exit()"])
+    assert "line 6, in run" in str(caught.value.__cause__)
+    with pytest.raises(RewardError, match=r"took longer than 0\.5 s \(row 102\)"):
+        rate(rater(rules, "run", timeout=0.5), ["1", "2", "9**9**9"])
+
+
+def test_several_functions_are_weighted_and_one_that_knows_nothing_is_left_out(rules):
+    found = rate(rater(rules, "answers", "lengths"), ["a", "bc", "d"], answer=["a", None, "x"])
+    assert found.totals == [1 + 10, 20, 0 + 10]
+    assert found.values == {"answers": [1, None, 0], "lengths": [1, 2, 1]}
+    assert rate(rater(rules, "answers"), ["a", "b"], answer=["a", None]).totals == [1, None]
+
+
+def test_numbers_depend_neither_on_how_many_processes_there_are_nor_on_which_one_rates(rules):
+    texts = [f"{i} + {i % 7}" if i % 10 else "1/0" for i in range(150)]
+    found = [rate(rater(rules, "run", on_error=0, workers=n), texts) for n in (1, 3)]
+    assert found[0].totals == found[1].totals
+    assert found[0].failures == found[1].failures
+
+
+def test_a_slow_function_is_called_with_fewer_texts_and_rates_all(rules):
+    rules.write_text(
+        "import time\ndef slow(prompts, texts):\n    time.sleep(0.1 * len(texts))\n    return [1] * len(texts)\n"
+    )
+    grading = rater(rules, "slow", timeout=1.0)
+    assert rate(grading, ["x"] * 15).totals == [1] * 15, (
+        "each alone, as together they take too long"
+    )
+    start = time.monotonic()
+    assert rate(grading, ["x"] * 15).totals == [1] * 15
+    assert time.monotonic() - start < 2.5
+
+
+def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
+    for name, body, said in (
+        ("raises", "1/0", "raises.py: ZeroDivisionError: division by zero"),
+        (
+            "leaves",
+            "import os; os._exit(4)",
+            "its module ended the process with status 4 while it was imported",
+        ),
+    ):
+        (tmp_path / f"{name}.py").write_text(body)
+        with pytest.raises(TaskError, match=said):
+            rater(tmp_path / f"{name}.py", "score").start([])
+
+
+def test_helpers_that_a_module_starts_live_on(tmp_path):
+    """A process of the module's own, also one of `multiprocessing`, whose tracker comes with it."""
+    (tmp_path / "rules.py").write_text(
+        "import multiprocessing, subprocess\n"
+        "helper = subprocess.Popen(['cat'], stdin=-1, stdout=-1, text=True, bufsize=1)\n"
+        "def score(prompts, texts):\n"
+        "    queue = multiprocessing.get_context('fork').Queue()\n"
+        "    queue.put(len(texts))\n"
+        "    helper.stdin.write('4\\n')\n"
+        "    return [float(helper.stdout.readline()) + queue.get()] * len(texts)\n"
+    )
+    grading = rater(tmp_path / "rules.py", "score")
+    found = [rate(grading, ["a"]) for _ in range(3)]
+    assert [of.totals for of in found] == [[5]] * 3
+    assert [of.left for of in found] == [0] * 3
+
+
+RUN = """
+import sys, time
+from tests.rewards.test_grading import rater, rate, Path
+grading = rater(Path(sys.argv[1]), 'run', timeout=60.0, workers=2)
+print(rate(grading, ['1', '2']).totals, flush=True)
+rate(grading, ['9**9**9', 'time.sleep(600)'])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_graders_end_with_their_run_also_when_they_hang(rules, how):
+    """A terminal's Ctrl-C reaches the run alone, which then says nothing of its graders."""
+    command = [sys.executable, "-c", RUN, rules]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env
+    ) as run:
+        assert run.stdout.readline() == "[1.0, 2.0]\n"
+        time.sleep(0.3)
+        below = children(run.pid)
+        assert len(below) >= 4
+        os.killpg(run.pid, how)
+        said = run.communicate(timeout=20)[1]
+    assert (
+        "Traceback" not in said.replace("KeyboardInterrupt", "").partition("KeyboardInterrupt")[2]
+    )
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(alive(pid) for pid in below):
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in below)
+
+
+def children(pid):
+    found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return found + [below for child in found for below in children(child)]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_supervisor_that_somebody_ends_is_replaced(rules):
+    pool = Pool(Setup([f"{rules}:lengths"]), 1)
+    (first,) = pool.call([Task(0, request(["ab"]), LIMIT_S)])
+    os.kill(pool._supervisors[0]._process.pid, signal.SIGKILL)
+    answers = [pool.call([Task(0, request(["ab"]), LIMIT_S)])[0] for _ in range(2)]
+    assert first["values"] == answers[1]["values"] == [2]
+
+
+def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):
+    import datetime
+
+    rules.write_text("def day(completions, when, **_):\n    return [w.day for w in when]\n")
+    grading = rater(rules, "day")
+    monkeypatch.setattr(pickle, "loads", lambda *_: pytest.fail("unpickles"))
+    assert rate(grading, ["a"], when=[datetime.date(2026, 1, 9)]).totals == [9]

@@ -1,0 +1,172 @@
+"""Runs that improve a reward: what they log, how they stop, and that processes and interruptions change nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.victims import KILLED, At, exit_statuses, what_it_came_to
+from zo import config
+from zo.config import command_line
+from zo.rewards.rating import RewardError
+from zo.run.__main__ import main
+from zo.run.logs.tracking import read_status
+from zo.run.runner import run
+from zo.run.store.directory import directory_of, freeze
+from zo.run.store.rows import read_rows
+
+pytestmark = pytest.mark.process
+
+SMALL = (
+    "optimizer=mezo",
+    "optimizer.eps=3e-2",
+    "lr=1e-2",
+    "steps=4",
+    "eval_every=2",
+    "batch_size=3",
+)
+SMALL += (
+    "task.train_size=6",
+    "task.validation_size=4",
+    "task.test_size=4",
+    "task.max_new_tokens=5",
+)
+SMALL += ("precision.restore=snapshot", "threads=1", "tracking.mode=disabled", "device=cpu")
+GYM = ("task=reasoning_gym", "task.name=spell_backward", "task.samples=2", "task.temperature=1.0")
+RULES = """
+def vowels(prompts, texts):
+    return [sum(c in "aeiou" for c in t) for t in texts]
+def picky(completions, need, log_extra, log_metric, **_):
+    log_extra("seen", [c[:3] for c in completions])
+    log_metric("calls", 1)
+    return [None if n is None else len(c) * n for c, n in zip(completions, need)]
+def broken(prompts, texts, calls=[]):
+    calls.append(texts)
+    return [1 / (len(calls) < 10) for _ in texts]
+def equal(prompts, texts):
+    return [1.0] * len(texts)
+"""
+
+
+def made(folder, *overrides):
+    config.register()
+    (cfg,) = command_line.runs([*SMALL, f"out={folder}", *overrides])
+    return cfg
+
+
+def own(folder, *overrides):
+    """Returns a run on prompts of one's own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "rules.py").write_text(RULES)
+    rows = [{"prompt": f"a film {i}", "need": None if i % 3 == 0 else i} for i in range(20)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made(folder / "out", "task=reward", f"task.path={folder / 'prompts.jsonl'}", *overrides)
+
+
+def texts(directory):
+    return [json.loads(line) for line in (directory / "texts.jsonl").read_text().splitlines()]
+
+
+def test_functions_are_logged_by_name_and_texts_with_what_they_are_worth(tmp_path, capsys):
+    functions = (
+        f"objective.functions={{{tmp_path}/rules.py:vowels: 1, {tmp_path}/rules.py:picky: 0.5}}"
+    )
+    cfg = own(tmp_path, functions)
+    summary = run(cfg)
+    directory = directory_of(cfg)
+    rows = read_rows(directory)
+    assert summary["run/status"] == "finished"
+    for row in rows:
+        assert row["reward/mean"] == pytest.approx(-sum(row["train/losses"]) / 2)
+        assert row["reward/best"] == -min(row["train/losses"])
+        assert row["reward/spread"] == pytest.approx(
+            abs(row["train/losses"][0] - row["train/losses"][1]) / 2
+        )
+        assert row["reward/length"] <= 5
+        assert row["metric/calls"] == 1
+        assert (row["reward/errors"], row["reward/unrated"]) == (0, 0)
+        total = row["rewards/vowels"] + 0.5 * row["rewards/picky"] * (
+            row["rewards/picky"] is not None
+        )
+        assert total >= row["reward/mean"] - 1e-9
+    evaluated = [row for row in rows if "eval/val_reward" in row]
+    assert len(evaluated) == 2
+    assert {"eval/val_rewards/vowels", "eval/val_rewards/picky"} <= evaluated[0].keys()
+    shown = texts(directory)
+    assert {row["split"] for row in shown} == {"validation", "test"}
+    assert all(row["seen"] == row["text"][:3] for row in shown)
+    assert all(row["reward"] == row["vowels"] + 0.5 * (row["picky"] or 0) for row in shown)
+    assert "objective.sandbox" not in capsys.readouterr().out
+
+
+def test_a_function_that_fails_later_stops_the_run_at_its_text_and_the_run_goes_on(tmp_path):
+    cfg = own(tmp_path, f"objective.function={tmp_path}/rules.py:broken", "objective.workers=1")
+    with pytest.raises(
+        RewardError, match=r"broken: .*rules\.py:10: ZeroDivisionError: .* \(row \d+\)"
+    ):
+        run(cfg)
+    assert read_status(directory_of(cfg))["run/status"] == "failed"
+    before = len(read_rows(directory_of(cfg)))
+    assert 0 < before < 4
+    with pytest.raises(RewardError):
+        run(cfg)  # on a new pool, from where it stopped
+    assert len(read_rows(directory_of(cfg))) >= before
+
+
+def test_failures_count_and_a_number_stands_for_them(tmp_path, capsys):
+    cfg = own(
+        tmp_path,
+        f"objective.function={tmp_path}/rules.py:broken",
+        "objective.workers=1",
+        "objective.on_error=-2",
+    )
+    assert run(cfg)["run/status"] == "finished"
+    last = read_rows(directory_of(cfg))[-1]
+    assert last["reward/errors"] == last["reward/errors/raise"] == 2 * 3
+    assert last["reward/mean"] == -2
+    events = [row for row in texts(directory_of(cfg)) if row.get("error")]
+    assert {"row", "text", "function", "said", "step"} <= events[-1].keys()
+    assert capsys.readouterr().out.count("ZeroDivisionError") == 1
+
+
+def test_equal_rewards_are_said_after_twenty_steps(tmp_path, capsys):
+    cfg = own(
+        tmp_path,
+        f"objective.function={tmp_path}/rules.py:equal",
+        "steps=41",
+        "task.max_new_tokens=1",
+    )
+    run(cfg)
+    said = capsys.readouterr().out
+    assert said.count("step 20: the losses of each of 20 steps were equal") == 1
+    assert "step 40: " not in said.replace("step 40: validation", "")
+
+
+def test_a_generated_task_is_scored_by_its_own_scorer_beside_a_constant_answer(tmp_path, capsys):
+    cfg = made(tmp_path, *GYM, "task.name=coin_flip", "task.samples=1", "task.temperature=0")
+    assert run(cfg)["run/status"] == "finished"
+    said = capsys.readouterr().out
+    assert "reward of the best constant answer, " in said
+    assert "so take other task.options" in said
+    row = read_rows(directory_of(cfg))[1]
+    assert row["eval/val_constant"] > 0.5
+
+
+@pytest.mark.parametrize("world", [2])
+def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, world):
+    """Sampled texts and pass@k, too."""
+    cfgs = [made(tmp_path / f"copy{i}", *GYM, "task.eval_samples=2") for i in range(3)]
+    one, several, killed = map(freeze, cfgs)
+    assert main([str(one)]) == 0
+    assert exit_statuses(several, world) == [0] * world, (several / "log.txt").read_text()
+    stop = At("zo.run.losses.BatchLoss.__call__", 6, "after")
+    assert exit_statuses(killed, points={0: stop}) == [KILLED]
+    assert main([str(killed)]) == 0
+    assert what_it_came_to(several) == what_it_came_to(killed) == what_it_came_to(one)
+    for other in (several, killed):
+        for ours, theirs in zip(read_rows(one), read_rows(other), strict=True):
+            rewards = {k: v for k, v in ours.items() if k.startswith(("reward", "eval"))}
+            assert rewards == {k: theirs[k] for k in rewards}
+        assert texts(other) == texts(one)
+    assert "eval/val_pass@2" in read_rows(one)[1]
+    assert Path(one / "texts.jsonl").exists()
