@@ -144,8 +144,8 @@ PROBLEMS = {
     "task=reasoning_gym lr=1 objective.functions={score:1} objective.timeout=0 objective.workers=0":
         "objective.functions={'score': 1.0}: must be {module:function, file.py:function, math_verify or reasoning_gym: "
         "weight, ...}\nobjective.timeout=0.0: must be greater than 0\nobjective.workers=0: must be at least 1, or null",
-    "task=reasoning_gym lr=1 task.samples=2 task.top_p=0": "task.samples=2: must be 1, or task.temperature above 0: all "
-        "texts would be equal\ntask.top_p=0.0: must be above 0, and at most 1",
+    "task=reasoning_gym lr=1 task.samples=2 task.top_p=0": "task.samples=2: must be 1, or task.temperature above 0: "
+        "all texts would be equal\ntask.top_p=0.0: must be above 0, and at most 1",
     "lr=1 task.temperature=1": "task.temperature=1.0: must be 0 with objective=classification, which draws no text",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
 }  # fmt: skip

@@ -3,12 +3,15 @@
 import asyncio
 import inspect
 import math
+import re
+from pathlib import Path
 
 import pytest
 
 from zo.rewards import calls, named
 from zo.rewards.calls import Function, Request, UnusableError, rate
 
+ROOT = Path(__file__).parents[2]
 CHAT = [[{"role": "user", "content": "1 + 2?"}], [{"role": "user", "content": "1 + 3?"}]]
 
 
@@ -202,3 +205,17 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch)
             UnusableError, match=rf"{name} is not installed; `pip install 'zo-suite\[rewards\]'`"
         ):
             named.grader(name, [], {"name": "gcd", "options": {}}, 1)
+
+
+def test_the_functions_of_the_documentation_and_the_examples_run():
+    given = request(["a great film", "a film " * 9], answer=["a great film", "x"])
+    page = (ROOT / "docs" / "rewards.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    made = {}
+    exec(block, made)
+    assert values(made["score"], given) == [-8, -43]
+    assert values(made["exact"], given) == [1, 0]
+    for name, expected in (("brief", [0, -2.15]), ("praise", [1, 0])):
+        found = rate(Function(f"{ROOT}/examples/graders.py:{name}", ["answer"]), given)
+        assert found["values"] == expected
+    assert found["extra"] == {"words": [3, 18]}

@@ -56,16 +56,22 @@ SOCKETS = frozenset(
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 
+def _call(name: str, *args: Any) -> int:
+    """Returns what a function of the C library does; -1 where there is none, as on macOS."""
+    function = getattr(_libc, name, None)
+    return -1 if function is None else int(function(*args))
+
+
 def die_with_parent(parent: int) -> None:
     """Has the kernel kill this process as soon as its parent ends; ends it if that has happened already."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside of the namespace
         os._exit(1)
 
 
 def adopt_orphans() -> None:
     """Makes this process the parent of what its descendants leave behind."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter() -> bool:
@@ -75,7 +81,7 @@ def enter() -> bool:
         Whether the kernel permitted it.
     """
     user, group = os.getuid(), os.getgid()
-    if _libc.unshare(NEW_USER | NEW_PID | NEW_NET | NEW_IPC) != 0:
+    if _call("unshare", NEW_USER | NEW_PID | NEW_NET | NEW_IPC) != 0:
         return False
     with suppress(OSError):  # its files then belong to nobody
         for name, text in (
@@ -116,10 +122,10 @@ def confine(scratch: str, namespaces: bool) -> bool:
     Returns:
         Whether the kernel refuses writing elsewhere.
     """
-    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if namespaces:  # those of the namespace's own user
         header, nothing = struct.pack("Ii", CAPABILITIES_3, 0), bytes(24)
-        _libc.capset(header, nothing)
+        _call("capset", header, nothing)
     else:
         sys.addaudithook(_refuse_sockets)
     return _restrict_writing(scratch)
@@ -127,22 +133,23 @@ def confine(scratch: str, namespaces: bool) -> bool:
 
 def _restrict_writing(scratch: str) -> bool:
     """Restricts this process and its descendants by Landlock; returns whether the kernel has it."""
-    version = _libc.syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    if sys.platform != "linux":
+        return False
+    version = _call("syscall", LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     if version < 1:
         return False
     rights = WRITING | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
     handled = [rights, TCP, SCOPES]
     known = 1 + (version >= 4) + (version >= 6)
     attributes = struct.pack(f"{known}Q", *handled[:known])
-    rules = _libc.syscall(
-        LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)
-    )
+    size = ctypes.c_size_t(len(attributes))
+    rules = _call("syscall", LANDLOCK_CREATE, attributes, size, ctypes.c_uint(0))
     if rules < 0:
         return False
     try:
         for path in (scratch, *(p for pattern in WRITABLE for p in glob.glob(pattern))):
             _permit(rules, path, rights)
-        return bool(_libc.syscall(LANDLOCK_RESTRICT, rules, ctypes.c_uint(0)) == 0)
+        return _call("syscall", LANDLOCK_RESTRICT, rules, ctypes.c_uint(0)) == 0
     finally:
         os.close(rules)
 
@@ -155,7 +162,7 @@ def _permit(rules: int, path: str, rights: int) -> None:
         at = os.open(path, O_PATH | os.O_CLOEXEC)
         try:
             rule = struct.pack("=Qi", rights, at)
-            _libc.syscall(LANDLOCK_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint(0))
+            _call("syscall", LANDLOCK_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint(0))
         finally:
             os.close(at)
 

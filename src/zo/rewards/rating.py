@@ -19,7 +19,7 @@ MOST_TEXTS = 64
 """Texts of a call."""
 
 MOST_WORKERS = 4
-SLOWER = 20
+SLOWER = 5
 """How many times longer than usual a call may take, before its texts are rated one by one."""
 
 LEAST_S = 1.0
@@ -212,8 +212,10 @@ def _absolute(address: str) -> str:
 
 def _cores() -> int:
     """Returns how many graders a process may keep busy."""
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // max(beside, 1)))
+    beside = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    every = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if every else os.cpu_count() or 1
+    return max(1, min(MOST_WORKERS, cores // beside))
 
 
 def _missing(barriers: Mapping[str, bool]) -> list[str]:

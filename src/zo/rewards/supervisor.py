@@ -236,6 +236,8 @@ class Supervisor:
     def _end(self) -> None:
         """Ends the grader and all that it started."""
         if self._child is not None:
+            with suppress(OSError):
+                os.killpg(self._child, signal.SIGKILL)
             until = time.monotonic() + ENDING_S
             while time.monotonic() < until:
                 for pid in _descendants(os.getpid()):
