@@ -66,7 +66,11 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             if step > 0:
                 indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
                 examples = [session.train[i] for i in indices]
-                row |= _step(session, examples, journal.rewards, step, cfg.steps)
+                if journal.rewards is not None:
+                    journal.rewards.begin(step, cfg.steps)
+                row |= _step(session, examples)
+                if journal.rewards is not None:
+                    row |= journal.rewards.of_step(step, row[LOSSES])
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
@@ -121,12 +125,8 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
         checkpoint.save(directory, directory.name, optimizer, keep, session.processes.leads)
 
 
-def _step(
-    session: Session, examples: list[Encoded], rewards: RewardLog | None, step: int, steps: int
-) -> Row:
+def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed."""
-    if rewards is not None:
-        rewards.begin(step, steps)
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
     params = assembly.params
@@ -136,7 +136,6 @@ def _step(
     info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start
-    rewarded = {} if rewards is None else rewards.of_step(step, info.losses)
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
     exchanged = {
         "time/wait_s": processes.seconds - waited,
@@ -147,7 +146,6 @@ def _step(
         "train/loss": info.loss,
         **losses,
         **ties,
-        **rewarded,
         "train/forwards": info.forwards,
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
