@@ -24,6 +24,13 @@ def lengths(prompts, texts):
     return [len(t) for t in texts]
 def run(prompts, texts):
     return [float(eval(t)) for t in texts]
+def token():
+    frame = sys._getframe()
+    while "token" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["token"]
+def write(line):
+    return os.write(max(map(int, os.listdir("/proc/self/fd"))), line.replace("TOKEN", token()).encode() + b"\\n")
 def answers(completions, answer, **_):
     return [None if a is None else float(c == a) for c, a in zip(completions, answer)]
 """
@@ -41,14 +48,31 @@ HOSTILE = {
     "(lambda f: f(f))(lambda f: f(f))": "raise",
     f"open('{OUTSIDE}', 'w').write('x')": "raise",
     "__import__('socket').create_connection(('127.0.0.1', 9), 1)": "raise",
+    "__import__('socket').socket(__import__('socket').AF_UNIX)": "raise",
     "os.kill(os.getppid(), 9) or os._exit(3)": "exit",
     "os.abort()": "exit",
     "os.kill(os.getpid(), 9) or __import__('ctypes').string_at(0)": "exit",
     "os.closerange(3, 256) or time.sleep(100)": "exit",
     "float('nan')": "value",
-    "os.write(sorted(map(int, os.listdir('/proc/self/fd')))[-2], b'x') and 1": "raise",
 }
 """Text -> what becomes of it."""
+
+FORGED = (
+    *("[1]", "[" * 99_999, "{", "7", '{"values": [9], "bad": {}, "extra": {}, "metrics": {}}'),
+    *(
+        f'{{"token": "TOKEN", {rest}}}'
+        for rest in (
+            '"values": [1, 2], "bad": {}, "extra": {}, "metrics": {}',
+            '"values": [1], "bad": {"7": ["a", "b"]}, "extra": {}, "metrics": {}',
+            '"values": [1e999], "bad": {}, "extra": {}, "metrics": {}',
+            '"values": [1], "bad": {}, "extra": {"a": []}, "metrics": {}',
+            '"values": [1], "bad": {}, "extra": {}, "metrics": {"a": ["nan"]}',
+            *('"failed": "unusable", "said": "x"', '"values": 3', '"values": ["x"]'),
+            '"values": ' + "[" * 500 + "]" * 500,
+        )
+    ),
+)
+"""What a text may write in place of its grader's answer."""
 
 HARMLESS = {
     "open('inside', 'w').write('x')": 1,
@@ -64,6 +88,13 @@ def rules(tmp_path):
     file = tmp_path / "rules.py"
     file.write_text(RULES)
     return file
+
+
+@pytest.fixture(scope="module")
+def grading(tmp_path_factory):
+    file = tmp_path_factory.mktemp("forged") / "rules.py"
+    file.write_text(RULES)
+    return rater(file, "run", on_error=-1)
 
 
 def request(texts, **columns):
@@ -112,6 +143,18 @@ def test_hostile_texts_are_found_counted_and_survived(rules, sandbox):
     assert hangs * LIMIT_S < seconds < (hangs + 1) * LIMIT_S + 10
     assert not Path(OUTSIDE).exists()
     assert rate(grading, [*HARMLESS, "7"]).totals == [*HARMLESS.values(), 7]
+
+
+@pytest.mark.parametrize("line", FORGED)
+def test_a_forged_answer_is_a_failure_of_its_text_alone_or_nothing(grading, line):
+    found = rate(grading, ["5", f"write({line!r})", "6", "7"])
+    assert found.totals[::2] + found.totals[3:] == [5, 6, 7]
+    if "TOKEN" in line:
+        assert found.totals[1] == -1
+        assert [(failure.index, failure.kind) for failure in found.failures] == [(1, "raise")]
+    else:
+        assert found.totals[1] > 0, "what the text is worth"
+    assert rate(grading, ["8"]).totals == [8]
 
 
 def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):

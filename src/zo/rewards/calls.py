@@ -26,6 +26,9 @@ GIVEN = ("prompts", *BY_KEYWORD, "trainer_state", "log_extra", "log_metric")
 NOT_COLUMNS = ("prompt", "completion", *GIVEN)
 """Names of columns that no function gets: what they hold is given already."""
 
+FAILED = ("raise", "memory", "length")
+"""What may keep a call from giving numbers."""
+
 SHOWN = 400
 """Characters of a logged value and of an error's sentence."""
 

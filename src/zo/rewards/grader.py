@@ -24,6 +24,9 @@ OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, sig
 LENGTH = struct.Struct("!Q")
 """In front of a request: its length in bytes."""
 
+TOKEN = 16
+"""Bytes behind that; the answer has them, so that no line is taken for the answer to another request."""
+
 
 def serve(
     requests: int, replies: int, setup: Mapping[str, Any], scratch: str, namespaces: bool
@@ -41,10 +44,8 @@ def serve(
     for number in OF_THE_RUN:
         signal.signal(number, _ignore)
     os.register_at_fork(after_in_child=_heed_signals)
-    barriers = {"namespaces": namespaces, "files": False}
     confine.limit(setup["memory_gib"], namespaces)
-    if setup["sandbox"]:
-        barriers["files"] = confine.confine(scratch, namespaces)
+    barriers = confine.confine(scratch, namespaces) if setup["sandbox"] else {}
     functions: list[Grader] = []
     own = os.getpid()
     try:
@@ -62,16 +63,16 @@ def serve(
         resource_tracker.ensure_running()  # a process that stays, as do all that are started by now
     _reply(replies, {"barriers": barriers})
     while (request := _read(requests)) is not None:
-        index, given = pickle.loads(request)
+        token, (index, given) = request[:TOKEN].hex(), pickle.loads(request[TOKEN:])
         answer = rate(functions[index], Request(*given))
         if os.getpid() != own:  # a process that a text forked, and that returned from it
             os._exit(0)
-        _reply(replies, answer)
+        _reply(replies, {"token": token, **answer})
     os._exit(0)
 
 
 def _reply(replies: int, answer: Mapping[str, Any]) -> None:
-    line = json.dumps(answer).encode() + b"\n"
+    line = json.dumps({"token": "", **answer}).encode() + b"\n"
     while line:
         line = line[os.write(replies, line) :]
 
@@ -79,7 +80,7 @@ def _reply(replies: int, answer: Mapping[str, Any]) -> None:
 def _read(requests: int) -> bytes | None:
     """Returns the next request; None if there are no more."""
     head = _exactly(requests, LENGTH.size)
-    return None if head is None else _exactly(requests, LENGTH.unpack(head)[0])
+    return None if head is None else _exactly(requests, TOKEN + LENGTH.unpack(head)[0])
 
 
 def _exactly(requests: int, length: int) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -100,7 +101,7 @@ class Pool:
                 for ready in wait([*busy]):
                     assert isinstance(ready, Connection)
                     supervised, number = busy.pop(ready)
-                    answers[number] = supervised.answer()
+                    answers[number] = supervised.answer(tasks[number])
                     idle.append(supervised)
         except BaseException:  # Ctrl-C: what is under way would be the answer to another task
             for supervised, _ in busy.values():
@@ -144,13 +145,17 @@ class _Supervised:
             self.restart()
             self.connection.send((task.limit_s, request))
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, task: Task) -> dict[str, Any]:
         """Waits for the answer to the task."""
         try:
-            return json.loads(self.connection.recv_bytes())  # type: ignore[no-any-return]
+            answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             self.restart()
             return {"failed": "exit", "said": "its supervisor was ended", "seconds": 0.0}
+        if "values" in answer and not _fits(answer, task):
+            said = "its answer is not what a grader writes"
+            return {"failed": "raise", "said": said, "seconds": answer["seconds"]}
+        return answer
 
     def restart(self) -> None:
         """Ends the supervisor, with its grader, and starts another one."""
@@ -162,6 +167,16 @@ class _Supervised:
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSING_S)
+
+
+def _fits(answer: dict[str, Any], task: Task) -> bool:
+    """Returns whether an answer has a number or a reason for each text, and nothing for others."""
+    count = 0 if task.request is None else len(task.request.texts)
+    lists = [answer["values"], *answer["extra"].values()]
+    numbers = [v for v in answer["values"] if v is not None]
+    numbers += [v for values in answer["metrics"].values() for v in values]
+    inside = all(0 <= int(i) < count for i in answer["bad"])
+    return inside and all(len(of) == count for of in lists) and all(map(math.isfinite, numbers))
 
 
 def _close(supervisors: Sequence[_Supervised]) -> None:

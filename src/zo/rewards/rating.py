@@ -220,12 +220,13 @@ def _cores() -> int:
 
 def _missing(barriers: Mapping[str, bool]) -> list[str]:
     """Returns a sentence about barriers that this machine does not have."""
-    found = []
-    if not barriers["namespaces"]:
-        found.append(
-            "no namespaces: sockets are refused inside the graders' processes, which hostile code can get around, and"
-            " signals reach this run's processes"
-        )
-    if not barriers["files"]:
-        found.append("no Landlock: a text that runs code can write where you can")
-    return [f"objective.sandbox: this kernel permits {of}" for of in found]
+    found = {
+        "processes": "no namespaces: a text that runs code can send signals to your processes",
+        "network": "no seccomp filter: a text that runs code has the network",
+        "files": "no Landlock: a text that runs code can write where you can",
+    }
+    return [
+        f"objective.sandbox: this kernel permits {said}"
+        for name, said in found.items()
+        if not barriers.get(name)
+    ]

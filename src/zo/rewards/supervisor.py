@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import selectors
 import shutil
 import signal
@@ -21,7 +22,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from zo.rewards import confine, grader
+from zo.rewards import calls, confine, grader
 from zo.rewards.named import PACKAGES
 
 LOADING_S = 120.0
@@ -30,6 +31,10 @@ LOADING_S = 120.0
 LONGEST_REPLY = 1 << 26
 PRINTED = 2_000
 """Bytes of what a grader prints that are kept."""
+
+LONGEST_SENTENCE, LONGEST_TRACEBACK = 1_000, 20_000
+SCALARS = (str, int, float, type(None))
+FORGED = "its answer is not what a grader writes"
 
 PIECE = 1 << 16
 CLOSING_S, ENDING_S = 0.5, 5.0
@@ -77,8 +82,9 @@ class Supervisor:
             begun = time.monotonic()
             answer: dict[str, Any] = {"barriers": self._barriers}
             if request:
-                head = grader.LENGTH.pack(len(request))
-                answer = self._exchange(head + request, limit_s)
+                token = secrets.token_bytes(grader.TOKEN)
+                head = grader.LENGTH.pack(len(request)) + token
+                answer = _plain(self._exchange(head + request, token.hex(), limit_s))
         except _Ended as ended:
             self._end()
             kind, said = ended.args
@@ -108,7 +114,7 @@ class Supervisor:
         for end in (self._requests, self._replies, self._output):
             os.set_blocking(end, False)
         try:
-            answer = self._exchange(b"", LOADING_S)
+            answer = self._exchange(b"", "", LOADING_S)
         except _Ended as ended:
             raise _Ended("unusable", f"its module {ended.args[1]} while it was imported") from None
         if "unusable" in answer:
@@ -144,8 +150,8 @@ class Supervisor:
         finally:
             os._exit(1)
 
-    def _exchange(self, request: bytes, limit_s: float) -> dict[str, Any]:
-        """Writes a request and returns the answer.
+    def _exchange(self, request: bytes, token: str, limit_s: float) -> dict[str, Any]:
+        """Writes a request and returns the answer, which has its token.
 
         Raises:
             _Ended: If there is none in time.
@@ -159,7 +165,7 @@ class Supervisor:
                 selector.register(end, selectors.EVENT_READ)
             if left:
                 selector.register(self._requests, selectors.EVENT_WRITE)
-            while b"\n" not in self._buffer:
+            while (reply := self._reply(token)) is None:
                 rest = until - time.monotonic()
                 if rest <= 0:
                     raise _Ended("hang", f"took longer than {limit_s:g} s")
@@ -176,7 +182,7 @@ class Supervisor:
                         if key.fd == self._replies:
                             raise _Ended("exit", self._status())
             self._drain()
-        return self._parsed()
+        return reply
 
     def _read(self, end: int) -> bool:
         """Reads what the grader wrote; returns whether there may be more."""
@@ -199,27 +205,28 @@ class Supervisor:
             if not self._read(self._output) or len(self._printed) == before:
                 return
 
-    def _parsed(self) -> dict[str, Any]:
-        line = bytes(self._buffer).partition(b"\n")[0]
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise _Ended("raise", "its answer is not what a grader writes")
-        return answer
+    def _reply(self, token: str) -> dict[str, Any] | None:
+        """Returns the answer with this token, if it is there; other lines are a text's own, and say nothing."""
+        while b"\n" in self._buffer:
+            line, _, rest = bytes(self._buffer).partition(b"\n")
+            self._buffer[:] = rest
+            with suppress(ValueError, RecursionError):
+                reply = json.loads(line)
+                if isinstance(reply, dict) and reply.get("token") == token:
+                    return reply
+        return None
 
     def _status(self) -> str:
         """Returns how the grader ended."""
         assert self._child is not None
-        ended, status, until = 0, 0, time.monotonic() + CLOSING_S
-        while not ended and time.monotonic() < until:
-            ended, status = os.waitpid(self._child, os.WNOHANG)
-            time.sleep(0 if ended else 0.001)
-        if not ended:
+        ended, until = None, time.monotonic() + CLOSING_S
+        while ended is None and time.monotonic() < until:
+            ended = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            time.sleep(0.001)
+        if ended is None:
             return "closed the pipe that its answers go to"
-        status = os.waitstatus_to_exitcode(status)
-        number = -status if status < 0 else status - 128
+        status = ended.si_status
+        number = status if ended.si_code != os.CLD_EXITED else status - 128
         if number in {*signal.Signals}:
             return f"ended the process by {signal.Signals(number).name}"
         return f"ended the process with status {status}"
@@ -255,6 +262,29 @@ class Supervisor:
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = ""
+
+
+def _plain(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a grader's answer, see `zo.rewards.calls.rate`, made of nothing but what it should have."""
+    try:
+        if "failed" in reply:
+            kind = str(reply["failed"])
+            return {
+                "failed": kind if kind in calls.FAILED else calls.FAILED[0],
+                "said": str(reply["said"])[:LONGEST_SENTENCE],
+                "traceback": str(reply.get("traceback", ""))[:LONGEST_TRACEBACK],
+            }
+        return {
+            "values": [None if value is None else float(value) for value in reply["values"]],
+            "bad": {int(i): [str(kind), str(said)] for i, (kind, said) in reply["bad"].items()},
+            "extra": {
+                str(name): [of if isinstance(of, SCALARS) else str(of) for of in values]
+                for name, values in reply["extra"].items()
+            },
+            "metrics": {str(name): list(map(float, of)) for name, of in reply["metrics"].items()},
+        }
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _Ended("raise", FORGED) from None
 
 
 def _environment(scratch: str) -> dict[str, str]:
