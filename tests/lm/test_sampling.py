@@ -82,7 +82,7 @@ def test_a_small_change_of_the_weights_changes_few_texts():
 class Recorded:
     """Rates texts by their length, and keeps them."""
 
-    names, notes = (), ()
+    names, own, notes = (), (), ()
 
     def __init__(self):
         self.texts = []

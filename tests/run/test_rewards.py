@@ -152,6 +152,14 @@ def test_a_generated_task_is_scored_by_its_own_scorer_beside_a_constant_answer(t
     assert row["eval/val_constant"] > 0.5
 
 
+def test_a_scorer_that_raises_on_every_text_gives_zeros(tmp_path, capsys):
+    cfg = made(tmp_path, *GYM, "task.name=prime_factorization", "steps=1", "eval_every=1")
+    assert run(cfg)["run/status"] == "finished"
+    (row,) = read_rows(directory_of(cfg))
+    assert row["reward/errors/raise"] == 2 * 2 * 3
+    assert "ValueError" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("world", [2])
 def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, world):
     """Sampled texts and pass@k, too."""

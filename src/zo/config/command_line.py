@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from zo.config.addresses import missing
 from zo.config.checks import ConfigError, Problem
-from zo.config.composition import Composer, Files, NotPlainError, parse
+from zo.config.composition import Composer, Files, NotPlainError, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed, check_sweep, foreign_plugins
 from zo.config.explain import explain, explain_yaml
 from zo.config.lines import Line, expand
@@ -36,10 +36,6 @@ from zo.config.settings import RunConfig
 
 CONFIG_NAME = "config"
 
-FUNCTIONS = "objective.functions"
-OWN_KEYS = ("task.options", FUNCTIONS)
-"""Mappings whose keys are the user's."""
-
 UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
 """What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
 
@@ -48,19 +44,7 @@ def readable(argv: Sequence[str]) -> list[str]:
     """Returns the command line as Hydra reads it: `-m` first, and `key=~/path` as `key=/home/user/path`."""
     words = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))
     words = [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
-    return [_with_own_keys(word) for word in words]
-
-
-def _with_own_keys(override: str) -> str:
-    """Returns an override of a mapping that has no keys of its own as Hydra takes it; keys may be addresses."""
-    if not override.startswith(tuple(f"{key}{end}" for key in OWN_KEYS for end in "=.")):
-        return override
-    key, _, value = override.partition("=")
-    if key == FUNCTIONS and (inside := re.fullmatch(r"\{(.*)\}", value.strip())):
-        pairs = (entry.rpartition(":") for entry in inside[1].split(","))
-        value = ",".join(re.sub(r"(?<!\\):", r"\:", name) + f":{of}" for name, _, of in pairs)
-        value = f"{{{value}}}"
-    return f"++{key}={value}"
+    return [with_own_keys(word) for word in words]
 
 
 def check_command_line(argv: Sequence[str]) -> None:
@@ -178,7 +162,7 @@ def cells(overrides: Sequence[str], multirun: bool = False) -> list[tuple[RunCon
 def _cells_of(
     overrides: Sequence[str], multirun: bool = False
 ) -> list[tuple[RunConfig, Line | None]]:
-    overrides = [_with_own_keys(override) for override in overrides]
+    overrides = [with_own_keys(override) for override in overrides]
     if problems_of_syntax := _syntax_problems(overrides):
         raise ConfigError(problems_of_syntax)
     sweep, sweeper = _lines_of(overrides)

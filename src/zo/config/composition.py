@@ -24,6 +24,10 @@ GLOBAL = "# @package _global_"
 FOLLOWER = re.compile(r"optional (\w+)"), re.compile(r"\$\{(\w+)\}")
 SCHEMA = re.compile(r"(?:override )?/(schema(?:/\w+)*)@_here_")
 
+FUNCTIONS = "objective.functions"
+OWN_KEYS = ("task.options", FUNCTIONS)
+"""Mappings whose keys are the user's."""
+
 Plain = dict[str, Any]
 
 
@@ -40,6 +44,18 @@ def parse(override: str) -> Override:
     """
     (parsed,) = OverridesParser.create().parse_overrides([override])
     return parsed
+
+
+def with_own_keys(override: str) -> str:
+    """Returns an override of a mapping that has no keys of its own as Hydra takes it; keys may be addresses."""
+    if not override.startswith(tuple(f"{key}{end}" for key in OWN_KEYS for end in "=.")):
+        return override
+    key, _, value = override.partition("=")
+    if key == FUNCTIONS and (inside := re.fullmatch(r"\{(.*)\}", value.strip())):
+        pairs = (entry.rpartition(":") for entry in inside[1].split(","))
+        value = ",".join(re.sub(r"(?<!\\):", r"\:", name) + f":{of}" for name, _, of in pairs)
+        value = f"{{{value}}}"
+    return f"++{key}={value}"
 
 
 class Content(NamedTuple):

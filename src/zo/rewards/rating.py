@@ -13,7 +13,7 @@ from zo.rewards.calls import Request
 from zo.rewards.pool import Pool, Setup, Task
 from zo.rewards.tally import Failure, Ratings
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.objective import ObjectiveConfig
+from zo.tasks.objective import NAMED_GRADERS, ObjectiveConfig
 
 MOST_TEXTS = 64
 """Texts of a call."""
@@ -49,6 +49,7 @@ class Rater:
 
     Attributes:
         names: Of the functions, in logs.
+        own: Those that are no grader with a name.
         notes: What a person should know, one sentence each; known after `start`.
     """
 
@@ -56,6 +57,8 @@ class Rater:
         functions = objective.rated_by(task)
         self._addresses, self._weights = [*functions], [*functions.values()]
         self.names = _names(self._addresses)
+        pairs = zip(self.names, self._addresses, strict=True)
+        self.own = [name for name, address in pairs if address not in NAMED_GRADERS]
         self.notes: list[str] = []
         self._replacements = [objective.replacement(address) for address in functions]
         self._setup = Setup(

@@ -181,7 +181,9 @@ class Session:
                 evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
         notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
         if isinstance(evaluates_by, TextScorer):
-            notes += [*evaluates_by.notes, *check_answers([*train, *validation, *test])]
+            notes += evaluates_by.notes
+            if rewarded and task.kind == "prompts":
+                notes += check_answers([*train, *validation, *test])
             if rewarded and task.generated_by():
                 notes.append(_constant(evaluates_by, train, validation))
         if found:

@@ -11,13 +11,12 @@ from zo.config import RunConfig, describe, notes
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
-from zo.lm.scoring.texts import TextScorer
 from zo.rewards.rating import RewardError
 from zo.run import memory, provenance, signals, together
 from zo.run.assembly import DeviceError, Session
 from zo.run.estimate import estimated
 from zo.run.logs.progress import Progress, Screen
-from zo.run.logs.rewards import RewardLog
+from zo.run.logs.rewards import reward_log
 from zo.run.logs.texts import TextLog
 from zo.run.logs.tracking import (
     ATTEMPTS,
@@ -189,11 +188,12 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         if (line := estimated(cfg, session, totals.made)) is not None:
             progress.say(line)
         if not processes.leads:
-            rewards = _reward_log(session, None, progress)
+            rewards = reward_log(session.scorer, processes, None, progress.say)
             journal = Journal(NoLog(directory), progress, requests, watch, rewards)
             return train(cfg, session, journal, totals)
         log = _open_log(cfg, directory, session, rows)
-        rewards = _reward_log(session, TextLog(directory, totals.made), progress)
+        texts = TextLog(directory, totals.made)
+        rewards = reward_log(session.scorer, processes, texts, progress.say)
         journal = Journal(log, progress, requests, watch, rewards)
         predictions.write(directory, totals.best, session)
         try:
@@ -208,13 +208,6 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     log.finish(summary)
     _remove_checkpoints(cfg, directory, summary)
     return summary
-
-
-def _reward_log(session: Session, texts: TextLog | None, progress: Progress) -> RewardLog | None:
-    """Returns what logs rewards, if the run's steps write texts."""
-    if not isinstance(session.scorer, TextScorer):
-        return None
-    return RewardLog(session.scorer, session.processes, texts, progress.say)
 
 
 def _remove_checkpoints(cfg: RunConfig, directory: Path, summary: Summary) -> None:

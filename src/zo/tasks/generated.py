@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -78,17 +79,37 @@ def load_generated(task: TaskConfig) -> Splits:
     seen: set[str] = set()
     found = {}
     try:
-        for number, (name, size) in enumerate(sizes.items()):
-            base = APART * (number + (task.train_set_seed if name == "train" else 0))
-            found[name] = _split(task, name, base, size, seen)
-            seen |= {str(e.columns["question"]) for e in found[name]}
+        with _progress(sum(sizes.values())) as made:
+            for number, (name, size) in enumerate(sizes.items()):
+                base = APART * (number + (task.train_set_seed if name == "train" else 0))
+                found[name] = _split(task, name, base, size, seen, made)
+                seen |= {str(e.columns["question"]) for e in found[name]}
     finally:
         np.random.set_state(states[0])  # noqa: NPY002
         random.setstate(states[1])
     return Splits(**found)
 
 
-def _split(task: TaskConfig, split: str, base: int, size: int, taken: set[str]) -> list[Example]:
+@contextmanager
+def _progress(problems: int) -> Iterator[Callable[[], None]]:
+    """Shows a bar on a terminal; yields a function to be called after each problem: some take a second."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("generating problems", total=problems)
+        yield lambda: bars.advance(bar)
+
+
+def _split(
+    task: TaskConfig,
+    split: str,
+    base: int,
+    size: int,
+    taken: set[str],
+    made: Callable[[], None],
+) -> list[Example]:
     """Returns examples whose questions are not taken; of evaluation splits each question once."""
     columns = _columns(task)
     examples: list[Example] = []
@@ -99,6 +120,7 @@ def _split(task: TaskConfig, split: str, base: int, size: int, taken: set[str]) 
             if split != "train":
                 seen.add(question)
             examples.append(_example(task, columns, number, item))
+            made()
             if len(examples) == size:
                 return examples
     raise TaskError(

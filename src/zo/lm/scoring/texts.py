@@ -41,10 +41,12 @@ class Rates(Protocol):
 
     Attributes:
         names: Of functions whose numbers are reported beside the total.
+        own: Those that are the user's.
         notes: What a person should know, one sentence each.
     """
 
     names: list[str]
+    own: list[str]
     notes: list[str]
 
     def start(self, columns: Sequence[str]) -> None:
@@ -61,6 +63,7 @@ class MeasureRater:
 
     def __init__(self, measure: str) -> None:
         self.names: list[str] = []
+        self.own: list[str] = []
         self.notes: list[str] = []
         self._measure = measure
 
@@ -145,12 +148,13 @@ class TextScorer:
         written = self._generator.write(tried)
         first, again = (self._rated(tried, written, together=True) for _ in range(2))
         alone = [self._rated([e], [w]).totals[0] for e, w in zip(tried, written, strict=True)]
-        if first.failures and len({failure.index for failure in first.failures}) == len(tried):
-            failure = first.failures[0]
-            raise TaskError(
-                f"objective.function: {failure.function} rates none of the first {len(tried)} texts:"
-                f" {failure.said} (row {tried[0].row})"
-            )
+        for name in self._rater.own:
+            failed = [failure for failure in first.failures if failure.function == name]
+            if len(failed) == len(tried):
+                raise TaskError(
+                    f"objective.function: {name} rates none of the first {len(tried)} texts: {failed[0].said}"
+                    f" (row {tried[0].row})"
+                )
         for how, others in (
             ("two calls for the same text returned", again.totals),
             ("a text among others and alone got", alone),
@@ -207,9 +211,12 @@ class TextScorer:
         value = means[0] or 0.0
         names = [
             f"pass@{self._decoding.eval_samples}",
+            "errors",
             *(f"rewards/{n}" for n in self._rater.names),
         ]
         more = {name: m for name, m in zip(names, means[1:], strict=True) if m is not None}
+        if not more["errors"]:
+            del more["errors"]
         if self.constant is not None:
             more["constant"] = self.constant[1]
         return Evaluation(0.0 - value, value, [], self._measure, more=more)
@@ -222,7 +229,9 @@ class TextScorer:
         if not self.samples:
             self.samples = _samples(examples, written, found)
         best = self._best_of_drawn(examples)
-        columns = [found.totals, best, *(found.values[name] for name in self._rater.names)]
+        failed = {failure.index for failure in found.failures}
+        errors = [1.0 if i in failed else 0.0 for i in range(len(examples))]
+        columns = [found.totals, best, errors, *map(found.values.__getitem__, self._rater.names)]
         rows = [[math.nan if v is None else v for v in row] for row in zip(*columns, strict=True)]
         return torch.tensor(rows, dtype=torch.float64)
 
