@@ -260,15 +260,20 @@ def test_graders_end_with_their_run_also_when_they_hang(rules, how):
     assert (
         "Traceback" not in said.replace("KeyboardInterrupt", "").partition("KeyboardInterrupt")[2]
     )
-    until = time.monotonic() + 10
-    while time.monotonic() < until and any(alive(pid) for pid in below):
-        time.sleep(0.05)
-    assert not any(alive(pid) for pid in below)
+    assert ended(below)
 
 
 def children(pid):
     found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return found + [below for child in found for below in children(child)]
+
+
+def ended(pids):
+    """Returns whether all processes end within ten seconds."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(alive(pid) for pid in pids):
+        time.sleep(0.05)
+    return not any(alive(pid) for pid in pids)
 
 
 def alive(pid):
@@ -284,6 +289,18 @@ def test_a_supervisor_that_somebody_ends_is_replaced(rules):
     os.kill(pool._supervisors[0]._process.pid, signal.SIGKILL)
     answers = [pool.call([Task(0, request(["ab"]), LIMIT_S)])[0] for _ in range(2)]
     assert first["values"] == answers[1]["values"] == [2]
+
+
+def test_a_hanging_grader_ends_with_its_supervisor(rules):
+    pool = Pool(Setup([f"{rules}:run"]), 1)
+    pool.start()
+    supervised = pool._supervisors[0]
+    supervised.send(Task(0, request(["9**9**9"]), 600))
+    time.sleep(0.3)
+    below = children(supervised._process.pid)
+    assert below
+    os.kill(supervised._process.pid, signal.SIGKILL)
+    assert ended(below)
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):
