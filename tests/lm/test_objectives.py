@@ -124,6 +124,26 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
 
 
 @pytest.mark.process
+def test_a_function_of_trls_own_rates_conversations_and_columns_reach_one(tmp_path):
+    pytest.importorskip("trl")
+    (tmp_path / "rules.py").write_text(
+        "def said(prompts, completions, wanted, **_):\n"
+        "    assert all(c[0]['role'] == 'assistant' for c in completions)\n"
+        "    return [w + (p[0]['content'] == 'hello') for p, w in zip(prompts, wanted)]\n"
+    )
+    functions = {"trl.rewards:think_format_reward": 5.0, f"{tmp_path}/rules.py:said": 1.0}
+    chats = [
+        replace(e, messages=[{"role": "user", "content": "hello"}], columns={"wanted": i})
+        for i, e in enumerate(ASKED)
+    ]
+    scorer = text_scorer(TASK, ObjectiveConfig("reward", functions=functions), opt(), TOKENS)
+    scorer.check(chats)
+    found = scorer.evaluate(chats, 200)
+    assert found.value == 1 + (0 + 1 + 2) / 3
+    assert found.more == {"rewards/think_format_reward": 0, "rewards/said": 2}
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -9,6 +9,7 @@ import pytest
 from tests.support.tiny_models import tokenizer
 from zo.tasks import TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers
+from zo.tasks.data import load_file
 
 pytest.importorskip("reasoning_gym")
 SMALL = {"train_size": 12, "validation_size": 5, "test_size": 5}
@@ -91,7 +92,18 @@ def test_parts_of_metadata_are_columns_and_questions_messages():
     assert found.references == (example.columns["answer"],)
     assert found.columns["question"].startswith("Calculate ")
     chat = load_splits(task("chain_sum", messages="messages")).train[0]
-    assert chat.fields["messages"] == [{"role": "user", "content": chat.columns["question"]}]
+    asked = [{"role": "user", "content": chat.columns["question"]}]
+    tokens = tokenizer()
+    tokens.chat_template = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}{% endfor %}"
+    (found,) = tokenize(task("chain_sum", messages="messages"), tokens, [chat], "decoder")
+    assert chat.fields["messages"] == found.messages == asked
+    assert found.prompt == f"<user> {chat.columns['question']}"
+
+
+def test_a_file_of_questions_needs_no_answers(tmp_path):
+    (tmp_path / "new.csv").write_text("question\n1 + 1 =\n")
+    (example,) = load_file(task("chain_sum"), tmp_path / "new.csv").examples
+    assert example.fields == {"question": "1 + 1 ="}
 
 
 def test_a_mixture_of_tasks_is_one():

@@ -126,6 +126,8 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     answered = _answered(task, rows)
     if task.kind == "completion" and not answered:
         here = task = replace(here, kind="prompts", completion=None, references=None, measure=None)
+    elif task.kind == "prompts":
+        here = task = replace(here, references=None)
     elif not answered:
         here = replace(here, kind="prompts")
     found = _examples(here, file.name, data, np.arange(len(numbers)), task_columns(here))
