@@ -70,7 +70,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                     journal.rewards.begin(step, cfg.steps)
                 row |= _step(session, examples)
                 if journal.rewards is not None:
-                    row |= journal.rewards.of_step(step, row[LOSSES])
+                    measured = row[LOSSES][: row["train/forwards"]]
+                    row |= journal.rewards.of_step(step, measured)
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
