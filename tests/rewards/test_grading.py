@@ -35,7 +35,6 @@ def answers(completions, answer, **_):
     return [None if a is None else float(c == a) for c, a in zip(completions, answer)]
 """
 LIMIT_S = 2.0
-OUTSIDE = "/tmp/zo-written-by-a-text"
 
 HOSTILE = {
     "9**9**9": "hang",
@@ -46,7 +45,7 @@ HOSTILE = {
     "1/0": "raise",
     "sys.exit(0)": "raise",
     "(lambda f: f(f))(lambda f: f(f))": "raise",
-    f"open('{OUTSIDE}', 'w').write('x')": "raise",
+    "open('OUTSIDE', 'w').write('x')": "raise",
     "__import__('socket').create_connection(('127.0.0.1', 9), 1)": "raise",
     "__import__('socket').socket(__import__('socket').AF_UNIX)": "raise",
     "os.kill(os.getppid(), 9) or os._exit(3)": "exit",
@@ -125,11 +124,12 @@ def processes(word):
 
 @pytest.mark.parametrize("sandbox", [True, False])
 def test_hostile_texts_are_found_counted_and_survived(rules, sandbox):
-    """Among texts that are none. Without a sandbox only those that the barriers stop do what they want to."""
+    """Among texts that are none. Without a sandbox there are no barriers, and none is tried."""
+    outside = rules.with_name("outside")
     hostile = {
-        t: of
-        for t, of in HOSTILE.items()
-        if sandbox or ("kill" not in t and "socket" not in t and OUTSIDE not in t)
+        text.replace("OUTSIDE", str(outside)): of
+        for text, of in HOSTILE.items()
+        if sandbox or not any(barred in text for barred in ("kill", "socket", "OUTSIDE"))
     }
     texts = [t for pair in zip(hostile, ["5"] * len(hostile), strict=True) for t in pair]
     grading = rater(rules, "run", on_error=-1, sandbox=sandbox)
@@ -141,7 +141,7 @@ def test_hostile_texts_are_found_counted_and_survived(rules, sandbox):
     assert kinds == hostile
     hangs = sum(kind == "hang" for kind in kinds.values())
     assert hangs * LIMIT_S < seconds < (hangs + 1) * LIMIT_S + 10
-    assert not Path(OUTSIDE).exists()
+    assert not outside.exists()
     assert rate(grading, [*HARMLESS, "7"]).totals == [*HARMLESS.values(), 7]
 
 
