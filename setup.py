@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SUITE = ("train.py", "conf", "launch", "analysis", "hydra_plugins", "results/paper")
+SUITE = ("train.py", "conf", "launch", "analysis", "results/paper")
 
 
 class BuildWithSuite(build_py):

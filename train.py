@@ -7,26 +7,30 @@ signals.end_at_once()  # first: what follows takes seconds to import
 import sys  # noqa: E402
 
 import hydra  # noqa: E402
-from hydra.core.hydra_config import HydraConfig  # noqa: E402
-from omegaconf import DictConfig  # noqa: E402
 
-from zo import config  # noqa: E402
+from launch import profile  # noqa: E402
 from zo.config import command_line  # noqa: E402
 
-config.register()
 
+def main() -> int:
+    """Makes what the command line asks for; returns the exit status."""
+    asked = command_line.check_command_line(sys.argv[1:])
+    if asked is None:
+        answer = hydra.main(version_base="1.3", config_path="conf", config_name="config")
+        answer(lambda cfg: None)()
+        return 0
+    if asked.multirun:
+        from launch import multirun  # here: --help needs nothing of it
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(cfg: DictConfig) -> None:
-    """Runs one composed configuration."""
-    from zo.run.command import make  # here: --help needs nothing of it
+        return multirun.make(asked)
+    from zo.run.command import make
 
-    one = config.to_run_config(cfg)
-    one.tracking.group = one.tracking.group or HydraConfig.get().runtime.choices.get("sweep")
-    signals.leave(make(one))
+    ((run, _),) = asked.cells
+    run.tracking.group = run.tracking.group or asked.sweep
+    return make(run)
 
 
 if __name__ == "__main__":
     sys.argv[1:] = command_line.readable(sys.argv[1:])
-    command_line.check_command_line(sys.argv[1:])
-    main()
+    profile.register()
+    signals.leave(main())

@@ -35,9 +35,10 @@ def expected(sweep: str) -> list[dict[str, Any]]:
     if sweep not in all_sweeps():
         names = ", ".join(all_sweeps())
         raise ConfigError([config.Problem("sweep", sweep, f"must be one of {names}")])
-    given = command_line.parameters(sweep)
+    asked = command_line.read([f"sweep={sweep}"], multirun=True)
+    given = asked.sweeper.params or {}
     swept = [key for key, value in given.items() if any(sign in value for sign in ",([")]
-    runs = Sweep.of([f"sweep={sweep}"], whole=True).runs
+    runs = Sweep.composed(asked, whole=True).runs
     of_lines = {key: None for run in runs if run.line for key in run.line.values}
     return [_cell(sweep, run, swept, list(of_lines)) for run in runs]
 

@@ -4,22 +4,19 @@ A profile for another cluster is a copy of `launch/profiles/slurm.yaml` under an
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from zo import config
 from zo.config import ConfigError, Problem
-from zo.config.command_line import CONFIG_DIR, CONFIG_NAME
+from zo.config.command_line import CommandLine
 from zo.config.explain import explain_yaml
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -29,7 +26,6 @@ PROFILES = Path(__file__).parent / "profiles"
 class SlurmProfile:
     """A SLURM cluster; docs/clusters.md explains the keys. None leaves a choice to the cluster."""
 
-    _target_: str = "hydra_plugins.zo_launchers.SlurmLauncher"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -75,7 +71,6 @@ class SlurmProfile:
 class LocalProfile:
     """This machine: several processes at once; docs/clusters.md explains the keys."""
 
-    _target_: str = "hydra_plugins.zo_launchers.LocalLauncher"
     processes: int = 1
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -114,17 +109,13 @@ def _read(path: Path) -> Any:
         return None
 
 
-def read(overrides: Sequence[str]) -> Profile:
-    """Returns the profile that the overrides choose.
+def profile_of(asked: CommandLine) -> Profile:
+    """Returns the profile that a command line chooses.
 
     Raises:
         ConfigError: If a value of it is out of range, or it is none of this suite's that starts processes.
     """
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        cfg = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
-        chosen = cfg.hydra.runtime.choices["hydra/launcher"]
-        found = OmegaConf.to_object(cfg.hydra.launcher)
+    chosen, found = asked.launcher
     if not isinstance(found, SlurmProfile | LocalProfile):
         own = ", ".join(path.stem for path in sorted(PROFILES.glob("*.yaml")))
         right = f"must be one of basic, {own}"

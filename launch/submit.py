@@ -23,13 +23,14 @@ from rich.console import Console
 from rich.progress import track
 
 from launch import local, parser, slurm
-from launch.profile import Profile, SlurmProfile, read, register
+from launch.profile import Profile, SlurmProfile, profile_of, register
 from launch.records import QueueError, Record
 from launch.status import hours_left
 from launch.sweep import TYPED, Run, Standing, Sweep, counted, standings
 from launch.watch import Board
 from zo import config
-from zo.config import ConfigError, Problem
+from zo.config import ConfigError, Problem, command_line
+from zo.config.command_line import CommandLine
 from zo.run.multirun import note
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
@@ -46,9 +47,9 @@ class Submission:
         ConfigError: If a run or the profile has a problem.
     """
 
-    def __init__(self, overrides: Sequence[str]):
-        self.sweep = Sweep.of(overrides)
-        self.profile: Profile = read(overrides)
+    def __init__(self, asked: CommandLine):
+        self.sweep = Sweep.composed(asked)
+        self.profile: Profile = profile_of(asked)
         if any(not run.cfg.resume for run in self.sweep.runs):
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
             raise ConfigError([Problem("resume", False, right)])
@@ -112,7 +113,7 @@ class Submission:
             self._held.enter_context(held(self.folder))
 
 
-def submit_and_watch(overrides: Sequence[str]) -> int:
+def submit_and_watch(asked: CommandLine) -> int:
     """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
 
     This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; local runs end with it.
@@ -122,7 +123,7 @@ def submit_and_watch(overrides: Sequence[str]) -> int:
     """
     board = None
     try:
-        submission = Submission(overrides)
+        submission = Submission(asked)
         board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
         chosen, before = submission.give(retry_failed=True, detach=False)
         print(_told(submission.sweep, chosen, before))
@@ -171,7 +172,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.error("--limit must be at least 1")
     register()
     try:
-        submission = Submission(with_launcher(args.overrides))
+        asked = command_line.read(with_launcher(args.overrides), multirun=True)
+        submission = Submission(asked)
         if args.dry_run:
             there = shutil.which("sbatch") is not None  # elsewhere jobs are shown as queued
             chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)

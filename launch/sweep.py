@@ -8,6 +8,7 @@ from pathlib import Path
 from launch import read_json, stderr
 from launch.records import Queue, Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
+from zo.config.command_line import CommandLine
 from zo.config.identity import run_id
 from zo.config.lines import Line
 from zo.run.multirun import set_group
@@ -53,22 +54,23 @@ class Sweep:
         Raises:
             ConfigError: If one of them could not be run.
         """
-        cells = command_line.cells(overrides, multirun=True)
-        known = frozenset() if whole else recorded(overrides)
-        named = [o.partition("=")[2] for o in overrides if o.startswith("sweep=")]
-        group = named[-1] if named else None
+        return cls.composed(command_line.read(overrides, multirun=True), whole)
+
+    @classmethod
+    def composed(cls, asked: CommandLine, whole: bool = False) -> "Sweep":
+        """Returns the different runs of a command line; `whole`: also recorded ones."""
+        known = frozenset() if whole else recorded(asked.recorded)
         runs: dict[str, Run] = {}
-        set_group([cfg for cfg, _ in cells], overrides, group)
-        for cfg, line in cells:
+        set_group([cfg for cfg, _ in asked.cells], asked.overrides, asked.sweep)
+        for cfg, line in asked.cells:
             name = run_id(cfg)
             if name not in known:
                 runs.setdefault(name, Run(name, cfg, line))
-        return cls(group or TYPED, tuple(overrides), list(runs.values()), len(cells))
+        return cls(asked.sweep or TYPED, asked.overrides, list(runs.values()), len(asked.cells))
 
 
-def recorded(overrides: Sequence[str]) -> frozenset[str]:
-    """Returns the ids of the runs that the sweep's file of recorded runs has."""
-    path = command_line.recorded(overrides)
+def recorded(path: Path | None) -> frozenset[str]:
+    """Returns the ids of the runs in a sweep's file of recorded runs."""
     if path is None or not path.is_file():
         return frozenset()
     from pyarrow.parquet import read_table  # here: it is slow to import, and few sweeps need it

@@ -1,15 +1,13 @@
-"""A grid composed from one reading of conf/ is what Hydra composes run by run."""
+"""Runs that share what Hydra merged of their groups are as Hydra composes each of them."""
 
 import random
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
 
-from hydra_plugins.zo_launchers import InProcessLauncher
 from zo import config
 from zo.config import command_line
+from zo.config.composition import parse
 from zo.config.schema import to_run_config
 
 config.register()
@@ -33,8 +31,9 @@ GRIDS = [
     ["task.data_files.train=a.csv", "checkpoint.keep_best=true,false", "optimizer=bszo_b"],
     ["optimizer=mezo", "adapter=lora,prefix", "lr=1e-3"],
     ["adapter=scales", "model.quantization=int4,int8", "lr=1"],
-    ["optimizer=mezo", "model.lr_grid={mezo: [1e-3, 2e-3]}", "lr_index=0,1"],  # by Hydra
-    ["+model.lr_grid.sgd=[0.1]", "optimizer=sgd", "seed=0,1"],  # by Hydra
+    ["optimizer=mezo", "model.lr_grid={mezo: [1e-3, 2e-3]}", "lr_index=0,1"],
+    ["+model.lr_grid.sgd=[0.1]", "optimizer=sgd", "seed=0,1"],
+    ["task.data_files={train: a.csv},{validation: b.csv}", "task.data_files.test=c.csv"],
 ]
 
 
@@ -47,8 +46,9 @@ GRIDS = [
     ],
 )
 def test_every_run_of_a_grid_is_as_hydra_composes_it(overrides):
-    expanded = command_line._expand(overrides, multirun=True)
-    runs = command_line.runs(overrides, multirun=True)
+    asked = command_line.read(overrides, multirun=True)
+    runs = [run for run, _ in asked.cells]
+    expanded = command_line._grid(asked.sweeper, [*map(parse, overrides)])
     for i in random.Random(0).sample(range(len(runs)), min(len(runs), 4)):
         assert runs[i] == by_hydra(expanded[i])
 
@@ -60,17 +60,3 @@ def test_runs_share_nothing_that_can_be_changed():
     (again,) = command_line.runs(["optimizer=mezo", "seed=0"])
     for run in (second, again):
         assert (run.model.lr_grid["mezo"] != [], run.tracking.group) == (True, None)
-
-
-def test_a_launcher_composes_what_was_typed_and_not_what_it_refers_to():
-    typed = ["steps=4,8", "eval_every=${steps}", "out=o/${steps}"]
-    with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
-        cfg = (
-            GlobalHydra.instance()
-            .config_loader()
-            .load_configuration("config", typed, run_mode=RunMode.MULTIRUN)
-        )
-    launcher = InProcessLauncher()
-    launcher.setup(hydra_context=None, task_function=None, config=cfg)
-    runs = command_line.runs(launcher._overrides, multirun=True)
-    assert [(run.eval_every, run.out) for run in runs] == [(4, "o/4"), (8, "o/8")]

@@ -32,14 +32,14 @@ TUNE = ("sweep=compare_tune",)
 
 
 def named(*typed):
-    found = command_line.cells([*TUNE, *typed], multirun=True)
+    found = command_line.read([*TUNE, *typed], multirun=True).cells
     return [
         (line.name, run.seed, run.lr, getattr(run.optimizer, "eps", None)) for run, line in found
     ]
 
 
 def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_composes_it():
-    found = command_line.cells(TUNE, multirun=True)
+    found = command_line.read(TUNE, multirun=True).cells
     counts = pd.Series([line.name for _, line in found]).value_counts()
     assert counts.pop("zero_shot") == 1
     assert set(counts) == {15}
@@ -133,7 +133,7 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
             sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
             sweeper["others"]["adam"] = {"optimizer.eps": None}
         path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
-    command_line._files.cache_clear()
+    command_line._composer.cache_clear()
     monkeypatch.setattr(
         sweep_cells,
         "_ask",
@@ -181,6 +181,6 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     done = cells[cells["run_id"].isin([ids[0], ids[2]])]
     before, after = (run_losses(fill(done, one.runs), one) for one in (frames, read))
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
-    monkeypatch.setattr(command_line, "recorded", lambda overrides: path)
+    monkeypatch.setattr(command_line.CommandLine, "recorded", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
     assert len(Sweep.of(lozo, whole=True).runs) == len(whole)

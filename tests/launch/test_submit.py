@@ -13,6 +13,8 @@ import launch
 from launch import slurm, submit
 from launch.profile import SlurmProfile
 from tests.launch.conftest import changed, note
+from zo.config import command_line
+from zo.config.composition import Composer
 
 SLURM = "hydra/launcher=slurm"
 
@@ -78,7 +80,7 @@ def test_a_dry_run_writes_nothing_and_needs_no_slurm(
 def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsys, moment):
     first = chain([KeyboardInterrupt], repeat(DEFAULT))
     with patch(moment, wraps=pkgutil.resolve_name(moment), side_effect=first) as function:
-        assert submit.submit_and_watch([*grid, SLURM]) == 130
+        assert submit.submit_and_watch(command_line.read([*grid, SLURM], True)) == 130
     assert function.called
     out = capsys.readouterr().out.splitlines()
     assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
@@ -123,6 +125,7 @@ def test_a_wrong_profile_is_named_with_its_key(
     (tmp_path / "mine.yaml").write_text(f"defaults:\n  - slurm\n{text}\n")
     monkeypatch.setattr("launch.profile.PROFILES", tmp_path)
     monkeypatch.setattr(ConfigStore.instance(), "repo", deepcopy(ConfigStore.instance().repo))
+    monkeypatch.setattr(command_line, "_composer", Composer)  # a new one, which reads it again
     assert submit.main([*grid, "hydra/launcher=mine"]) == 2
     assert says in capsys.readouterr().err
 

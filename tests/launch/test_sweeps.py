@@ -33,10 +33,8 @@ config.register()
 
 @cache
 def planned(sweep):
-    """The runs and the count of cells of a sweep, composed from the plain files."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_line, "_hydra", lambda: pytest.fail("composed by Hydra"))
-        found = Sweep.of([f"sweep={sweep}"], whole=True)
+    """The runs and the count of cells of a sweep."""
+    found = Sweep.of([f"sweep={sweep}"], whole=True)
     assert found.name == sweep
     return found.runs, found.cells
 
@@ -45,7 +43,7 @@ def ids(sweep):
     return {run.run_id for run in planned(sweep)[0]}
 
 
-LARGE = ("smollm2", "roundings", "table1", "table3_mistral_7b", "table3_opt_1_3b")
+LARGE = ("smollm2", "roundings", "table1", "table3", "study_tiny_eps", "bf16", "table4_fast")
 
 
 @pytest.mark.parametrize(

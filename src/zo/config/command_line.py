@@ -1,4 +1,4 @@
-"""A command line's cells: every run that it asks for, composed and checked before the first one starts."""
+"""What a command line asks for: every run, composed and checked before the first one starts."""
 
 import errno
 import os
@@ -7,37 +7,62 @@ import string
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zo.config.addresses import missing
 from zo.config.checks import ConfigError, Problem
-from zo.config.composition import Composer, Files, NotPlainError, parse, with_own_keys
-from zo.config.conf_files import broken_files, check_installed, check_sweep, foreign_plugins
+from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
+from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import explain, explain_yaml
-from zo.config.lines import Line, expand
+from zo.config.lines import Line, SweeperConfig, expand
 from zo.config.origin import CONFIG_DIR
-from zo.config.schema import checked, to_run_config
+from zo.config.schema import to_run_config
 from zo.config.settings import RunConfig
-
-CONFIG_NAME = "config"
 
 UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
 """What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
+
+OF_HYDRA = ("hydra.launcher", "hydra.mode", "hydra.searchpath", "hydra.sweeper")
+"""Keys of Hydra's own that decide something here."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What a command line asks for, composed and checked.
+
+    Attributes:
+        overrides: As typed.
+        multirun: Whether it asks for several runs, with `-m` or in its sweep's file.
+        sweep: Name of its sweep's file.
+        sweeper: What that file asks for.
+        launcher: The option of hydra/launcher, and its settings.
+        cells: The runs in order, each with the line that it is of, if the sweep has lines.
+    """
+
+    overrides: tuple[str, ...]
+    multirun: bool
+    sweep: str | None
+    sweeper: SweeperConfig
+    launcher: tuple[str, Any]
+    cells: list[tuple[RunConfig, Line | None]]
+
+    @property
+    def recorded(self) -> Path | None:
+        """The file whose runs the sweep does not make again, if it names one."""
+        name = self.sweeper.recorded
+        return None if name is None else CONFIG_DIR.parent / name
 
 
 def readable(argv: Sequence[str]) -> list[str]:
@@ -47,10 +72,10 @@ def readable(argv: Sequence[str]) -> list[str]:
     return [with_own_keys(word) for word in words]
 
 
-def check_command_line(argv: Sequence[str]) -> None:
-    """Exits with status 2, one line per problem, if any run that `argv` asks for could not be run.
+def check_command_line(argv: Sequence[str]) -> CommandLine | None:
+    """Returns what `argv` asks for, or None if it is a question that Hydra answers (`--cfg`, `--info`, ...).
 
-    `--help` is answered here. Hydra answers other questions (`--cfg`, `--info`, ...).
+    Exits with status 2, one line per problem, if any run that it asks for could not be run. `--help` is answered here.
     """
     args, unknown = get_args_parser().parse_known_args(list(argv))
     informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
@@ -64,17 +89,19 @@ def check_command_line(argv: Sequence[str]) -> None:
             right = "conf/config.yaml is the only one; choose its parts, as model=opt-13b task=rte"
             raise ConfigError([Problem(key, args.config_name or args.config_path, right)])
         if any(informs):
-            return
+            return None
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
         if repeated := list(_repeated(args.overrides)):
             raise ConfigError(repeated)
-        configs = runs(args.overrides, multirun=args.multirun)
+        asked = read(args.overrides, multirun=args.multirun)
+        configs = [cfg for cfg, _ in asked.cells]
         places = [_directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
             places.append(missing(configs[0]))
         if problems := [problem for problem in places if problem]:
             raise ConfigError(problems)
+        return asked
     except ConfigError as error:
         count = len(error.problems)
         print(f"configuration: {count} problem{'s' * (count > 1)}", file=sys.stderr)
@@ -142,51 +169,96 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     Raises:
         ConfigError: With every problem of every run, each once.
     """
-    return [cfg for cfg, _ in cells(overrides, multirun)]
+    return [cfg for cfg, _ in read(overrides, multirun).cells]
 
 
-def cells(overrides: Sequence[str], multirun: bool = False) -> list[tuple[RunConfig, Line | None]]:
-    """Returns what `runs` does, each run with the line that it is of, if the sweep has lines.
+def read(overrides: Sequence[str], multirun: bool = False) -> CommandLine:
+    """Returns what a command line asks for; arguments and errors are those of `runs`.
 
     Of a sweep's lines, a typed value of a key that they set chooses those that have it: `optimizer=mezo`.
     """
     check_installed()
-    try:
-        return _cells_of(overrides, multirun)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            list(broken_files()) or [Problem("conf", ..., explain_yaml(error))]
-        ) from None
-
-
-def _cells_of(
-    overrides: Sequence[str], multirun: bool = False
-) -> list[tuple[RunConfig, Line | None]]:
-    overrides = [with_own_keys(override) for override in overrides]
-    if problems_of_syntax := _syntax_problems(overrides):
+    typed = [with_own_keys(override) for override in overrides]
+    if problems_of_syntax := _syntax_problems(typed):
         raise ConfigError(problems_of_syntax)
-    sweep, sweeper = _lines_of(overrides)
-    lines = expand(sweep, sweeper)
-    if not lines:
-        return [(cfg, None) for cfg in _composed(_expand(list(overrides), multirun))]
+    try:
+        return _read(_composer(CONFIG_DIR), tuple(typed), multirun)
+    except yaml.YAMLError as error:
+        problems = list(broken_files()) or [Problem("conf", ..., explain_yaml(error))]
+        raise ConfigError(problems) from None
+
+
+def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> CommandLine:
+    parsed = composer.parse(overrides)
+    hydra = _compose_common(composer, parsed, multirun).hydra
+    multirun = multirun or hydra.mode == RunMode.MULTIRUN
+    sweeper, choices = OmegaConf.to_object(hydra.sweeper), hydra.runtime.choices
+    launcher, sweep = choices["hydra/launcher"], choices.get("sweep")
+    if not isinstance(sweeper, SweeperConfig):
+        right = "must be basic, and a grid's values, as lr=1e-6,1e-7"
+        raise ConfigError([Problem("hydra/sweeper", choices["hydra/sweeper"], right)])
+    if launcher != "basic" and not multirun:
+        raise ConfigError(
+            [Problem("hydra/launcher", launcher, "add -m to give it one run or more")]
+        )
+    cells: list[tuple[RunConfig, Line | None]]
+    if lines := expand(sweep or "", sweeper):
+        cells = _cells_of_lines(composer, sweep, sweeper, lines, parsed)
+    else:
+        grid = _grid(sweeper, parsed) if multirun else [list(overrides)]
+        cells = [(cfg, None) for cfg in _composed(composer, grid)]
+    settings = (launcher, OmegaConf.to_object(hydra.launcher))
+    return CommandLine(overrides, multirun, sweep, sweeper, settings, cells)
+
+
+@cache
+def _composer(directory: Path) -> Composer:
+    return Composer(directory)
+
+
+def _compose_common(composer: Composer, parsed: Sequence[Override], multirun: bool) -> DictConfig:
+    """Returns what the runs have in common, with what Hydra is asked for."""
+    fixed = [o for o in parsed if not o.is_sweep_override()]
+    swept = [str(o.input_line).partition("=")[::2] for o in parsed if o not in fixed]
+    try:
+        cfg = composer.compose(fixed, hydra=True)
+    except UNCOMPOSABLE as error:
+        problems = _override_problems(composer, [str(o.input_line) for o in fixed])
+        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, explain(error))]) from None
+    if swept and not multirun:
+        raise ConfigError([Problem(k, v, "add -m to run several values") for k, v in swept])
+    if wrong := [(k, v) for k, v in swept if k.startswith("hydra")]:
+        raise ConfigError([Problem(k, v, "must be one value for all runs") for k, v in wrong])
+    return cfg
+
+
+def _cells_of_lines(
+    composer: Composer,
+    sweep: str | None,
+    sweeper: SweeperConfig,
+    lines: Sequence[Line],
+    parsed: Sequence[Override],
+) -> list[tuple[RunConfig, Line | None]]:
+    """Returns the runs of the lines that the overrides choose."""
     keys = {key for line in lines for key in line.values}
-    chosen = [o for o in overrides if o.partition("=")[0] in keys]
-    wanted = {parse(o).key_or_group: _values(o) for o in chosen}
+    chosen = [o for o in parsed if o.key_or_group in keys]
+    wanted = {str(o.key_or_group): _values(o) for o in chosen}
     lines = [
         line
         for line in lines
         if all(line.values.get(key, values[0]) in values for key, values in wanted.items())
     ]
-    batch = _expand([o for o in overrides if o not in chosen], True)
+    batch = _grid(sweeper, [o for o in parsed if o not in chosen])
     several = [(line, [*cell, *line.overrides]) for cell in batch for line in lines]
-    configs = _composed([cell for _, cell in several])
+    configs = _composed(composer, [cell for _, cell in several])
     found: list[tuple[RunConfig, Line | None]] = [
         (cfg, line)
         for (line, _), cfg in zip(several, configs, strict=True)
         if all(value_of(cfg, key) in values for key, values in wanted.items())
     ]
     if not found:
-        raise ConfigError([Problem("sweep", sweep, f"no line has {' '.join(chosen)}")])
+        typed = " ".join(str(o.input_line) for o in chosen)
+        raise ConfigError([Problem("sweep", sweep, f"no line has {typed}")])
     return found
 
 
@@ -199,161 +271,49 @@ def value_of(cfg: RunConfig, key: str) -> Any:
     return value.name if is_choice else value
 
 
-def _values(override: str) -> list[Any]:
+def _values(override: Override) -> list[Any]:
     """Returns the values that an override gives its key."""
-    parsed = parse(override)
-    return list(parsed.sweep_iterator()) if parsed.is_sweep_override() else [parsed.value()]
+    return list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
 
 
-def _composed(expanded: list[list[str]]) -> list[RunConfig]:
+def _composed(composer: Composer, expanded: list[list[str]]) -> list[RunConfig]:
     """Returns the checked configuration of every run."""
-    common = set.intersection(*map(set, expanded)) if expanded else set()
-    varying = {parse(o).key_or_group for cell in expanded for o in cell if o not in common}
-    composer = Composer(_files(CONFIG_DIR), varying)
     configs: list[RunConfig] = []
     problems: dict[str, Problem] = {}
     refused: set[str] = set()  # overrides that were explained once
     for cell in expanded:
-        if refused.isdisjoint(cell):
-            try:
-                configs.append(_run(composer, cell))
-            except ConfigError as error:
-                problems |= {str(p): p for p in error.problems}
-                if isinstance(error, _UncomposedError):
-                    refused |= {f"{p.key}={p.value}" for p in error.problems}
+        if not refused.isdisjoint(cell):
+            continue
+        try:
+            configs.append(to_run_config(composer.compose([*map(parse, cell)])))
+        except ConfigError as error:
+            problems |= {str(p): p for p in error.problems}
+        except UNCOMPOSABLE as error:
+            found = _override_problems(composer, cell)
+            found = found or [Problem("conf", CONFIG_NAME, explain(error))]
+            problems |= {str(p): p for p in found}
+            refused |= {f"{p.key}={p.value}" for p in found}
     if problems:
         raise ConfigError(list(problems.values()))
     return configs
 
 
-def parameters(sweep: str) -> dict[str, str]:
-    """Returns what a sweep's file, with the sweeps that it builds on, gives its parameters: {"seed": "0,1,2"}."""
-    return _params(_sweeper([f"sweep={sweep}"])[1])
-
-
-def recorded(overrides: Sequence[str]) -> Path | None:
-    """Returns the file whose runs a sweep does not make again, if it names one."""
-    name = _lines_of(overrides)[1].get("recorded")
-    return None if name is None else CONFIG_DIR.parent / str(name)
-
-
-def _lines_of(overrides: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the name of the sweep that the overrides choose, and what its file gives Hydra's sweeper."""
-    sweep = next((o.partition("=")[2] for o in overrides if o.startswith("sweep=")), "")
-    try:
-        return sweep, _sweeper([f"sweep={sweep}"])[1] if sweep else {}
-    except (NotPlainError, HydraException):  # whoever composes it says what is wrong
-        return sweep, {}
-
-
-@cache
-def _files(directory: Path) -> Files:
-    return Files(directory)
-
-
-def _run(composer: Composer, overrides: list[str]) -> RunConfig:
-    """Returns one checked run."""
-    try:
-        return checked(composer.compose(overrides))
-    except (NotPlainError, *UNCOMPOSABLE) as error:
-        if isinstance(error, ConfigError):
-            raise
-        with _hydra():  # composes what is not plain, and explains what is wrong
-            try:
-                return to_run_config(compose(CONFIG_NAME, overrides=overrides))
-            except ConfigError:
-                raise
-            except UNCOMPOSABLE as error:
-                found = _override_problems(overrides)
-                problems = found or [Problem("conf", CONFIG_NAME, explain(error))]
-                raise _UncomposedError(problems) from None
-
-
-class _UncomposedError(ConfigError):
-    """Overrides that Hydra does not compose."""
-
-
-def _hydra() -> AbstractContextManager[None]:
-    return initialize_config_dir(str(CONFIG_DIR), version_base="1.3")  # type: ignore[return-value]
-
-
-def _expand(overrides: list[str], multirun: bool) -> list[list[str]]:
+def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]:
     """Returns the overrides of each run: Hydra's basic sweep, the sweep file's parameters first."""
-    try:
-        parsed = [parse(o) for o in overrides]
-        several = any(p.is_sweep_override() for p in parsed)
-        if any(p.is_hydra_override() or "glob(" in str(p.input_line) for p in parsed):
-            raise NotPlainError("settings of Hydra's own")
-        if several and not multirun:
-            raise NotPlainError("refused by Hydra")
-        mode, sweeper = _sweeper(
-            [o for o, p in zip(overrides, parsed, strict=True) if not p.is_sweep_override()]
-        )
-    except (NotPlainError, HydraException):
-        with _hydra():
-            return _expand_by_hydra(overrides, multirun)
-    if not multirun and mode != RunMode.MULTIRUN.name:
-        return [overrides]
-    swept = [parse(f"{key}={value}") for key, value in _params(sweeper).items()]
-    return _cells([*swept, *parsed])
-
-
-def _cells(parsed: list[Override]) -> list[list[str]]:
-    """Returns the overrides of each run that lists of values ask for."""
+    swept = [parse(f"{key}={value}") for key, value in (sweeper.params or {}).items()]
+    overrides = [*swept, *parsed]
     problems = [
         Problem(o.key_or_group, ..., "a grid takes values, as lr=1e-6,1e-7, and no interval(...)")
-        for o in parsed
+        for o in overrides
         if o.value_type == ValueType.INTERVAL_SWEEP
     ]
     if problems:
         raise ConfigError(problems)
-    (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
     if not batch:
-        empty = [o for o in parsed if o.is_sweep_override() and not [*o.sweep_string_iterator()]]
+        empty = [o for o in overrides if o.is_sweep_override() and not [*o.sweep_string_iterator()]]
         raise ConfigError([Problem(str(o.input_line), ..., "stands for no value") for o in empty])
     return [list(cell) for cell in batch]
-
-
-def _sweeper(overrides: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Returns Hydra's mode, and the settings of its sweeper, as the files have them."""
-    files = _files(CONFIG_DIR)
-    chosen = {parse(o).key_or_group: parse(o).value() for o in overrides}
-    groups = {key: name for key, name in chosen.items() if key in files.groups}
-    choices = {key: name for key, name in groups.items() if isinstance(name, str)}
-    if len(choices) < len(groups):
-        raise NotPlainError("a group without an option's name")
-    data, _ = files.compose(choices)
-    own = data.get("hydra", {})
-    sweeper = own.get("sweeper", {})
-    check_sweep(str(choices.get("sweep")), own)
-    return own.get("mode"), sweeper
-
-
-def _params(sweeper: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(given) for key, given in (sweeper.get("params") or {}).items()}
-
-
-def _expand_by_hydra(overrides: list[str], multirun: bool) -> list[list[str]]:
-    """Does what `_expand` does where Hydra has to compose."""
-    loader = GlobalHydra.instance().config_loader()
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
-    try:
-        mode = RunMode.MULTIRUN if multirun else RunMode.RUN
-        base = loader.load_configuration(CONFIG_NAME, overrides, run_mode=mode).hydra
-    except UNCOMPOSABLE as error:
-        several = [str(o.input_line).split("=", 1) for o in parsed if o.is_sweep_override()]
-        fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-        problems = _override_problems(fixed)  # a list of values cannot be composed at once
-        if not problems and not multirun:
-            problems = [Problem(key, v, "add -m to run several values") for key, v in several]
-        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, explain(error))]) from None
-    if not multirun and base.mode != RunMode.MULTIRUN:
-        return [overrides]
-    swept = [f"{key}={value}" for key, value in (base.sweeper.params or {}).items()]
-    if foreign := [*foreign_plugins(base)]:
-        raise ConfigError(foreign)
-    parser = OverridesParser.create(config_loader=loader)
-    return _cells([*parser.parse_overrides(swept), *parsed])
 
 
 def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
@@ -366,6 +326,10 @@ def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
         elif not key.strip("+"):
             right = "no key in front of =; write key=value, as lr=1e-6"
             problems.append(Problem(override, ..., right))
+        elif key.startswith("hydra.") and not key.startswith(OF_HYDRA):
+            problems.append(
+                Problem(key, value, f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are")
+            )
         else:
             try:
                 parse(override)
@@ -378,21 +342,20 @@ def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
     return problems
 
 
-def _override_problems(overrides: list[str]) -> list[Problem]:
+def _override_problems(composer: Composer, overrides: Sequence[str]) -> list[Problem]:
     """Tries the overrides one after the other, groups first, and explains each that does not compose."""
-    loader = GlobalHydra.instance().config_loader()
-    groups = set(loader.list_groups(""))
-    accepted: list[str] = []
+    groups = composer.groups
+    accepted: list[Override] = []
     problems = []
     for override in sorted(overrides, key=lambda o: o.lstrip("+~").split("=")[0] not in groups):
         try:
-            compose(CONFIG_NAME, overrides=[*accepted, override])
-            accepted.append(override)
+            composer.compose([*accepted, parse(override)], hydra=True)
+            accepted.append(parse(override))
         except UNCOMPOSABLE as error:
             key, equals, value = override.partition("=")
             right = explain(error)
             if key.lstrip("+") in groups and isinstance(error, ValueError):
-                options = loader.get_group_options(key.lstrip("+"))
+                options = composer.loader.get_group_options(key.lstrip("+"))
                 right = f"must be one of {', '.join(options)}"
             problems.append(Problem(key, value if equals else ..., right))
     return problems

@@ -18,14 +18,25 @@ from itertools import product
 from typing import Any
 
 import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.origin import CONFIG_DIR
 
 METHOD = "optimizer"
-LINES = ("lines", "others", "grid", "settings", "smallest", "recorded")
-"""Keys of `hydra.sweeper`, beside Hydra's own."""
 Values = dict[str, Any]
+
+
+@dataclass
+class SweeperConfig(BasicSweeperConf):
+    """`hydra.sweeper` of a file in conf/sweep."""
+
+    lines: dict[str, Any] | None = None
+    others: dict[str, Any] | None = None
+    grid: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    smallest: float | None = None
+    recorded: str | None = None
 
 
 class NotChosenError(ConfigError):
@@ -46,19 +57,19 @@ class Line:
         return [f"{key}={_typed(value)}" for key, value in self.values.items()]
 
 
-def expand(sweep: str, sweeper: Mapping[str, Any]) -> list[Line]:
+def expand(sweep: str, sweeper: SweeperConfig) -> list[Line]:
     """Returns every setting of every line of a sweep, line by line; none if it is a plain sweep.
 
     Raises:
         NotChosenError: If the sweep takes chosen settings and there is no file of them, or a line is not in it.
     """
-    lines, others = (sweeper.get(key) or {} for key in ("lines", "others"))
+    lines, others = sweeper.lines or {}, sweeper.others or {}
     if repeated := sorted(lines.keys() & others.keys()):
         raise ConfigError([Problem("others", repeated[0], "is a line already")])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
     roles |= dict.fromkeys(list(lines)[:1], "base")
-    chosen = settings_of(sweep) if lines and sweeper.get("settings") else None
-    grid = sweeper.get("grid") or {}
+    chosen = settings_of(sweep) if lines and sweeper.settings else None
+    grid = sweeper.grid or {}
     return [
         Line(name, roles[name], values)
         for name, own in {**lines, **others}.items()

@@ -8,10 +8,12 @@ from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.checks import ConfigError, Problem, problems
+from zo.config.lines import SweeperConfig
 from zo.config.origin import follow_path, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.config.settings import RunConfig
@@ -33,7 +35,9 @@ LABEL = "label_field"
 
 def register() -> None:
     """Registers the schemas that the YAML files in conf/ build on."""
+    Plugins.instance()  # first: one of Hydra's own schemas is replaced
     store = ConfigStore.instance()
+    store.store(group="hydra/sweeper", name="basic", node=SweeperConfig)
     store.store(group="schema", name="run", node=RunConfig)
     store.store(group="schema/model", name="model", node=ModelConfig)
     store.store(group="schema/task", name="task", node=TaskConfig)
