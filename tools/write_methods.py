@@ -121,7 +121,7 @@ def class_of(name: str) -> str:
 
 def methods_file() -> str:
     """Returns what the file should be."""
-    names = [name for name, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
+    names = [name for name, m in OPTIMIZERS.items() if m.config.replays]
     table = ", ".join(f'"{name}": {OPTIMIZERS[name].title}' for name in names)
     text = (
         f"{HEAD}{''.join(map(class_of, names))}METHODS: dict[str, type[ZerothOrder]] = {{{table}}}"

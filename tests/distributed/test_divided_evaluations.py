@@ -9,8 +9,9 @@ import pytest
 from tests.support.crowd import gather_results
 from tests.support.tiny_models import opt, tokenizer
 from zo.distributed.processes import Processes
+from zo.lm.baselines import LinearProbeConfig
 from zo.lm.objectives import text_scorer
-from zo.lm.scoring.baselines import LinearProbe
+from zo.lm.scoring.baselines import Given, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded, TaskConfig
@@ -46,7 +47,8 @@ def evaluated(processes: Processes, kind: str) -> tuple:
     tok.pad_token = tok.eos_token
     options = (model, 1, "float32", "decoder", "classification", False, processes)
     if kind == "linear probe":
-        scorer = LinearProbe(CandidateScorer(*options), asked()[:8], 1.0, BUDGET)
+        given = Given(CandidateScorer(*options), asked()[:8], 0, tok, BUDGET)
+        scorer = LinearProbe(LinearProbeConfig(), given)
     elif kind == "classification":
         scorer = CandidateScorer(*options)
     else:

@@ -18,7 +18,7 @@ from zo.weights.space import ParameterSpace
 EXAMPLES, STEPS, WORLDS = 12, 3, (1, 2, 3, 4)
 
 
-ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.config.trains and m.config.replays]
+ZEROTH_ORDER = [n for n, m in OPTIMIZERS.items() if m.config.replays]
 DTYPES = ("float32", "bfloat16", "float16")
 POLICIES = ("subtract", "merged", "snapshot", "streamed")
 KINDS = pairwise(("torch", "philox"), DTYPES, POLICIES, (1, 2, 3, 4))

@@ -15,8 +15,9 @@ from sklearn.metrics import (
 )
 
 from tests.support.tiny_models import examples_of, opt, t5, tokenizer
+from zo.lm.baselines import ICLConfig, LinearProbeConfig
 from zo.lm.objectives import MetricScorer, text_scorer
-from zo.lm.scoring.baselines import LinearProbe, with_demonstrations
+from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
 from zo.lm.scoring.generation import Generator
@@ -194,7 +195,13 @@ def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_a
     examples = [Example({"text": text}, i % 2) for i, text in enumerate([*REVIEWS, "to see"])]
     *train, own = encode(REVIEWED, TOKENS, examples)
     scorer = CandidateScorer(opt(max_position_embeddings=300), pad_id=1)
-    (found,) = with_demonstrations([own], train, 2, 3, "\n\n", TOKENS, scorer)
+
+    def in_context(k, seed, separator=" ", train=train, scorer=scorer):
+        return InContext(
+            ICLConfig(k=k, separator=separator), Given(scorer, train, seed, TOKENS, 200)
+        )
+
+    (found,) = in_context(2, 3, "\n\n").shown([own])
     *shown, last = TOKENS.decode(found.prompt_ids).removeprefix("</s>").split("\n\n")
     labelled = {f"{t} It was{REVIEWED.candidates[i % 2]}" for i, t in enumerate(REVIEWS)}
     assert (last, found.candidate_ids) == ("to see It was", own.candidate_ids)
@@ -202,13 +209,13 @@ def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_a
     assert len({*shown}) == 2
 
     def prompt(k, seed):
-        return with_demonstrations([own], train, k, seed, " ", TOKENS, scorer)[0].prompt_ids
+        return in_context(k, seed).shown([own])[0].prompt_ids
 
     assert prompt(2, 0) == prompt(2, 0)
     assert len({tuple(prompt(2, seed)) for seed in range(6)}) > 1
     assert sorted(prompt(4, 0)) == sorted(prompt(99, 1)), "all, if there are fewer"
     with pytest.raises(TaskError, match=r"^optimizer\.k: with demonstrations \d+ tokens, but the"):
-        with_demonstrations(train, train * 4, 16, 0, " ", TOKENS, CandidateScorer(opt(), pad_id=1))
+        in_context(16, 0, train=train * 4, scorer=CandidateScorer(opt(), pad_id=1)).shown(train)
 
 
 def test_a_probe_finds_what_the_last_states_know():
@@ -222,7 +229,7 @@ def test_a_probe_finds_what_the_last_states_know():
         for i in range(40)
     ]
     scorer = CandidateScorer(opt(), pad_id=1)
-    probe = LinearProbe(scorer, examples[:30], 1.0, 200)
+    probe = LinearProbe(LinearProbeConfig(), Given(scorer, examples[:30], 0, TOKENS, 200))
     found = probe.evaluate(examples[30:], 200)
     assert found.value == 1.0
     assert found.predictions == [e.label for e in examples[30:]]
@@ -230,4 +237,4 @@ def test_a_probe_finds_what_the_last_states_know():
     wrong = [Encoded(e.prompt_ids, e.candidate_ids, 1 - e.label) for e in examples[30:]]
     assert probe.evaluate(wrong, 200).value == 0.0
     with pytest.raises(TaskError, match=r"^task\.train_size: all training examples are of one"):
-        LinearProbe(scorer, examples[::2], 1.0, 200)
+        LinearProbe(LinearProbeConfig(), Given(scorer, examples[::2], 0, TOKENS, 200))

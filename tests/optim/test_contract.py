@@ -27,6 +27,7 @@ from tests.support.quadratic import (
     start,
     steps,
 )
+from zo.lm.baselines import BASELINES
 from zo.noise import NOISES, ROUNDING, NoiseKey
 from zo.optim import OPTIMIZERS
 from zo.optim.base import NonFiniteError
@@ -100,7 +101,7 @@ def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, pa
         assert made.forwards == opt.forwards_per_step == loss.calls / 2 == forwards
         assert expected in (None, loss.params.passes - before)
         before = loss.params.passes
-        if opt.replays:
+        if opt.config.replays:
             opt.replay(made.losses)
             assert loss.params.passes - before == (expected or 1)
 
@@ -214,9 +215,10 @@ def test_a_backpropagated_step_needs_a_gradient_and_cannot_be_replayed(name):
 WITHOUT_RANGE = ("name", "m", "separator", "square")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_configurations_find_values_out_of_range(name):
-    config = OPTIMIZERS[name].config
+@pytest.mark.parametrize(
+    "config", [*(method.config for method in OPTIMIZERS.values()), *BASELINES.values()]
+)
+def test_configurations_find_values_out_of_range(config):
     ranged = [of for of in fields(config) if of.type is not bool and of.name not in WITHOUT_RANGE]
     wrong = {of.name: "half" if of.type is str else -1 for of in ranged}
     assert {key for key, _ in config(**wrong).problems()} == wrong.keys()

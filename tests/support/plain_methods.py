@@ -91,7 +91,7 @@ class Twin:
 
     def gradient(self) -> tuple[list[float], list[Tensor]]:
         """Slopes along n directions, and the estimate that they make; of a first-order method, none and ∇L."""
-        if not self.opt.replays:
+        if not self.opt.config.replays:
             return [], self.problem.gradient(self.theta)
         z = self.directions()
         c = self.slopes(z)

@@ -6,7 +6,7 @@ from torch import Tensor
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
-WORKING = [n for n, m in OPTIMIZERS.items() if m.config.trains and not m.config.reads_weights]
+WORKING = [n for n, m in OPTIMIZERS.items() if not m.config.reads_weights]
 """Methods that work with every restore policy but `factors`."""
 FIRST_ORDER = [name for name in WORKING if not OPTIMIZERS[name].config.replays]
 ZEROTH_ORDER = [name for name in WORKING if name not in FIRST_ORDER]

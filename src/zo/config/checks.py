@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from zo.config.settings import RunConfig
-from zo.optim import OPTIMIZERS, SHARDABLE
+from zo.optim import SHARDABLE
 from zo.tasks.objective import FITS, OF_TEXT
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
 
@@ -93,10 +93,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         for key, right in conflicts(run.precision.restore, **needs):
             group = "optimizer" if key == "weight_decay" else "precision"
             yield Problem(f"{group}.{key}", getattr(getattr(run, group), key), right)
-    if (
-        run.precision.rounding in ("stochastic", "compensated")
-        and not OPTIMIZERS[run.optimizer.name].config.replays
-    ):
+    if run.precision.rounding in ("stochastic", "compensated") and not run.optimizer.replays:
         right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
         yield Problem("precision.rounding", run.precision.rounding, right)
     yield from _shard_problems(run)
@@ -146,7 +143,7 @@ def _value(node: Any, key: str) -> Any:
 def _shard_problems(run: RunConfig) -> Iterator[Problem]:
     """Yields what is wrong with the number of parts of a mini-batch."""
     shards = run.distributed.shards
-    if shards > 1 and not OPTIMIZERS[run.optimizer.name].config.replays:
+    if shards > 1 and not run.optimizer.replays:
         right = f"must be 1: {run.optimizer.name} makes one backward pass per step"
         yield Problem("distributed.shards", shards, right)
     elif shards > 1 and run.batch_size % shards:

@@ -10,6 +10,7 @@ from typing import Any
 from zo.config import digests, method_code, reward_code
 from zo.config.schema import LABEL, scientific
 from zo.config.settings import RunConfig
+from zo.lm.baselines import reads_train
 from zo.tasks import package_files
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -140,7 +141,7 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
         del precision["prefix_cache_gib"]
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
-        if not run.optimizer.reads_train:
+        if not reads_train(run.optimizer):
             del plain["seed"]
             plain["optimizer"] = {}
     if run.model.weights == "random" and run.model.architecture:

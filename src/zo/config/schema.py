@@ -18,8 +18,9 @@ from zo.config.origin import follow_path, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
+from zo.lm.baselines import BASELINES
 from zo.lm.config import ModelConfig
-from zo.optim import OPTIMIZERS
+from zo.optim import OPTIMIZERS, MethodConfig
 from zo.tasks.config import TaskConfig
 from zo.tasks.objective import ObjectiveConfig
 
@@ -42,11 +43,16 @@ def register() -> None:
     store.store(group="schema/model", name="model", node=ModelConfig)
     store.store(group="schema/task", name="task", node=TaskConfig)
     store.store(group="schema/precision", name="precision", node=PrecisionConfig)
-    for name, method in OPTIMIZERS.items():
-        store.store(group="schema/optimizer", name=name, node=method.config)
+    for name, config in _optimizers().items():
+        store.store(group="schema/optimizer", name=name, node=config)
     store.store(group="schema/objective", name="objective", node=ObjectiveConfig)
     for name, adapter in ADAPTERS.items():
         store.store(group="schema/adapter", name=name, node=adapter)
+
+
+def _optimizers() -> dict[str, type[MethodConfig]]:
+    """Returns the settings behind each option of `optimizer`: those of methods and of baselines."""
+    return {name: method.config for name, method in OPTIMIZERS.items()} | BASELINES
 
 
 def to_run_config(cfg: DictConfig) -> RunConfig:
@@ -81,7 +87,7 @@ def checked(run: RunConfig) -> RunConfig:
         run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]
     found = problems(run)
     _count_in_steps(run)
-    if OPTIMIZERS[run.optimizer.name].config.trains and run.steps != 0:
+    if run.optimizer.name not in BASELINES and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in found):
             found += _resolve_lr(run)
     else:
@@ -93,10 +99,8 @@ def checked(run: RunConfig) -> RunConfig:
 
 def _name_problems(run: RunConfig) -> Iterator[Problem]:
     """Yields `optimizer.name` or `adapter.name` where it is not that of the group's option."""
-    methods = {name: method.config for name, method in OPTIMIZERS.items()}
-    registered: tuple[tuple[str, Mapping[str, type]], ...]
-    registered = (("optimizer", methods), ("adapter", ADAPTERS))
-    for group, kinds in registered:
+    registered: dict[str, Mapping[str, type]] = {"optimizer": _optimizers(), "adapter": ADAPTERS}
+    for group, kinds in registered.items():
         node = getattr(run, group)
         if kinds.get(node.name) is not type(node):
             yield Problem(
@@ -222,7 +226,7 @@ def from_plain(given: Any) -> RunConfig:
         typed = OmegaConf.structured(RunConfig)
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
-        method = OPTIMIZERS[given["optimizer"]["name"]].config
+        method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.unwritten, **given["optimizer"]}
         typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]

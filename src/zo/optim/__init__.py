@@ -17,13 +17,7 @@ from zo.optim.config import (
     MeZOAdamConfig,
     MeZOConfig,
 )
-from zo.optim.config_baselines import (
-    AdamConfig,
-    ICLConfig,
-    LinearProbeConfig,
-    SGDConfig,
-    ZeroShotConfig,
-)
+from zo.optim.config_baselines import AdamConfig, SGDConfig
 from zo.optim.config_low_rank import LOZOMConfig, SubZeroConfig, TeZOConfig, ZOMuonConfig
 from zo.optim.config_variants import (
     AdaMeZOConfig,
@@ -84,9 +78,6 @@ OPTIMIZERS: dict[str, Method] = {
     "zo_muon": Method(ZOMuonConfig, "zo_muon", "ZOMuon"),
     "adam": Method(AdamConfig, "adam", "Adam"),
     "sgd": Method(SGDConfig, "sgd", "SGD"),
-    "zero_shot": Method(ZeroShotConfig, "zero_shot", "ZeroShot"),
-    "icl": Method(ICLConfig, "zero_shot", "ZeroShot"),
-    "linear_probe": Method(LinearProbeConfig, "zero_shot", "ZeroShot"),
 }
 """Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
 

@@ -128,11 +128,6 @@ class ZOOptimizer(ABC):
             self.numbers["slope_square"] = 0.0
 
     @property
-    def replays(self) -> bool:
-        """Whether losses are enough to repeat a step."""
-        return bool(self.config.replays)
-
-    @property
     def forwards_per_step(self) -> int:
         """Forward passes of one step."""
         return int(self.config.forwards_per_step)
@@ -184,7 +179,7 @@ class ZOOptimizer(ABC):
             RuntimeError: If losses are not enough to repeat a step of this method.
             ValueError: If the step takes more or fewer losses.
         """
-        if not self.replays:
+        if not self.config.replays:
             raise RuntimeError(
                 "a step made by backpropagation cannot be replayed: no gradient is kept"
             )

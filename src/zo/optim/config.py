@@ -61,12 +61,6 @@ class MethodConfig:
 
     name: str = ""
 
-    trains: ClassVar[bool] = True
-    """False for a baseline that makes no step at all."""
-
-    reads_train: ClassVar[bool] = False
-    """Whether seed and settings count without a step: a baseline that reads training examples."""
-
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 

@@ -1,4 +1,4 @@
-"""Settings of the references: methods by backpropagation, and baselines that make no step. Imports no torch."""
+"""Settings of the references, methods by backpropagation. Imports no torch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,44 +48,3 @@ class SGDConfig(BackpropConfig):
     name: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
-
-
-@dataclass
-class ZeroShotConfig(MethodConfig):
-    """Nothing to set."""
-
-    name: str = "zero_shot"
-
-    trains: ClassVar[bool] = False
-
-
-@dataclass
-class ICLConfig(MethodConfig):
-    """Settings of in-context learning.
-
-    Attributes:
-        k: Demonstrations in front of every text, ≥ 1, drawn from the training examples by the run's seed.
-        separator: Text between them.
-    """
-
-    name: str = "icl"
-    k: int = 32
-    separator: str = "\n\n"
-
-    trains: ClassVar[bool] = False
-    reads_train: ClassVar[bool] = True
-
-
-@dataclass
-class LinearProbeConfig(MethodConfig):
-    """Settings of linear probing.
-
-    Attributes:
-        c: C > 0 of scikit-learn's LogisticRegression, the inverse strength of its L2 penalty.
-    """
-
-    name: str = "linear_probe"
-    c: float = 1.0
-
-    trains: ClassVar[bool] = False
-    reads_train: ClassVar[bool] = True

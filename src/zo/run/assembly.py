@@ -16,15 +16,16 @@ from zo.config import RunConfig
 from zo.distributed.environment import local_rank, started_together
 from zo.distributed.processes import Processes, join
 from zo.lm.adapters.adapt import adapt
+from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
-from zo.lm.scoring.baselines import LinearProbe, with_demonstrations
+from zo.lm.scoring import baselines
+from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.texts import TextScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
-from zo.optim.config_baselines import ICLConfig, LinearProbeConfig
 from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.provenance import weights_hash
 from zo.run.store.directory import base_of
@@ -35,7 +36,7 @@ from zo.tasks.own import complete
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
-Evaluator: TypeAlias = Scorer | LinearProbe
+Evaluator: TypeAlias = Scorer | InContext | LinearProbe
 _encoded: dict[str, list[Encoded]] = {}
 """Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
 
@@ -56,14 +57,14 @@ class Assembly:
         device: Of the weights.
         loaded: Model and tokenizer.
         params: θ, the model's trainable tensors.
-        optimizer: At step 0.
+        method: At step 0; None in a run without steps.
         base: Hash of θ at step 0, and of what is not trained.
     """
 
     device: torch.device
     loaded: Loaded
     params: ParameterSpace
-    optimizer: ZOOptimizer
+    method: ZOOptimizer | None
     base: str
 
     @classmethod
@@ -86,10 +87,17 @@ class Assembly:
                 f"distributed.tensor={cfg.distributed.tensor}: transformers has no plan to divide {cfg.model.path}"
             )
         assert cfg.lr is not None
-        optimizer = OPTIMIZERS[cfg.optimizer.name].optimizer(
-            params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed
-        )
-        return cls(device, loaded, params, optimizer, _base_hash(params, loaded.model))
+        method = None
+        if cfg.steps:
+            kind = OPTIMIZERS[cfg.optimizer.name].optimizer
+            method = kind(params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed)
+        return cls(device, loaded, params, method, _base_hash(params, loaded.model))
+
+    @property
+    def optimizer(self) -> ZOOptimizer:
+        """The method of a run that makes steps."""
+        assert self.method is not None
+        return self.method
 
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
@@ -170,15 +178,11 @@ class Session:
         if evaluates_by is not scorer:
             evaluates_by.check([*validation, *test])
         evaluator: Evaluator = evaluates_by
-        how = cfg.optimizer
-        if isinstance(how, ICLConfig | LinearProbeConfig):
+        if reads_train(cfg.optimizer):
             if not isinstance(scorer, CandidateScorer):
-                raise TaskError(f"optimizer={how.name}: needs a task with candidates")
-            if isinstance(how, ICLConfig):
-                given = (train, how.k, cfg.seed, how.separator, loaded.tokenizer, scorer)
-                validation, test = (with_demonstrations(of, *given) for of in (validation, test))
-            else:
-                evaluator = LinearProbe(scorer, train, how.c, cfg.eval_tokens)
+                raise TaskError(f"optimizer={cfg.optimizer.name}: needs a task with candidates")
+            given = Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
+            evaluator = getattr(baselines, cfg.optimizer.evaluates_by)(cfg.optimizer, given)
         notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
         if isinstance(evaluates_by, TextScorer):
             notes += evaluates_by.notes
@@ -193,7 +197,7 @@ class Session:
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
         read["weights"] = assembly.base
-        if assembly.optimizer.config.trains and assembly.optimizer.replays:
+        if cfg.optimizer.name in OPTIMIZERS and cfg.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
         shared = processes, cfg.distributed.shards

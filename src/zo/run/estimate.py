@@ -38,23 +38,23 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
         session: At the step from which the run goes on.
         made: Steps that are there.
     """
-    optimizer, device = session.assembly.optimizer, session.assembly.device
+    method, device = cfg.optimizer, session.assembly.device
     left = cfg.steps - made
-    if left < LEAST or not optimizer.replays or session.processes.world > 1 or session.shards > 1:
+    if left < LEAST or not method.replays or session.processes.world > 1 or session.shards > 1:
         return None
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, made)
     examples = [session.train[i] for i in indices]
     keeping = _keeping_seconds(session, examples)
     loss_fn = session.loss_of(examples)
     forward = _seconds(loss_fn, device, warm=session.scorer.differentiable)
-    count = optimizer.forwards_per_step
+    count = method.forwards_per_step
     later, params = forward, session.assembly.params
     if params.prefix is not None and params.prefix.reuses:
         with params.reusing():
             later = _seconds(loss_fn, device, warm=True)
     step = forward + (count - 1) * later
     parts = f"{count} forward passes of {shown(step / count)}"
-    if not optimizer.config.low_rank:
+    if not method.low_rank:
         passes, weights = count + 1, _pass_seconds(session)
         step += passes * weights
         parts += f", {passes} passes over the weights of {shown(weights)}"

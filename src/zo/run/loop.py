@@ -94,19 +94,19 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
         if ending is None:
             ending = ending_of(cfg, totals)
-            _keep(cfg, session, best, journal)
             if step > 0:
+                _keep(cfg, session, best, journal)
                 journal.progress.advance(row["train/loss"], best.shown)
             journal.requests.heed()
-    optimizer = session.assembly.optimizer
+    method = session.assembly.method
     return {
         **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
-        "run/forwards_per_step": optimizer.forwards_per_step,
+        "run/forwards_per_step": cfg.optimizer.forwards_per_step,
         **best.summary(session.validation, session.test),
         **predictions.figures(best, session),
         **totals.summary(),
         "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
-        "mem/state_mib": optimizer.state_bytes() / 2**20,
+        "mem/state_mib": method.state_bytes() / 2**20 if method else 0.0,
     }
 
 
@@ -117,9 +117,9 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     """
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
     step = optimizer.step_index
-    due = every is not None and step % every == 0 and 0 < step < cfg.steps
-    due |= cfg.checkpoint.keep_best and step == best.step > 0
-    due |= bool(journal.requests.received) and not optimizer.replays and step > 0
+    due = every is not None and step % every == 0 and step < cfg.steps
+    due |= cfg.checkpoint.keep_best and step == best.step
+    due |= bool(journal.requests.received) and not cfg.optimizer.replays
     if due:
         journal.log.sync()
         directory, keep = journal.log.directory, best.step if cfg.checkpoint.keep_best else None
@@ -137,7 +137,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
     seconds = time.perf_counter() - start
-    losses = {LOSSES: list(info.losses)} if assembly.optimizer.replays else {}
+    losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
     exchanged = {
         "time/wait_s": processes.seconds - waited,
         "time/exchange_s": processes.exchanging - exchanging,
@@ -161,7 +161,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     """Scores the validation split, and the test split if that is a new best."""
     start = time.perf_counter()
     assembly = session.assembly
-    stops = assembly.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
+    stops = cfg.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
     bad = assembly.params.non_finite()
     if assembly.params.sharded:  # each process sees its own part
         bad = next(filter(None, session.processes.exchange(bad)), None)

@@ -48,7 +48,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
         kept, said = [], f"not kept per example: {error}"
     if "train" in kept:
         return f"frozen blocks: {said}"
-    if not assembly.optimizer.replays:
+    if not cfg.optimizer.replays:
         prefix.leave("a step is one forward pass")
     elif params.policy.measures_together:
         prefix.leave(f"precision.restore={params.restore} measures all points in one forward pass")

@@ -164,7 +164,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     with requests.loading(), processes.together():
         session = Session.open(cfg)
     assembly = session.assembly
-    together.check_loaded(processes, cfg, assembly.optimizer, session.read)
+    together.check_loaded(processes, cfg, assembly.params, session.read)
     with processes.together():
         if processes.leads:
             _record_inputs(cfg, directory, session)
@@ -174,13 +174,13 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         memory.release()  # of the weights before they were quantised
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
-        divided = together.notes(processes, cfg, assembly.optimizer)
+        divided = together.notes(processes, cfg, assembly.params)
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = _resume(cfg, directory, session, progress, requests)
         sharded = assembly.params.sharded
         watch = Watch(processes, None if sharded else cfg.distributed.check_every)
-        if processes.world > 1 and not sharded:
+        if processes.world > 1 and not sharded and cfg.steps:
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
         if (line := begin_reuse(cfg, session)) is not None:
@@ -203,7 +203,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
             log.abandon()
             raise
     predictions.write(directory, totals.best, session)
-    if session.assembly.optimizer.replays and totals.made:
+    if cfg.optimizer.replays and totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
     _remove_checkpoints(cfg, directory, summary)
@@ -239,10 +239,12 @@ def _resume(
     cfg: RunConfig, directory: Path, session: Session, progress: Progress, requests: Requests
 ) -> list[Row]:
     """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
-    optimizer, processes = session.assembly.optimizer, session.processes
-    found = _find_rows(cfg, directory, session) if processes.leads else None
+    processes = session.processes
+    found = _find_rows(cfg, directory) if processes.leads else None
     rows, source = processes.exchange(found)[0]
-    if optimizer.replays and rows:
+    if not rows:
+        return rows
+    if cfg.optimizer.replays:
         with processes.together(), progress.replaying(len(rows)) as made:
 
             def reached(step: int) -> None:
@@ -253,6 +255,7 @@ def _resume(
             start = replay_to(session.assembly, trajectory, len(rows), source, reached)
         origin = f"step {start}, {len(rows) - start} steps replayed"
     else:
+        optimizer = session.assembly.optimizer
         del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
         origin = "a checkpoint"
     if rows:
@@ -262,15 +265,14 @@ def _resume(
     return rows
 
 
-def _find_rows(cfg: RunConfig, directory: Path, session: Session) -> tuple[list[Row], Path]:
+def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     """Returns the rows that need not be made again, and the directory of the run that made them."""
-    optimizer = session.assembly.optimizer
-    losses = optimizer.forwards_per_step if optimizer.replays else 0
+    losses = cfg.optimizer.forwards_per_step if cfg.optimizer.replays else 0
     rows, source = usable_rows(read_rows(directory), cfg, losses), directory
     if not rows:
         rows, source = _rows_of_another_length(cfg, directory, losses)
     checkpoint.remove_partial(directory)
-    if optimizer.replays and rows and source != directory:
+    if cfg.optimizer.replays and rows and source != directory:
         write_rows(directory, rows)
     return rows, source
 

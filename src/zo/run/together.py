@@ -18,10 +18,10 @@ import torch
 from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
-from zo.optim.base import ZOOptimizer
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
+from zo.weights.space import ParameterSpace
 
 OWN = ("device", "threads")
 """Settings that may differ between processes."""
@@ -84,7 +84,7 @@ def check_start(processes: Processes, cfg: RunConfig) -> None:
 
 
 def check_loaded(
-    processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer, read: dict[str, str]
+    processes: Processes, cfg: RunConfig, params: ParameterSpace, read: dict[str, str]
 ) -> None:
     """Compares what was loaded, and whether so many processes can divide the method's steps.
 
@@ -95,17 +95,17 @@ def check_loaded(
         return
     check_same(processes, read, "all processes need the same data and base weights")
     if cfg.precision.noise == "torch":
-        device = {"the device": device_name(optimizer.params.tensors[0].device)}
+        device = {"the device": device_name(params.tensors[0].device)}
         check_same(
             processes, device, "precision.noise=torch draws differently there, philox does not"
         )
-    if cfg.steps == 0 or optimizer.params.sharded:
+    if cfg.steps == 0 or params.sharded:
         return
-    if not optimizer.replays:
+    if not cfg.optimizer.replays:
         raise ProcessesError(
             f"optimizer={cfg.optimizer.name}: backpropagation runs in one process; start it without torchrun"
         )
-    together, passes = optimizer.params.policy.measures_together, _passes(optimizer)
+    together, passes = params.policy.measures_together, _passes(cfg, params)
     shards = cfg.distributed.shards
     if processes.world > passes * shards:
         why = "restore=factors measures all points in one pass" if together else cfg.optimizer.name
@@ -115,20 +115,19 @@ def check_loaded(
         )
 
 
-def _passes(optimizer: ZOOptimizer) -> int:
+def _passes(cfg: RunConfig, params: ParameterSpace) -> int:
     """Returns the forward passes of a step over one shard."""
-    together = optimizer.params.policy.measures_together
-    return 1 if together else optimizer.forwards_per_step
+    return 1 if params.policy.measures_together else int(cfg.optimizer.forwards_per_step)
 
 
-def notes(processes: Processes, cfg: RunConfig, optimizer: ZOOptimizer) -> Iterator[str]:
+def notes(processes: Processes, cfg: RunConfig, params: ParameterSpace) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
-    if optimizer.params.sharded:
+    if params.sharded:
         yield f"{processes.world} processes hold a part of each tensor"
         return
     if processes.world == 1 or cfg.steps == 0:
         return
-    passes = cfg.distributed.shards * _passes(optimizer)
+    passes = cfg.distributed.shards * _passes(cfg, params)
     turns = -(-passes // processes.world)
     yield f"{processes.world} processes divide {passes} forward passes per step"
     if passes % processes.world:

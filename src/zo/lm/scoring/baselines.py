@@ -5,25 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from zo.lm.baselines import ICLConfig, LinearProbeConfig
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer, Evaluation
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 
 
-def with_demonstrations(
-    examples: Sequence[Encoded],
-    train: Sequence[Encoded],
-    k: int,
-    seed: int,
-    separator: str,
-    tokenizer: Any,
-    scorer: CandidateScorer,
-) -> list[Encoded]:
+class Given(NamedTuple):
+    """What a baseline reads: training examples, the run's seed, and tokens of a batch at most."""
+
+    scorer: CandidateScorer
+    train: Sequence[Encoded]
+    seed: int
+    tokenizer: Any
+    max_tokens: int
+
+
+class InContext:
     """In-context learning: texts with training examples and their answers in front.
 
     The tokens of a demonstration are those of its prompt and true candidate, without the special tokens in front, which
@@ -31,26 +34,39 @@ def with_demonstrations(
     once per row.
 
     **Source**: Malladi et al. 2023, released code. **Deviations**: demonstrations are joined as tokens, not as text.
-
-    Raises:
-        TaskError: If the scorer's model does not see the longest text whole; names `optimizer.k`.
     """
-    n = len(tokenizer("")["input_ids"])
-    shown: list[int] = []
-    between = tokenizer(separator, add_special_tokens=False)["input_ids"]
-    for example in random.Random(seed).sample(list(train), min(k, len(train))):
-        shown += [*example.prompt_ids[n:], *example.candidate_ids[example.label], *between]
-    found = [
-        replace(e, prompt_ids=[*e.prompt_ids[:n], *shown, *e.prompt_ids[n:]]) for e in examples
-    ]
-    try:
-        scorer.check(found)
-    except TaskError as error:
-        key, _, reason = str(error).partition(": ")
-        if key != "task.max_length":
-            raise
-        raise TaskError(f"optimizer.k: with demonstrations {reason}; give fewer") from None
-    return found
+
+    def __init__(self, config: ICLConfig, given: Given) -> None:
+        tokenizer, train = given.tokenizer, list(given.train)
+        self._scorer, self._first = given.scorer, len(tokenizer("")["input_ids"])
+        self._demonstrations: list[int] = []
+        between = tokenizer(config.separator, add_special_tokens=False)["input_ids"]
+        for example in random.Random(given.seed).sample(train, min(config.k, len(train))):
+            prompt = example.prompt_ids[self._first :]
+            self._demonstrations += [*prompt, *example.candidate_ids[example.label], *between]
+
+    def shown(self, examples: Sequence[Encoded]) -> list[Encoded]:
+        """Returns examples with the demonstrations in front of their prompts.
+
+        Raises:
+            TaskError: If the scorer's model does not see the longest text whole; names `optimizer.k`.
+        """
+        n, given = self._first, self._demonstrations
+        found = [
+            replace(e, prompt_ids=[*e.prompt_ids[:n], *given, *e.prompt_ids[n:]]) for e in examples
+        ]
+        try:
+            self._scorer.check(found)
+        except TaskError as error:
+            key, _, reason = str(error).partition(": ")
+            if key != "task.max_length":
+                raise
+            raise TaskError(f"optimizer.k: with demonstrations {reason}; give fewer") from None
+        return found
+
+    def evaluate(self, examples: Sequence[Encoded], *given: Any) -> Evaluation:
+        """Predicts a whole split; see `CandidateScorer.evaluate`."""
+        return self._scorer.evaluate(self.shown(examples), *given)
 
 
 class LinearProbe:
@@ -63,21 +79,19 @@ class LinearProbe:
         TaskError: If the training examples are all of one class.
     """
 
-    def __init__(
-        self, scorer: CandidateScorer, train: Sequence[Encoded], c: float, max_tokens: int
-    ) -> None:
+    def __init__(self, config: LinearProbeConfig, given: Given) -> None:
         try:
             from sklearn.linear_model import LogisticRegression
             from sklearn.pipeline import make_pipeline
             from sklearn.preprocessing import StandardScaler
         except ImportError:
             raise ModelError("optimizer=linear_probe: needs `pip install scikit-learn`") from None
-        labels = [example.label for example in train]
+        labels = [example.label for example in given.train]
         if len(set(labels)) < 2:
             raise TaskError("task.train_size: all training examples are of one class; give more")
-        self._scorer = scorer
-        self._probe = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=5000))
-        self._probe.fit(scorer.features(train, max_tokens).numpy(), labels)
+        self._scorer = given.scorer
+        self._probe = make_pipeline(StandardScaler(), LogisticRegression(C=config.c, max_iter=5000))
+        self._probe.fit(self._scorer.features(given.train, given.max_tokens).numpy(), labels)
 
     def evaluate(
         self,

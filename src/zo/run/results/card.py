@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from zo.config import RunConfig, describe
-from zo.optim import OPTIMIZERS
 from zo.run import provenance
 from zo.run.logs.tracking import read_status
 from zo.run.store.inputs import Inputs
@@ -84,7 +83,7 @@ def _facts(cfg: RunConfig, step: int, run: Path | None, weights: str) -> Iterato
     for key, digest in files.items():
         yield f"file {key}", digest
     yield "objective", cfg.objective.of(task)
-    title = OPTIMIZERS[cfg.optimizer.name].title
+    title = type(cfg.optimizer).__name__.removesuffix("Config")
     yield "method", f"{title}: {_settings(cfg.optimizer)}"
     if cfg.steps:
         yield "learning rate", f"{cfg.lr:g}"

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from zo.config import ConfigError, RunConfig, from_yaml
 from zo.lm.adapters.config import PeftAdapter
+from zo.lm.baselines import reads_train
 from zo.lm.load import Loaded
 from zo.lm.objectives import scorers
 from zo.lm.scoring.candidates import CandidateScorer, length_batches
@@ -80,7 +81,7 @@ def predict(
 def _of_run(run: Path) -> tuple[RunConfig, TaskConfig]:
     """Returns the configuration of a run that predictions can be made with, and its task."""
     cfg = load(run)
-    if cfg.optimizer.reads_train:
+    if reads_train(cfg.optimizer):
         raise TaskError(
             f"{run}: optimizer={cfg.optimizer.name} reads the training examples at every evaluation; use a run of"
             " a method that trains, or of zero_shot"
