@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from analysis.report.style import RC
+from analysis.paper.names import variant_name
+from analysis.report.figures.drawing import Figure, Panel, Series
+from analysis.report.figures.vega import on_paper, render
 from analysis.report.table import Column, Table, console, markdown, show
 from zo.config import RunConfig, command_line, register
 from zo.run.assembly import Session
@@ -125,16 +126,15 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
     """Draws the times of a step and of an evaluation over the number of trained blocks."""
-    with plt.rc_context(fname=RC):
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
-        for ax, part in zip(axes, PARTS, strict=True):
-            for way in PARTS[part]:
-                color = f"C{list(WAYS).index(way)}"
-                ax.plot(rows["trained"], rows[f"{part} {way}"], "o-", color=color, label=WAYS[way])
-            ax.set(xlabel="blocks that train, of 30", ylabel="seconds", title=part, ylim=(0, None))
-        axes[0].legend(title="frozen blocks computed")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    panels = []
+    for part, ways in PARTS.items():
+        named = [
+            (way, variant_name("way", [*WAYS].index(way), len(WAYS), WAYS[way])) for way in ways
+        ]
+        series = [Series(name, rows["trained"], rows[f"{part} {way}"], way) for way, name in named]
+        top = 1.05 * float(max(max(one.y) for one in series))
+        panels.append(Panel(part, "blocks that train, of 30", "seconds", series, ylim=(0.0, top)))
+    render(on_paper(Figure(path.stem, "frozen blocks computed", panels, columns=2)), path)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

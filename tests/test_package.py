@@ -17,7 +17,7 @@ from tools.write_methods import METHODS_FILE, methods_file
 from zo.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "matplotlib", "wandb", "scipy")
+HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "vl_convert", "wandb", "scipy")
 """They take seconds to import, which --help and a refused configuration should not wait for."""
 
 

@@ -9,15 +9,16 @@ what was measured; `revision` is git's, with + if files had changed since.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.report.style import RC, look
+from analysis.report.figures.vega import render
+from analysis.report.style import RAMP, look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times
@@ -177,23 +178,23 @@ def _remark(group: pd.DataFrame) -> str:
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
     """Draws what every step's time is made of beside the released code's step, a panel per setting."""
-    settings = list(in_settings(rows))
-    sizes = [len(group) for group in settings]
-    with plt.rc_context(fname=RC):
-        figure, axes = plt.subplots(
-            len(settings),
-            squeeze=False,
-            figsize=(7.2, 0.15 * sum(sizes) + 0.6 * len(sizes)),
-            height_ratios=[size + 2 for size in sizes],
-            layout="constrained",
-        )
-        for ax, group in zip(axes.flat, settings, strict=True):
-            names = group["method"].map(label) + ", " + group["restore"] + ", " + group["noise"]
-            parts = group.assign(rest_ms=rest).set_index(names)
-            parts[list(PARTS)].rename(columns=PARTS).plot.barh(stacked=True, ax=ax, legend=False)
-            ax.plot(group["plain_ms"], range(len(group)), "k|", label="the released code's step")
-            ax.invert_yaxis()
-            ax.set(title=title(group.iloc[0]), xlabel="ms per step", ylabel="")
-        axes.flat[0].legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    released = "the released code's step"
+    domain = {"domain": [*PARTS.values(), released], "range": [*RAMP[5:0:-2], "#D55E00"]}
+    colour = {"type": "nominal", "scale": domain, "title": None}
+    panels = []
+    for group in in_settings(rows):
+        names = group["method"].map(label) + ", " + group["restore"] + ", " + group["noise"]
+        parts = group.assign(rest_ms=rest, way=names).rename(columns=PARTS)
+        values = json.loads(parts[["way", *PARTS.values(), "plain_ms"]].to_json(orient="records"))
+        y = {"field": "way", "type": "nominal", "sort": None, "title": None}
+        x = {"type": "quantitative", "title": "ms per step"}
+        bars = {
+            "transform": [{"fold": list(PARTS.values()), "as": ["part", "ms"]}],
+            "mark": "bar",
+            "encoding": {"x": {"field": "ms", **x}, "y": y, "color": {"field": "part", **colour}},
+        }
+        beside = {"x": {"field": "plain_ms", **x}, "y": y, "color": {"datum": released, **colour}}
+        tick = {"mark": {"type": "tick", "thickness": 2, "opacity": 1}, "encoding": beside}
+        size = {"width": 340, "height": {"step": 10}, "title": title(group.iloc[0])}
+        panels.append({**size, "data": {"values": values}, "layer": [bars, tick]})
+    render({"vconcat": panels}, path)

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from analysis.report.style import RC
+from analysis.report.figures.vega import render
 from analysis.report.table import Column, Table, markdown
 from benchmarks.theory.statements import GROUPS
 from zo.run.provenance import git_revision
@@ -48,19 +47,31 @@ def page(frame: pd.DataFrame, samples: int, seed: int) -> str:
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
     """Draws what was measured over what is predicted or over its bound, with 99 % intervals."""
-    names = frame["statement"] + "; " + frame["condition"]
-    with plt.rc_context(fname=RC):
-        figure, axes = plt.subplots(figsize=(7.2, 0.17 * len(frame) + 0.6), layout="constrained")
-        for verdict, rows in frame.groupby("verdict", sort=False):
-            ratio, half = (rows[of] / rows["predicted"] for of in ("measured", "half_width"))
-            axes.errorbar(ratio, rows.index, xerr=half, fmt="o", label=verdict)
-        axes.axvline(1, color="black", linewidth=0.8)
-        axes.set_yticks(frame.index, names)
-        axes.set(xscale="log", xlabel="measured over predicted, or over the bound")
-        axes.invert_yaxis()
-        axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    ratio, half = (frame[of] / frame["predicted"] for of in ("measured", "half_width"))
+    named = frame.assign(name=frame["statement"] + "; " + frame["condition"], ratio=ratio)
+    named = named.assign(low=(ratio - half).clip(lower=1e-3), high=ratio + half)
+    shown = named[["name", "verdict", "ratio", "low", "high"]]
+    words = "measured over predicted, or over the bound"
+    x = {"type": "quantitative", "scale": {"type": "log"}, "title": words}
+    x["axis"] = {"format": "~g", "values": [0.01, 0.1, 1, 10, 100], "grid": True}
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    colour = {"field": "verdict", "type": "nominal", "title": None, "sort": None}
+    point = {"type": "point", "filled": True, "size": 20, "opacity": 1}
+    at = {"x": {**x, "field": "ratio"}, "color": colour}
+    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}
+    one = {"x": {**x, "datum": 1}, "y": None}
+    spec = {
+        "width": 230,
+        "height": {"step": 11},
+        "data": {"values": shown.to_dict("records")},
+        "encoding": {"y": y},
+        "layer": [
+            {"mark": {"type": "rule", "color": "#888888"}, "encoding": one},
+            {"mark": "rule", "encoding": ends},
+            {"mark": point, "encoding": at},
+        ],
+    }
+    render(spec, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -121,13 +121,13 @@ def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, 
 
 def write(figure: Figure, directory: Path) -> list[Path]:
     """Write the csv, and the png and pdf unless the csv already holds these numbers; the three paths."""
-    from analysis.report.figures.paint import save
+    from analysis.report.figures.vega import on_paper, render  # slow to import
 
     directory.mkdir(parents=True, exist_ok=True)
     table, png, pdf = (directory / f"{figure.name}.{ending}" for ending in ("csv", "png", "pdf"))
     text = figure.frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     drawn = png.is_file() and pdf.is_file() and table.is_file()
     if not drawn or table.read_text(encoding="utf-8") != text:
-        save(figure, png, pdf)
+        render(on_paper(figure), png, pdf)
         table.write_text(text, encoding="utf-8", newline="\n")  # last, after an interrupted drawing
     return [table, png, pdf]

@@ -14,10 +14,11 @@ from analysis.logs.progress import progress
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report.comparison import comparison
+from analysis.report.figures import vega
 from analysis.report.figures.beside_paper import EFFICIENCY, efficiency
 from analysis.report.figures.curves import single_run_figure, sweep_figures
 from analysis.report.figures.drawing import Figure
-from analysis.report.page import rows, vega
+from analysis.report.page import rows
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.study import study_page_tables, study_sentences
 from analysis.report.sweep import method_frame, method_table
@@ -62,13 +63,14 @@ def report(material: Material) -> str:
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
-    environment.filters |= {"data": vega.panel_data, "legend": vega.legend}
+    environment.filters |= {"data": vega.on_page, "legend": vega.legend}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
         js=(HERE / "page.js").read_text(encoding="utf-8"),
         library=vega.library(),
+        looks=vega.config(),
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
     )

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import vl_convert
 
 from analysis.logs.frames import Frames
 from analysis.logs.sources import CACHE
-from analysis.report.figures import curves
+from analysis.report.figures import curves, vega
 from analysis.report.figures.drawing import Figure, Panel, Series, write
 from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.select import sweep_cells
@@ -77,6 +78,24 @@ def test_figure_1_marks_collapses_and_every_rate() -> None:
     rates = {"5e-06", "1e-06", "5e-07", "1e-07", "5e-08"}
     assert {end.rstrip(" ←") for end in ends} == rates
     assert sum("←" in end for end in ends) == 1
+
+
+def test_methods_keep_their_looks_in_every_panel_on_paper_and_on_the_page() -> None:
+    """Panels share scales: one that lacks a method must not shift the others' colours."""
+    rows = {float(i): name for i, name in enumerate("abcdefgh")}
+    both = [Series(m, [1, 2], [1.0, 2.0]) for m in ("mezo", "bszo")]
+    alone = Panel(
+        "P", "step", "", [Series("bszo", [1], [i], shape="points") for i in rows], yticks=rows
+    )
+    figure = Figure("f", "T", [alone, Panel("P", "step", "loss", both)], ["A note."])
+    paper = vl_convert.vegalite_to_svg(vega.on_paper(figure))
+    page = vl_convert.vegalite_to_svg(vega.on_page(alone))
+    with_legend = {"#D55E00": 3 + len(rows), "#00326B": 3}  # marks of BSZO and MeZO
+    assert {colour: paper.count(f'fill="{colour}"') for colour in with_legend} == with_legend
+    assert page.count('fill="var(--m-bszo)"') >= len(rows)
+    for text in (*rows.values(), "MeZO", "BSZO", "A note."):
+        assert f">{text}</text>" in paper
+    assert all(f">{text}</text>" in page for text in rows.values())
 
 
 def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def text() -> str:
 
     The quickstart is the newest sweep, one device would break a careless page.
     """
-    cells = sweep_cells.cells((), CACHE)
+    cells = sweep_cells.cells(("quickstart", "table3_mistral_7b", "table4"), CACHE)
     frames = made_frames(cells, status)
     runs = frames.runs.assign(steps=40.0)
     runs["exit_code"] = runs["exit_code"].astype(float)
@@ -116,10 +116,19 @@ def test_a_figures_data_have_the_pages_colours_and_say_what_each_line_is(
     tree: ElementTree.Element,
 ) -> None:
     found = [node.get("data-panel") for node in part(tree, "newest").iter()]
-    series = [one for panel in found if panel for one in json.loads(panel)["s"]]
-    mine = [one for one in series if one["m"] == "bszo"]
-    assert any("BSZO, lr 0.0001, run bszo-" in one["t"] for one in mine)
-    assert {one["c"] for one in mine if one["k"] == "line"} >= {"var(--m-bszo)"}
+    panels = [json.loads(panel) for panel in found if panel]
+    assert any(
+        "BSZO, lr 0.0001, run bszo-" in words
+        for panel in panels
+        for words in panel["usermeta"]["words"]
+    )
+    layers = [
+        layer for panel in panels for layer in panel["layer"] if layer["mark"]["type"] == "line"
+    ]
+    for colours in (layer["encoding"]["stroke"]["scale"] for layer in layers):
+        looks = dict(zip(colours["domain"], colours["range"], strict=True))
+        assert looks.get("bszo", "var(--m-bszo)") == "var(--m-bszo)"
+    assert any("bszo" in layer["encoding"]["stroke"]["scale"]["domain"] for layer in layers)
 
 
 @pytest.fixture(scope="module")
