@@ -8,7 +8,7 @@ BENCH ?=
 MEASURED ?=
 COMPARE ?= compare
 
-.PHONY: help setup quickstart tables report audit bench bench-distributed bench-frozen compare measured test test-all test-slurm test-slow docs lint dist format clean
+.PHONY: help setup quickstart tables report bench bench-distributed bench-frozen compare measured test test-all test-slurm test-slow docs lint dist format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,9 +24,6 @@ tables: $(VENV)/run ## every table and figure that the runs in out/ fill, and th
 
 report: $(VENV)/run ## one page of what was run, and of the paper: results/local/report.html
 	$(BIN)/python -m analysis report
-
-audit: $(VENV)/run ## check the paper's printed numbers against each other; what they can say
-	$(BIN)/python -m analysis audit
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)

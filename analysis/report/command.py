@@ -15,7 +15,7 @@ from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper, PaperError
-from analysis.report import audit_page, comparison, paper_tables, statistics_page
+from analysis.report import comparison, paper_tables
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
 from analysis.report.markdown import write_record, write_runs, write_texts
@@ -173,15 +173,6 @@ def paper(call: Call) -> Paths:
     yield from paths
 
 
-def audit(call: Call) -> Paths:
-    """The paper's printed numbers against each other, and what they can say."""
-    directory = call.asked.paper
-    yield from audit_page.write(directory)
-    yield from statistics_page.write(directory)
-    ranks = pd.read_csv(directory / "ranks.csv")
-    yield from write(beside_paper.ranks_figure(ranks), directory)
-
-
 def dashboard(call: Call) -> Paths:
     """The W&B workspace of a project."""
     try:
@@ -232,8 +223,6 @@ def _parser() -> argparse.ArgumentParser:
     command(record)("sweeps", nargs="+", metavar="SWEEP", help="sweeps that name such a file")
     words = "these alone, printed in full"
     command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
-    words, printed = "the printed numbers, also where the files go", printed_numbers.DIRECTORY
-    command(audit, False)("--paper", type=Path, default=printed, metavar="DIR", help=words)
     option = command(dashboard, False)
     option("--entity", required=True, help="W&B user or team")
     option("--project", required=True, help="W&B project of the runs")

@@ -22,18 +22,19 @@ OF_MACHINE = (
 LARGE = ("best/test_predictions", "test/labels")
 """What no table of a comparison reads."""
 
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
-    keep_trailing_newline=True,
-    trim_blocks=True,
-    undefined=jinja2.StrictUndefined,
-)
-_TEMPLATES.filters |= {"markdown": markdown, "cell": lambda cell: escape(str(cell))}
+PAGES = Path(__file__).parent / "pages"
 
 
-def page(name: str, **values: Any) -> str:
-    """The text of a page; a `Table` in it is written by the filter `markdown`."""
-    return _TEMPLATES.get_template(f"{name}.md").render(**values)
+def page(name: str, directory: Path = PAGES, **values: Any) -> str:
+    """The text of a page, of a template in a directory; a `Table` in it is written by the filter `markdown`."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directory),
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    templates.filters |= {"markdown": markdown, "cell": lambda cell: escape(str(cell))}
+    return templates.get_template(f"{name}.md").render(**values)
 
 
 def csv(frame: pd.DataFrame, digits: str | None = None) -> str:

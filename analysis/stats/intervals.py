@@ -84,30 +84,6 @@ def sign_test(wins: int, losses: int) -> float:
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
-def wilcoxon_exact(differences: Sequence[float]) -> float:
-    """The exact p-value of Wilcoxon's signed-rank test of symmetry about 0.
-
-    Zeros are left out. Ties share their mean rank; the p-value, two-sided, is counted over all signs of those ranks,
-    so that it stays exact with ties, where SciPy's is not. An infinite difference, a collapse, has the highest rank.
-
-    Source: Wilcoxon, Biometrics Bulletin 1, 1945; ties as in Hollander and Wolfe, Nonparametric Statistical Methods.
-    """
-    if np.isnan(differences).any():
-        raise ValueError("a difference is not a number")
-    kept = np.round(np.asarray(differences, float), DIGITS)
-    kept = kept[kept != 0]
-    if not len(kept):
-        return 1.0
-    doubled = np.rint(2 * stats.rankdata(np.abs(kept))).astype(int)
-    ways = [1] + [0] * int(doubled.sum())  # ways[s]: sign choices with positive ranks of sum s / 2
-    for rank in doubled:
-        for total in range(len(ways) - 1, rank - 1, -1):
-            ways[total] += ways[total - rank]
-    positive = int(doubled[kept > 0].sum())
-    smaller = min(positive, int(doubled.sum()) - positive)
-    return min(1.0, 2 * sum(ways[: smaller + 1]) / 2 ** len(kept))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values, in the order given; NaN is in no family and stays NaN."""
     p = np.array(p_values, float)

@@ -1,6 +1,6 @@
 """The page of the audit: every inconsistency between the paper's printed numbers is listed, however small.
 
-The checks are functions of the printed numbers alone (`analysis.paper.audit`). The paper's statements in words (who is
+The checks are functions of the printed numbers alone (`checks`). The paper's statements in words (who is
 best, what grows, what is fast) were held against its tables once: statements.csv has those that the tables contradict,
 and what a reader should know. notes.csv has what was only read, not computed.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.paper.audit import audit
 from analysis.paper.printed_numbers import load, text_table
 from analysis.report.markdown import csv, page, write_texts
+from tools.audit_paper.checks import audit
 
 COLUMNS = ["kind", "group", "location", "what", "printed", "recomputed", "difference", "remark"]
 STATEMENTS = "statements of the text"
@@ -43,6 +43,7 @@ def write(directory: Path) -> list[Path]:
     )
     text = page(
         "audit",
+        Path(__file__).parent,
         counted=counted,
         counts=counts,
         kinds=KINDS,

@@ -1,7 +1,7 @@
 """What the paper's printed numbers can say about the methods: Table 11 per task, Tables 1 and 3 over cells.
 
-`python -m analysis audit` writes statistics.md, differences.csv, tests.csv and ranks.csv to results/paper and prints
-the conclusions. The page says how each number is made; analysis/stats has the formulas and their sources.
+Writes statistics.md, differences.csv, tests.csv, ranks.csv and the figure of ranks, and prints the conclusions. The
+page says how each number is made; method_comparison.py has the formulas and their sources.
 """
 
 from itertools import product
@@ -11,10 +11,12 @@ import pandas as pd
 
 from analysis.paper.names import TASKS, method_label, model_label, task_label
 from analysis.paper.printed_numbers import AVERAGE, BASELINES, OURS, Paper, load
+from analysis.report.figures.drawing import write as write_figure
 from analysis.report.markdown import csv, page, write_texts
 from analysis.report.table import Cell, Column, Table
-from analysis.stats import method_comparison as methods
 from analysis.stats.intervals import LEVEL
+from tools.audit_paper import method_comparison as methods
+from tools.audit_paper.rank_plot import ranks_figure
 
 ORDER = [*OURS, *BASELINES]  # our methods first, so that a positive difference speaks for them
 
@@ -34,6 +36,7 @@ def write(directory: Path) -> list[Path]:
             frame.insert(0, "family", name)
     text = page(
         "statistics",
+        Path(__file__).parent,
         sentences=sentences,
         differences=_differences(differences),
         tests=zip(map(_tests, tests), map(_rank_line, ranks), strict=True),
@@ -42,7 +45,9 @@ def write(directory: Path) -> list[Path]:
     for name, several in {"tests": tests, "ranks": ranks}.items():
         texts[f"{name}.csv"] = csv(pd.concat(several), "%.6g")
     print("\n\n".join(sentences))
-    return write_texts(directory, texts)
+    paths = write_texts(directory, texts)
+    figure = ranks_figure(pd.read_csv(directory / "ranks.csv"))  # with the digits of the file
+    return [*paths, *write_figure(figure, directory)]
 
 
 def _families(paper: Paper) -> dict[str, tuple[pd.DataFrame, list[str]]]:

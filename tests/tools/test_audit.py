@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.paper.audit import audit
 from analysis.paper.printed_numbers import DIRECTORY, load
-from analysis.report import audit_page, statistics_page
+from tools.audit_paper import audit_page, statistics_page
+from tools.audit_paper.checks import audit
 
 
 @pytest.fixture
@@ -23,7 +23,10 @@ def findings(directory: Path) -> set[str]:
 
 def test_what_the_paper_has_wrong(copy: Path) -> None:
     """The committed findings and statistics, whose numbers were worked out by hand."""
-    for path in (*audit_page.write(copy), *statistics_page.write(copy)):
+    written = (*audit_page.write(copy), *statistics_page.write(copy))
+    texts = [path for path in written if path.suffix in (".md", ".csv")]  # pictures depend on fonts
+    assert len(texts) == 7
+    for path in texts:
         assert path.read_bytes() == (DIRECTORY / path.name).read_bytes()
 
 

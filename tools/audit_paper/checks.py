@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
     printed: str = ""  # what the paper says
     recomputed: str = ""  # what follows from its other numbers
     difference: str = ""  # printed minus recomputed, signed; empty if that means nothing
-    kind: str = "number"  # one of `analysis.report.audit_page.KINDS`
+    kind: str = "number"  # one of `tools.audit_paper.audit_page.KINDS`
     remark: str = ""  # what explains it
 
 

@@ -1,4 +1,4 @@
-"""Rank tests of methods, on numbers small enough for a hand; tests/analysis/paper has those of the paper's numbers."""
+"""Rank tests of methods, on numbers small enough for a hand; test_audit.py has those of the paper's numbers."""
 
 from itertools import product
 
@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import wilcoxon
 
-from analysis.stats.intervals import wilcoxon_exact
-from analysis.stats.method_comparison import ranks
+from tools.audit_paper.method_comparison import ranks, wilcoxon_exact
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The paper's printed numbers against each other: what made results/paper/audit.md and statistics.md."""
