@@ -13,7 +13,8 @@ import yaml
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import method_label, model_label, task_label
-from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.figures.drawing import Figure, Panel, Series
+from analysis.report.figures.vega import write
 from analysis.report.markdown import csv, write_texts
 from analysis.report.style import LOOKS
 from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.paper.names import TASKS, method_label, model_label, task_label
 from analysis.paper.printed_numbers import AVERAGE, BASELINES, OURS, Paper, load
-from analysis.report.figures.drawing import write as write_figure
+from analysis.report.figures.vega import write as write_figure
 from analysis.report.markdown import csv, page, write_texts
 from analysis.report.table import Cell, Column, Table
 from analysis.stats.intervals import LEVEL

@@ -1,4 +1,4 @@
-"""A figure before it is drawn: panels of series. `paint` draws it, on paper and for the page.
+"""A figure before it is drawn: panels of series. `vega` draws it, on paper and for the page.
 
 A series is the points of one line, bar or mark, with the words that name it. Everything that a reader can see is in
 it, so that the csv beside a figure is made of the series alone.
@@ -6,7 +6,6 @@ it, so that the csv beside a figure is made of the series alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,17 +116,3 @@ def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, 
         return low / room, high * room
     room = share * (high - low) or 0.05 * abs(high) or 0.1
     return (0.0 if low == 0 else low - room), high + room
-
-
-def write(figure: Figure, directory: Path) -> list[Path]:
-    """Write the csv, and the png and pdf unless the csv already holds these numbers; the three paths."""
-    from analysis.report.figures.vega import on_paper, render  # slow to import
-
-    directory.mkdir(parents=True, exist_ok=True)
-    table, png, pdf = (directory / f"{figure.name}.{ending}" for ending in ("csv", "png", "pdf"))
-    text = figure.frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-    drawn = png.is_file() and pdf.is_file() and table.is_file()
-    if not drawn or table.read_text(encoding="utf-8") != text:
-        render(on_paper(figure), png, pdf)
-        table.write_text(text, encoding="utf-8", newline="\n")  # last, after an interrupted drawing
-    return [table, png, pdf]

@@ -13,7 +13,6 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
-import vl_convert
 
 from analysis.paper.names import plain
 from analysis.report.figures.drawing import Figure, Panel, Series, around
@@ -50,7 +49,9 @@ DOT = "(datum.k == 'points' || datum.k == 'line') && (datum.j - 1) % datum.every
 @cache
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, out of the pip package vl-convert-python."""
-    return vl_convert.javascript_bundle(EXPORTS)
+    import vl_convert  # here and below: slow to import
+
+    return str(vl_convert.javascript_bundle(EXPORTS))
 
 
 def config(paper: bool = False) -> Spec:
@@ -71,10 +72,24 @@ def config(paper: bool = False) -> Spec:
 
 def render(spec: Spec, png: Path, pdf: Path | None = None) -> None:
     """Write a specification as pictures, in the looks of all figures; a pixel is a point."""
+    import vl_convert
+
     text = json.dumps({"config": config(paper=True), "background": "white", "padding": 5, **spec})
     png.write_bytes(_compressed(vl_convert.vegalite_to_png(text, ppi=PPI)))
     if pdf is not None:
         pdf.write_bytes(vl_convert.vegalite_to_pdf(text))
+
+
+def write(figure: Figure, directory: Path) -> list[Path]:
+    """Write the csv, and the png and pdf unless the csv already holds these numbers; the three paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table, png, pdf = (directory / f"{figure.name}.{ending}" for ending in ("csv", "png", "pdf"))
+    text = figure.frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    drawn = png.is_file() and pdf.is_file() and table.is_file()
+    if not drawn or table.read_text(encoding="utf-8") != text:
+        render(on_paper(figure), png, pdf)
+        table.write_text(text, encoding="utf-8", newline="\n")  # last, after an interrupted drawing
+    return [table, png, pdf]
 
 
 def _compressed(png: bytes) -> bytes:

@@ -10,8 +10,9 @@ import vl_convert
 from analysis.logs.frames import Frames
 from analysis.logs.sources import CACHE
 from analysis.report.figures import curves, vega
-from analysis.report.figures.drawing import Figure, Panel, Series, write
+from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.figures.histories import BINS, mean_over, read, thin
+from analysis.report.figures.vega import write
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
