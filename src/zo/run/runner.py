@@ -34,7 +34,7 @@ from zo.run.logs.tracking import (
 from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Journal, train
 from zo.run.results import predictions
-from zo.run.results.replay import replay_to
+from zo.run.resume import resume
 from zo.run.reuse import begin_reuse
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
@@ -42,16 +42,13 @@ from zo.run.store.directory import CONFIG, DirectoryError, directory_of, freeze,
 from zo.run.store.inputs import Inputs, InputsError, related
 from zo.run.store.rows import (
     Row,
-    evaluates,
     read_rows,
     trajectory_of,
-    usable_rows,
-    without_evaluation,
     write_rows,
 )
 from zo.run.store.trajectory import TrajectoryError
 from zo.run.together import Start, losing
-from zo.run.totals import Summary, Totals, ending_of
+from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
 
@@ -177,7 +174,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
         divided = together.notes(processes, cfg, assembly.params)
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
-        rows = _resume(cfg, directory, session, progress, requests)
+        rows = resume(cfg, directory, session, progress, requests)
         sharded = assembly.params.sharded
         watch = Watch(processes, None if sharded else cfg.distributed.check_every)
         if processes.world > 1 and not sharded and cfg.steps:
@@ -233,77 +230,6 @@ def _name_changed_files(directory: Path, title: str) -> None:
     for other, _, keys in related(directory, own):
         if keys and keys <= set(own.files):
             print(f"{title}: a new run, not {other}: {', '.join(sorted(keys))} has another content")
-
-
-def _resume(
-    cfg: RunConfig, directory: Path, session: Session, progress: Progress, requests: Requests
-) -> list[Row]:
-    """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
-    processes = session.processes
-    found = _find_rows(cfg, directory) if processes.leads else None
-    rows, source = processes.exchange(found)[0]
-    if not rows:
-        return rows
-    if cfg.optimizer.replays:
-        with processes.together(), progress.replaying(len(rows)) as made:
-
-            def reached(step: int) -> None:
-                made(step)
-                requests.heed()
-
-            trajectory = trajectory_of(directory, rows)
-            start = replay_to(session.assembly, trajectory, len(rows), source, reached)
-        origin = f"step {start}, {len(rows) - start} steps replayed"
-    else:
-        optimizer = session.assembly.optimizer
-        del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
-        origin = "a checkpoint"
-    if rows:
-        progress.begin_at(len(rows))
-        of = "" if source == directory else f" of {source}"
-        progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
-    return rows
-
-
-def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
-    """Returns the rows that need not be made again, and the directory of the run that made them."""
-    losses = cfg.optimizer.forwards_per_step if cfg.optimizer.replays else 0
-    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
-    if not rows:
-        rows, source = _rows_of_another_length(cfg, directory, losses)
-    checkpoint.remove_partial(directory)
-    if cfg.optimizer.replays and rows and source != directory:
-        write_rows(directory, rows)
-    return rows, source
-
-
-def _rows_of_another_length(
-    cfg: RunConfig, directory: Path, losses_per_step: int
-) -> tuple[list[Row], Path]:
-    """Returns the most rows that a run beside this one has for it, which differs in steps or patience alone."""
-    own = Inputs.load(directory)
-    found: list[Row] = []
-    source = directory
-    if own is None or cfg.steps == 0:
-        return found, source
-    for other, inputs, keys in related(directory, own):
-        if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
-            rows = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses_per_step)
-            if len(rows) > len(found):
-                found, source = rows, other
-    return found, source
-
-
-def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows of a run with other steps or patience as this run would have made them."""
-    totals = Totals()
-    kept: list[Row] = []
-    for row in rows:
-        if ending_of(cfg, totals) is not None:
-            break
-        kept.append(row if evaluates(cfg, row["step"]) else without_evaluation(row))
-        totals.see(kept[-1])
-    return kept
 
 
 def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]) -> RunLog:
