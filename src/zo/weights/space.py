@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank
+from zo.weights.guarded import FactoredParameter
 from zo.weights.prefix import FrozenPrefix
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
-from zo.weights.restore.factored import FactoredParameter
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
 from zo.weights.storage import distinct

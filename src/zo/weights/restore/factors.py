@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.directions import Direction, LowRank, Stored, Terms
+from zo.weights.guarded import ReplacedForward, factored
 from zo.weights.restore.base import BranchedLoss, LossFn, RestoreError, RestorePolicy
-from zo.weights.restore.factored import ReplacedForward, factored
 from zo.weights.storage import storage_key
 from zo.weights.updates import LinearUpdate, ParameterUpdate, add_
 
@@ -39,7 +39,7 @@ class Factors(RestorePolicy):
     The layers are `nn.Linear`, transformers' `Conv1D`, `nn.Embedding` with its subclasses whose output is linear in the
     table, and layers without layers of their own whose trainable tensors have one dimension, such as norms. The rows of
     their first input are those of branch 0, then as many of branch 1, and so on. From its construction on, the model
-    computes with A and V, and its matrices are folded when anything else reads them, see `factored.py`.
+    computes with A and V, and its matrices are folded when anything else reads them, see `zo.weights.guarded`.
 
     Attributes:
         a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the directions' ranks; (0,) of tensors with

@@ -7,28 +7,21 @@ The buffer is as large as the largest module. The probe is exact, and it measure
 What is read outside of the call of its module is not displaced. During a probe, θ's parameters therefore refuse to be
 read (`_Unreadable`), and a module must not leave a view of its displaced weights behind. Aliases of a weight,
 such as its `.data` or a view made earlier, escape this check.
-
-Views are noticed by counting the tensors on the buffer's storage. The passes over the weights write through a second
-storage of the same memory, so what they leave alive is not counted. Numba does leave something alive: the first
-compilation of a kernel keeps a failed overload's exception, whose traceback holds the frames of the pass.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.dlpack import from_dlpack
 
 from zo.weights.directions import Terms
 from zo.weights.restore.base import RestoreError, RestorePolicy
+from zo.weights.scratch import Scratch, aligned, without_views
 from zo.weights.storage import storage_key
 from zo.weights.updates import add_, add_rows_
 
@@ -41,10 +34,6 @@ Holders: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
 
 CONTAINERS = (nn.ParameterDict, nn.ParameterList)
 """Hold tensors for the module that they are in, and are not called themselves."""
-
-ALIGNMENT = 64
-"""Bytes: tensors in the buffer begin at multiples of it, as torch's own do."""
-
 
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 """Functions of a tensor that return its values as other things than tensors."""
@@ -91,12 +80,12 @@ class Streamed(RestorePolicy):
             raise ValueError("restore=streamed: the tensors' model is needed")
         self._holders = _holders(model, space.parameters, space.names)
         self._names = {module: name for name, module in model.named_modules()}
-        self._sizes = _sizes(space.tensors)
-        self._buffers = {t.device: _Buffer(t.device) for t in space.tensors}
-        for device, buffer in self._buffers.items():
+        self._sizes = [aligned(t) for t in space.tensors]
+        self._buffers: dict[torch.device, _Buffer] = {}
+        for device in {t.device for t in space.tensors}:
             sizes = zip(self._sizes, space.tensors, strict=True)
             on = [size if t.device == device else 0 for size, t in sizes]
-            buffer.allocate(_nested_bytes(model, self._holders, on))
+            self._buffers[device] = _Buffer(_nested_bytes(model, self._holders, on), device)
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
         self._displaced: dict[int, Tensor] = {}  # by tensor index, while a module computes with it
         self._terms: Terms = ()
@@ -176,12 +165,11 @@ class Streamed(RestorePolicy):
                 del self._displaced[i]
             for buffer, (used, _) in marks.items():
                 buffer.used = used
-        if any(buffer.views() > views for buffer, (_, views) in marks.items()):
-            output = self._without_views(output)
-            if any(buffer.keeps(views) for buffer, (_, views) in marks.items()):
-                name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
-                what = f"{name} keeps a view of its weights after its call, or returns one where it cannot be found"
-                raise RestoreError(self.name, what, "snapshot")
+        output, kept = without_views(output, {b: views for b, (_, views) in marks.items()})
+        if kept:
+            name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
+            what = f"{name} keeps a view of its weights after its call, or returns one where it cannot be found"
+            raise RestoreError(self.name, what, "snapshot")
         return output
 
     def _displace(self, out: Tensor, i: int, rows: Tensor | None) -> None:
@@ -193,41 +181,15 @@ class Streamed(RestorePolicy):
             else:
                 add_rows_(out, theta, i, self._terms, rows)
 
-    def _without_views(self, output: Any) -> Any:
-        """Returns a module's output with copies in place of views of the displaced weights."""
-        if isinstance(output, Tensor):
-            buffer = self._buffers.get(output.device)
-            return output.clone() if buffer is not None and buffer.holds(output) else output
-        if isinstance(output, Mapping):  # a dict, or transformers' ModelOutput
-            changed = {key: self._without_views(value) for key, value in output.items()}
-            kind: Any = type(output)
-            return kind(**changed) if is_dataclass(output) else kind(changed)
-        if is_dataclass(output) and not isinstance(output, type):
-            values = {f.name: self._without_views(getattr(output, f.name)) for f in fields(output)}
-            return type(output)(**values)
-        if isinstance(output, (tuple, list)):
-            parts = [self._without_views(part) for part in output]
-            return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-        return output
 
-
-class _Buffer:
+class _Buffer(Scratch):
     """Memory for displaced weights on one device, used as a stack.
 
     Attributes:
         used: Bytes that are taken.
-        memory: What modules compute with.
-        written: The same bytes in another storage: what the passes over the weights write to.
     """
 
-    def __init__(self, device: torch.device):
-        self.device, self.used = device, 0
-
-    def allocate(self, size: int) -> None:
-        """Allocates the memory."""
-        self.written = torch.empty(size, dtype=torch.uint8, device=self.device)
-        self.memory = from_dlpack(torch._C._to_dlpack(self.written))
-        self.address = self.memory.untyped_storage()._cdata
+    used = 0
 
     def take(self, like: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Returns a tensor like another one behind what is used, as parts of `memory` and of `written`."""
@@ -236,44 +198,7 @@ class _Buffer:
         if self.used > len(self.memory):  # modules call one another without containing one another
             alone = torch.empty_like(like)
             return alone, alone
-        bytes_ = slice(begin, begin + like.numel() * like.element_size())
-        parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
-        used, written = (part.as_strided(like.shape, like.stride()) for part in parts)
-        return used, written
-
-    def views(self) -> int:
-        """Returns how many tensors share the storage of `memory`."""
-        return torch._C._storage_Use_Count(self.address)
-
-    def keeps(self, views: int) -> bool:
-        """Whether more than `views` tensors stay, without those that are garbage or locals of frames alone.
-
-        An exception that somebody keeps holds frames; nothing computes with their locals.
-        """
-        gc.collect()
-        if self.views() <= views:
-            return False
-        here = [
-            t
-            for t in gc.get_objects()
-            if type(t) is Tensor
-            and t.layout is torch.strided
-            and t is not self.memory
-            and self.holds(t)
-        ]
-        held = [[r for r in gc.get_referrers(t) if r is not here] for t in here]
-        in_frames = sum(bool(of) and all(isinstance(r, FrameType) for r in of) for of in held)
-        return self.views() - in_frames > views
-
-    def holds(self, t: Tensor) -> bool:
-        """Whether a tensor is a view of the memory."""
-        inside = 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
-        return inside and t.untyped_storage()._cdata == self.address
-
-
-def buffer_bytes(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) -> int:
-    """Returns the buffer's size: the most that modules hold together that are called inside one another."""
-    return _nested_bytes(model, _holders(model, tensors, names), _sizes(tensors))
+        return self.part(like, begin)
 
 
 def _nested_bytes(
@@ -283,10 +208,6 @@ def _nested_bytes(
     own = {i for *_, i in holders.get(module, [])} - outer
     inner = (_nested_bytes(child, holders, sizes, outer | own) for child in module.children())
     return sum(sizes[i] for i in own) + max(inner, default=0)
-
-
-def _sizes(tensors: Sequence[Tensor]) -> list[int]:
-    return [-(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT for t in tensors]
 
 
 def _holders(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) -> Holders:

@@ -1,7 +1,8 @@
-"""What stands in a model under restore=factors: parameters whose readers get θ, and forwards that a copy is without.
+"""What stands in a model whose weights are held elsewhere: parameters whose readers get θ, and replaced forwards.
 
-A layer computes with W + A Vᵀ while its parameter holds W alone. Whatever reads the parameter elsewhere (`state_dict`,
-`save_pretrained`, a moving average, `load_state_dict`) gets θ, because A Vᵀ is folded into W first.
+Under `restore=factors` a layer computes with W + A Vᵀ while its parameter holds W alone; under offload an update may
+not have reached the parameter yet. Whatever reads the parameter elsewhere (`state_dict`, `save_pretrained`, a moving
+average, `load_state_dict`) gets θ, because whoever holds the rest is called first.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ METADATA = {
 """Attributes and functions of a tensor that read none of its values."""
 
 
-class FactoredParameter(nn.Parameter):
-    """W of θ = W + A Vᵀ. Every policy makes a subclass of its own, so that no parameter carries it into a pickle.
+class GuardedParameter(nn.Parameter):
+    """A parameter that is not θ before it is read.
+
+    Every holder makes a subclass of its own, so that no parameter carries it into a pickle.
 
     Attributes:
         before_reading: Called before a function reads or writes the values, outside of the layer's own forward.
@@ -38,7 +41,7 @@ class FactoredParameter(nn.Parameter):
     def __torch_function__(
         cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Calls the function on W, once W is θ."""
+        """Calls the function on plain values, once they are θ."""
         name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
         attribute = getattr(of, "__name__", "") if name == "__get__" else name
         with torch._C.DisableTorchFunctionSubclass():
@@ -48,7 +51,7 @@ class FactoredParameter(nn.Parameter):
                     item = found.pop()
                     if isinstance(item, (tuple, list)):
                         found += item
-                    elif isinstance(item, FactoredParameter):
+                    elif isinstance(item, GuardedParameter):
                         type(item).before_reading(item)
             return function(*args, **(kwargs or {}))
 
@@ -59,6 +62,10 @@ class FactoredParameter(nn.Parameter):
             memo[id(self)] = copied
         parameter: nn.Parameter = memo[id(self)]
         return parameter
+
+
+class FactoredParameter(GuardedParameter):
+    """W of θ = W + A Vᵀ."""
 
 
 def factored(before_reading: Callable[[Tensor], None]) -> type[FactoredParameter]:
@@ -106,6 +113,6 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
             TypeError: Always.
         """
         raise TypeError(
-            "restore='factors': the model computes with factors beside its weights; pickle its state_dict, or call"
-            " the optimizer's close() first"
+            "the model's weights are held elsewhere (restore='factors', or zo.offload); pickle its state_dict, or call"
+            " the optimizer's close() or the offload's first"
         )

@@ -1,0 +1,107 @@
+"""Memory that modules compute with during a call and give back, and how views that they keep of it are noticed.
+
+Views are noticed by counting the tensors on the memory's storage. The passes over the weights write through a second
+storage of the same memory, so what they leave alive is not counted. Numba does leave something alive: the first
+compilation of a kernel keeps a failed overload's exception, whose traceback holds the frames of the pass.
+"""
+
+import gc
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+ALIGNMENT = 64
+"""Bytes: tensors in scratch memory begin at multiples of it, as torch's own do."""
+
+
+def aligned(t: Tensor) -> int:
+    """Returns the bytes that a tensor takes in scratch memory."""
+    return -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+
+
+class Scratch:
+    """Bytes on one device.
+
+    Attributes:
+        memory: What modules compute with.
+        written: The same bytes in another storage: what the passes over the weights write to.
+    """
+
+    def __init__(self, size: int, device: torch.device):
+        self.written = torch.empty(size, dtype=torch.uint8, device=device)
+        self.memory = from_dlpack(torch._C._to_dlpack(self.written))
+        self._address = self.memory.untyped_storage()._cdata
+
+    def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns a tensor like another one from a byte on, as parts of `memory` and of `written`."""
+        bytes_ = slice(begin, begin + like.numel() * like.element_size())
+        parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
+        used, written = (part.as_strided(like.shape, like.stride()) for part in parts)
+        return used, written
+
+    def views(self) -> int:
+        """Returns how many tensors share the storage of `memory`."""
+        return torch._C._storage_Use_Count(self._address)
+
+    def holds(self, t: Tensor) -> bool:
+        """Whether a tensor is a view of the memory."""
+        inside = 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
+        return inside and t.untyped_storage()._cdata == self._address
+
+    def keeps(self, views: int) -> bool:
+        """Whether more than `views` tensors stay, without those that are garbage or locals of frames alone.
+
+        An exception that somebody keeps holds frames; nothing computes with their locals.
+        """
+        gc.collect()
+        if self.views() <= views:
+            return False
+        here = [
+            t
+            for t in gc.get_objects()
+            if type(t) is Tensor
+            and t.layout is torch.strided
+            and t is not self.memory
+            and self.holds(t)
+        ]
+        held = [[r for r in gc.get_referrers(t) if r is not here] for t in here]
+        in_frames = sum(bool(of) and all(isinstance(r, FrameType) for r in of) for of in held)
+        return self.views() - in_frames > views
+
+
+def without_views(output: Any, marks: Mapping[Scratch, int]) -> tuple[Any, bool]:
+    """Returns a module's output with copies in place of views of scratch memory, and whether there are other views.
+
+    Args:
+        output: Of the module.
+        marks: The scratch memory that the module computed with, and its `views` before the call.
+    """
+    if not any(scratch.views() > views for scratch, views in marks.items()):
+        return output, False
+    output = _copied(output, marks)
+    return output, any(scratch.keeps(views) for scratch, views in marks.items())
+
+
+def _copied(output: Any, scratches: Iterable[Scratch]) -> Any:
+    """Returns an output with copies in place of views."""
+    if isinstance(output, Tensor):
+        is_view = any(
+            scratch.holds(output) for scratch in scratches if scratch.memory.device == output.device
+        )
+        return output.clone() if is_view else output
+    if isinstance(output, Mapping):  # a dict, or transformers' ModelOutput
+        changed = {key: _copied(value, scratches) for key, value in output.items()}
+        kind: Any = type(output)
+        return kind(**changed) if is_dataclass(output) else kind(changed)
+    if is_dataclass(output) and not isinstance(output, type):
+        values = {f.name: _copied(getattr(output, f.name), scratches) for f in fields(output)}
+        return type(output)(**values)
+    if isinstance(output, (tuple, list)):
+        parts = [_copied(part, scratches) for part in output]
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+    return output
