@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     )
     from zo.optim.base import NonFiniteError, StepInfo
     from zo.run.store.trajectory import TrajectoryError
+    from zo.weights.offload.begin import offload
+    from zo.weights.offload.stored import OffloadError
 
     __version__: str
 
@@ -49,6 +51,7 @@ __all__ = [
     "MeZO",
     "MeZOAdam",
     "NonFiniteError",
+    "OffloadError",
     "ProcessLostError",
     "ProcessesError",
     "SparseMeZO",
@@ -62,17 +65,20 @@ __all__ = [
     "ZOSign",
     "ZerothOrder",
     "__version__",
+    "offload",
     "optimizer",
     "replay",
 ]
 
 _HOMES = {
     "NonFiniteError": "zo.optim.base",
+    "OffloadError": "zo.weights.offload.stored",
     "ProcessLostError": "zo.distributed.processes",
     "ProcessesError": "zo.distributed.processes",
     "StepInfo": "zo.optim.base",
     "TrajectoryError": "zo.run.store.trajectory",
     "ZerothOrder": "zo.library",
+    "offload": "zo.weights.offload.begin",
     "optimizer": "zo.library",
     "replay": "zo.library",
 }

@@ -92,7 +92,7 @@ class TieReport:
 
 def check_storage(space: ParameterSpace) -> None:
     """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
-    for name, given, tensor in zip(space.names, space.parameters, space.tensors, strict=True):
+    for name, given, tensor in zip(space.names, space.parameters, space.held, strict=True):
         p, _ = part_of(given)
         if (
             p.device != tensor.device

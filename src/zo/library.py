@@ -215,7 +215,7 @@ class ZerothOrder(torch.optim.Optimizer):
         rates = rates_of(self.param_groups)
         space = self.method.params
         exact = RESTORE_POLICIES[space.restore].exact
-        with around_step(closure, {t.device.type for t in space.tensors}, exact) as measured:
+        with around_step(closure, {t.device.type for t in space.like}, exact) as measured:
             self.method.rates = rates
             folded = self._folded()
             if self._recorder is not None:

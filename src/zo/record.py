@@ -222,7 +222,7 @@ def header_of(method: ZOOptimizer) -> Header:
 def _fingerprint(space: ParameterSpace) -> str:
     """Returns a hash of the weights' dtypes, shapes and bits."""
     digest = hashlib.blake2b(digest_size=16)
-    for p in space.tensors:
+    for p in space.wholes()[1]:
         digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
         digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return f"blake2b:{digest.hexdigest()}"

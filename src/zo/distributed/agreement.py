@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def digests(optimizer: ZOOptimizer) -> tuple[list[str], list[int]]:
     names, tensors = optimizer.params.parts()
     for name, of in optimizer.state.items():
         names = [*names, *(f"{name}[{i}]" for i in range(len(of)))]
-        tensors = [*tensors, *of]
+        tensors = chain(tensors, of)
     return names, [tensor_digest(tensor) for tensor in tensors]
 
 

@@ -15,6 +15,7 @@ from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.optim.losses import counter
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
+from zo.weights.offload.stored import OffloadRefused, gigabytes
 from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate
@@ -113,6 +114,9 @@ class ZOOptimizer(ABC):
             raise ValueError(
                 f"{key}={getattr(params, key, None) or getattr(config, key)!r}: {right}"
             )
+        if config.trains:
+            _check_state(params, config)
+            params.prepare()
         self.params = params
         self.config = config
         self.seed = seed
@@ -191,6 +195,7 @@ class ZOOptimizer(ABC):
 
     def advance(self, record: Record) -> None:
         """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
+        self.params.flush()  # the last update, whose state may change now
         self.step_scale, moved = self.next_step_scale(record)
         self.numbers |= moved
         self.apply(record)
@@ -276,6 +281,7 @@ class ZOOptimizer(ABC):
         for key in sorted(keys ^ state.keys()):
             what = "lacks" if key in keys else "has"
             raise ValueError(f"state: {what} {key}; it was made with other settings")
+        self.params.flush()
         found = {name: [*state[name]] for name in self.state}
         for name, tensors in self.state.items():
             mine, given = ([(tuple(t.shape), t.dtype) for t in of] for of in (tensors, found[name]))
@@ -301,6 +307,21 @@ class ZOOptimizer(ABC):
         if not math.isfinite(value):
             raise NonFiniteError(self.step_index, what, value)
         return value
+
+
+def _check_state(params: ParameterSpace, config: Any) -> None:
+    """Raises OffloadRefused if a method keeps on the device what offload is to spare it."""
+    if not params.offloaded:
+        return
+    if not config.replays:
+        raise OffloadRefused(f"{config.name} backpropagates, which needs all weights together")
+    if config.state_tensors:
+        dtype = state_dtype(getattr(config, "state_dtype", "param"))
+        each = sum(p.numel() * (dtype or p.dtype).itemsize for p in params.like)
+        raise OffloadRefused(
+            f"{config.name} keeps {gigabytes(config.state_tensors * each)} of state on the device, beside"
+            f" {gigabytes(params.offloaded)} of weights that are not; take one whose state is small, as mezo or bszo"
+        )
 
 
 def state_dtype(name: str) -> torch.dtype | None:

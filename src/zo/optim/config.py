@@ -70,6 +70,9 @@ class MethodConfig:
     shards: ClassVar[bool] = False
     """Whether the method moves parts of sharded tensors as it moves whole ones."""
 
+    state_tensors: ClassVar[int] = 0
+    """How many tensors of θ's size, in `state_dtype`, are kept between steps."""
+
     normalises: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
 
@@ -173,6 +176,7 @@ class MeZOAdamConfig(MeZOConfig):
     adam_eps: float = 1e-8
     state_dtype: str = "param"
 
+    state_tensors: ClassVar[int] = 2
     normalises: ClassVar[bool] = True
 
 
@@ -199,6 +203,7 @@ class HiZOOConfig(ZerothOrderConfig):
     weight_decay: float = 0.0
     directions: str = "gaussian"
 
+    state_tensors: ClassVar[int] = 1
     shards: ClassVar[bool] = True
 
     @property

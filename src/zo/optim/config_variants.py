@@ -31,6 +31,8 @@ class ZOMomentumConfig(MeZOConfig):
     momentum: float = 0.9
     state_dtype: str = "param"
 
+    state_tensors: ClassVar[int] = 1
+
 
 @dataclass
 class ZOConservativeConfig(MeZOConfig):
@@ -86,6 +88,7 @@ class ConMeZOConfig(MeZOConfig):
     ramp: int = 1800
     state_dtype: str = "float32"
 
+    state_tensors: ClassVar[int] = 1
     shards: ClassVar[bool] = False
 
     def problems(self) -> Problems:

@@ -35,7 +35,7 @@ class LOZOM(LOZO):
         super().__init__(params, config, lr=lr, seed=seed)
         self.state["n"] = [
             p.new_zeros((config.rank, p.shape[0]) if p.dim() > 1 else p.shape, dtype=torch.float32)
-            for p in params.tensors
+            for p in params.like
         ]
 
     def apply(self, record: Record) -> None:
@@ -44,7 +44,7 @@ class LOZOM(LOZO):
         beta = 0.0 if first else self.config.momentum
         renewed = not first and self.step_index % self.config.interval == 0
         last = self.direction_at(self.step_index - 1) if renewed else None
-        for i, (n, p) in enumerate(zip(self.state["n"], self.params.tensors, strict=True)):
+        for i, (n, p) in enumerate(zip(self.state["n"], self.params.like, strict=True)):
             if last is not None and p.dim() > 1:
                 right, old = z.right(i, p), last.right(i, p)  # (r, columns)
                 n.copy_((right @ old.mT / right.shape[1]) @ n)

@@ -40,19 +40,21 @@ class MaskedUpdate(ParameterUpdate):
 
     Attributes:
         of: The terms.
-        theta: θ's tensors, not what rounding has lost of them: the mask is that of the probes.
+        theta: θ's tensors where an update moves others, which have what rounding has lost: the mask is that of the
+            probes. None where it moves θ itself.
     """
 
     of: Terms
-    theta: Sequence[Tensor]
+    theta: Sequence[Tensor] | None
 
     def terms(self, i: int, p: Tensor) -> Terms:
         """Returns the term of tensor `i`."""
-        return [(1.0, Stored({i: combined(self.of, i, self.theta[i])}))]
+        theta = p if self.theta is None else self.theta[i]
+        return [(1.0, Stored({i: combined(self.of, i, theta)}))]
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if it reads θ itself."""
-        if pending or at.p is not self.theta[at.i] or fused(self.of, at.p) is None:
+        if pending or self.theta is not None or fused(self.of, at.p) is None:
             return None
         return partial(add_, at.p, at.p, at.i, self.of, at.decay, at.rounding)
 
@@ -62,12 +64,12 @@ class SparseMeZO(MeZO):
 
     def __init__(self, params: ParameterSpace, config: SparseMeZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        everything, pairs = config.scope == "all", zip(params.tensors, params.matrices, strict=True)
+        everything = config.scope == "all"
         self.state["threshold"] = [
-            _quantile(p, config.share, free=not everything)
+            _quantile(params.whole(i), config.share, free=not everything).to(p.device)
             if everything or matrix
             else p.new_full((), math.inf)
-            for p, matrix in pairs
+            for i, (p, matrix) in enumerate(zip(params.like, params.matrices, strict=True))
         ]
 
     def direction(self, i: int = 0) -> Masked:
@@ -77,7 +79,7 @@ class SparseMeZO(MeZO):
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
         terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
-        theta = self.params.tensors
+        theta = None if self.params.residuals is None else self.params.tensors
         self.carry_out(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 
 

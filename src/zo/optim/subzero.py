@@ -33,7 +33,7 @@ class SubZero(LOZO):
 
     def renew_subspace(self) -> None:
         """Draws P and Q of the current interval."""
-        interval, tensors = self.step_index // self.config.interval, self.params.tensors
+        interval, tensors = self.step_index // self.config.interval, self.params.like
         for side, name in enumerate(("p", "q")):
             key = NoiseKey(self.seed, SUBSPACE, interval, side)
             engine, rank, square = self.params.engine, self.config.rank, bool(self.config.square)

@@ -43,7 +43,7 @@ class TeZO(LOZO):
         for name in {"sgd": (), "momentum": ("a",), "adam": ("a", "b")}[config.variant]:
             self.state[f"tau_{name}"] = [
                 p.new_zeros(self.config.rank if p.dim() > 1 else p.shape, dtype=torch.float32)
-                for p in params.tensors
+                for p in params.like
             ]
 
     @property
@@ -70,7 +70,7 @@ class TeZO(LOZO):
             return
         (c,), z = record, self.direction_at(self.step_index)
         beta1, beta2 = self.config.beta1, self.config.beta2
-        a, tensors = self.state["tau_a"], self.params.tensors
+        a, tensors = self.state["tau_a"], self.params.like
         tau = [z.coefficients(i, p) for i, p in enumerate(tensors)]
         for a_p, tau_p in zip(a, tau, strict=True):
             a_p.mul_(beta1).add_(tau_p, alpha=(1 - beta1) * c)

@@ -97,5 +97,5 @@ class ZOMuon(MeZO):
     def _renew_subspace(self) -> None:
         """Draws P of the current interval."""
         key = NoiseKey(self.seed, SUBSPACE, self.step_index // self.config.interval, 0)
-        engine, tensors = self.params.engine, self.params.tensors
+        engine, tensors = self.params.engine, self.params.like
         self.state["p"] = bases(engine, key, self.config.rank, tensors)

@@ -6,6 +6,7 @@ compilation of a kernel keeps a failed overload's exception, whose traceback hol
 """
 
 import gc
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from types import FrameType
@@ -17,6 +18,17 @@ from torch.utils.dlpack import from_dlpack
 
 ALIGNMENT = 64
 """Bytes: tensors in scratch memory begin at multiples of it, as torch's own do."""
+
+
+def host_bytes(size: int) -> Tensor:
+    """Returns memory of the host that goes back to the operating system once it is free.
+
+    The C library keeps freed blocks of up to 32 MiB, and fresh ones of nearly their size do not fit into them.
+    """
+    if size < 2**20:
+        return torch.empty(size, dtype=torch.uint8)
+    private = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(private, dtype=torch.uint8)
 
 
 def aligned(t: Tensor) -> int:
@@ -33,8 +45,14 @@ class Scratch:
     """
 
     def __init__(self, size: int, device: torch.device):
-        self.written = torch.empty(size, dtype=torch.uint8, device=device)
-        self.memory = from_dlpack(torch._C._to_dlpack(self.written))
+        with torch.inference_mode(
+            False
+        ):  # else passes outside of inference mode could not write it
+            on_host = device.type == "cpu"
+            self.written = (
+                host_bytes(size) if on_host else torch.empty(size, dtype=torch.uint8, device=device)
+            )
+            self.memory = from_dlpack(torch._C._to_dlpack(self.written))
         self._address = self.memory.untyped_storage()._cdata
 
     def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
@@ -74,17 +92,21 @@ class Scratch:
         return self.views() - in_frames > views
 
 
-def without_views(output: Any, marks: Mapping[Scratch, int]) -> tuple[Any, bool]:
-    """Returns a module's output with copies in place of views of scratch memory, and whether there are other views.
+def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:
+    """Returns a module's output with copies in place of views of scratch memory.
 
     Args:
         output: Of the module.
         marks: The scratch memory that the module computed with, and its `views` before the call.
     """
-    if not any(scratch.views() > views for scratch, views in marks.items()):
-        return output, False
-    output = _copied(output, marks)
-    return output, any(scratch.keeps(views) for scratch, views in marks.items())
+    if any(scratch.views() > views for scratch, views in marks.items()):
+        return _copied(output, marks)
+    return output
+
+
+def views_stay(marks: Mapping[Scratch, int]) -> bool:
+    """Whether views of scratch memory stay that are not in a module's output."""
+    return any(scratch.views() > views and scratch.keeps(views) for scratch, views in marks.items())
 
 
 def _copied(output: Any, scratches: Iterable[Scratch]) -> Any:

@@ -14,6 +14,7 @@ from torch import Size, Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
+from zo.weights.offload.parameter import OffloadedParameter
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
 
 
 def whole(t: Tensor) -> Tensor:
-    """Returns a tensor in one piece; all processes that share it call this."""
+    """Returns a tensor in one piece, in memory; all processes that share it call this."""
+    if isinstance(t, OffloadedParameter):
+        return t.whole()
     if not is_traceable_wrapper_subclass(t):
         return t
     from torch.distributed.tensor import DTensor  # slow to import

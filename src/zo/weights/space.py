@@ -12,6 +12,7 @@ from zo.noise import NoiseKey, PhiloxEngine, engine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank
 from zo.weights.guarded import FactoredParameter
+from zo.weights.offload.parameter import OffloadedParameter
 from zo.weights.prefix import FrozenPrefix
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
@@ -37,7 +38,10 @@ class ParameterSpace:
     Attributes:
         names: One per tensor.
         parameters: The tensors as given: what backpropagation leaves its gradients in.
-        tensors: The same storages without gradient: what is moved. Of a DTensor, the part that this process holds.
+        held: The same storages without gradient: what is moved. Of a DTensor, the part that this process holds. Of an
+            offloaded tensor, what is outside of the device; it may lack an update, see `tensors`.
+        like: One per tensor, on the device that computes with it, of its shape and dtype: `held`, or of an offloaded
+            tensor one without values.
         numel: n, the number of trainable values, those of other processes' parts included.
         decays: Whether weight decay applies, one per tensor.
         matrices: Whether a tensor is a 2-D weight of neither an embedding nor what decay leaves alone, one per tensor.
@@ -46,6 +50,7 @@ class ParameterSpace:
         prefix: What a step's forward passes need not compute again; None where the model is not known or sharded.
         engine: What draws on the tensors' devices.
         sharded: Whether this process holds only a part of some tensors.
+        offloaded: Bytes of θ that lie outside of the device.
         rounding: As given.
         residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
             `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
@@ -83,7 +88,11 @@ class ParameterSpace:
         self.names = [name for name, _ in kept]
         self.parameters = [tensor for _, tensor in kept]
         held = [part_of(tensor) for tensor in self.parameters]
-        self.tensors = [tensor.detach() for tensor, _ in held]
+        self.held = [tensor.detach() for tensor, _ in held]
+        self.like = [
+            _without_values(p) if isinstance(p, OffloadedParameter) else t
+            for p, t in zip(self.parameters, self.held, strict=True)
+        ]
         self._parts = {i: part for i, (_, part) in enumerate(held) if part is not None}
         parts = self._parts
         if parts and not RESTORE_POLICIES[restore].shards:
@@ -96,19 +105,26 @@ class ParameterSpace:
             for t, decays in zip(self.parameters, self.decays, strict=True)
         ]
         self.restore = restore
-        devices = sorted({str(t.device) for t in self.tensors})
+        devices = sorted({str(t.device) for t in self.like})
         self.engine = engine(noise, *devices)
         self.sharded = bool(parts)
         if parts:
             self.engine = parts_engine(self.engine, parts)
         wholes = {i: part.whole.numel() for i, part in parts.items()}
-        self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self.tensors))
+        self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self.held))
         self.rounding = rounding
-        half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.tensors)
+        half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.held)
         philox = isinstance(self.engine, PhiloxEngine)
         for setting, right in conflicts(restore, rounding, half=half, philox=philox):
             raise ValueError(f"{setting}={getattr(self, setting)!r}: {right}")
         self.residuals = self.full(0.0, torch.float32) if rounding == "compensated" else None
+        away = [p for p in self.parameters if isinstance(p, OffloadedParameter)]
+        self.offloaded = sum(p.numel() * p.element_size() for p in away)
+        if self.offloaded and self.residuals is not None:
+            raise ValueError(
+                f"rounding={rounding!r}: keeps 4 bytes per weight on the device, and the weights are offloaded; use"
+                " nearest or stochastic"
+            )
         self._stopwatch = Stopwatch(devices)
         self.passes = 0
         self._observed = True
@@ -132,6 +148,12 @@ class ParameterSpace:
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
         return cls(trainable, restore, _not_decayed(model), noise, rounding, model)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """`held`, once they are θ."""
+        self.policy.flush()
+        return self.held
 
     @property
     def seconds(self) -> float:
@@ -170,6 +192,20 @@ class ParameterSpace:
         """
         self.policy.settle()
 
+    def prepare(self) -> None:
+        """Makes ready what steps change: called once, before the first of them.
+
+        Raises:
+            OffloadRefused: If the restore policy cannot move θ where it lies.
+        """
+        self.policy.prepare()
+        if self.prefix is not None:
+            self.prefix.find_trained()
+
+    def flush(self) -> None:
+        """Applies an update that waits until an offloaded tensor is on the device again; what it reads may change."""
+        self.policy.flush()
+
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Says along which V θ moves from now on; returns what the policy keeps of that, by its name in the state."""
         return self.policy.use_subspace(directions)
@@ -178,16 +214,24 @@ class ParameterSpace:
         """Writes into θ's tensors what `factors` holds beside them, rounded once."""
         self.policy.fold()
 
-    def parts(self) -> tuple[list[str], list[Tensor]]:
+    def parts(self) -> tuple[list[str], Iterable[Tensor]]:
         """Returns names and tensors of all that θ is: its tensors, and what `factors` holds beside them."""
         names, tensors = self.policy.beside()
-        return self.names + names, self.tensors + tensors
+        if self.offloaded:  # in memory one after another
+            return self.names + names, chain(map(self.whole, range(len(self.held))), tensors)
+        return self.names + names, self.held + tensors
 
-    def wholes(self) -> tuple[list[str], Iterator[Tensor]]:
-        """Returns what `parts` does, sharded tensors put together one after another; all processes take them."""
+    def wholes(self) -> tuple[list[str], Iterable[Tensor]]:
+        """Returns what `parts` does, one after another, sharded tensors put together; all processes take them."""
+        if not self.sharded:
+            return self.parts()
         names, tensors = self.policy.beside()
-        own = map(whole, self.parameters) if self.sharded else self.tensors
-        return self.names + names, chain(own, tensors)
+        return self.names + names, chain(map(whole, self.parameters), tensors)
+
+    def whole(self, i: int) -> Tensor:
+        """Returns tensor i in memory: of an offloaded one, a copy."""
+        p = self.parameters[i]
+        return p.whole() if isinstance(p, OffloadedParameter) else self.held[i]
 
     def shared(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Returns tensors of this process, one per tensor of θ, as DTensors where those of θ are."""
@@ -199,12 +243,15 @@ class ParameterSpace:
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
-        return [torch.full_like(p, value, dtype=dtype) for p in self.tensors]
+        return [torch.full_like(p, value, dtype=dtype) for p in self.like]
 
     def non_finite(self) -> tuple[str, float] | None:
         """Returns name and largest magnitude (nan or inf) of the first tensor with a non-finite entry, or None."""
         names, tensors = self.parts()
-        norms = torch._foreach_norm(tensors, math.inf)
+        if self.offloaded:  # one is in memory at a time
+            norms = [torch.linalg.vector_norm(t, math.inf) for t in tensors]
+        else:
+            norms = list(torch._foreach_norm([*tensors], math.inf))
         largest = torch.stack([m.to(norms[0].device, torch.float32) for m in norms])
         if bool(largest.isfinite().all()):  # the only wait for the device where all is well
             return None
@@ -277,6 +324,11 @@ class ParameterSpace:
     def measuring(self) -> AbstractContextManager[None]:
         """Counts the time of a forward pass; passes over the weights within it count as such."""
         return self._stopwatch.running("loss")
+
+
+def _without_values(p: OffloadedParameter) -> Tensor:
+    """Returns a tensor on the device that computes with a parameter, of its shape and dtype, that takes no memory."""
+    return torch.zeros((), dtype=p.dtype, device=p.offload.device).expand(p.shape)
 
 
 def _embedded(model: nn.Module | None) -> set[int]:

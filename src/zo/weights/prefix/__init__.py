@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from zo.weights.offload.parameter import offload_of
 from zo.weights.prefix.chain import BlockChain, PrefixError, is_compiled
 from zo.weights.storage import storage_key
 
@@ -46,10 +47,14 @@ class FrozenPrefix:
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]):
         self._model = model
         self._parameters = trained
-        self._trained = {storage_key(p) for p in trained}
+        self.find_trained()
         self._known: dict[str, BlockChain] = {}
         self._tried = self._proved = False
         self.why_not: str | None = None
+
+    def find_trained(self) -> None:
+        """Takes note of where the tensors that move are: offloaded ones move into a copy before the first step."""
+        self._trained = {storage_key(p) for p in self._parameters}
 
     def chains(self) -> list[BlockChain]:
         """Returns the lists of blocks that begin with frozen ones, as the model is now."""
@@ -138,9 +143,12 @@ class FrozenPrefix:
     def is_read_by(self, run: Callable[[], object]) -> bool:
         """Returns whether `run` computes with a tensor that moves."""
         addresses = {p.untyped_storage().data_ptr() for p in self._parameters}
+        offload = offload_of(self._parameters)
+        visited: set[int] = set() if offload is None else offload.visited
+        visited.clear()
         with _Reads(addresses - {0}) as reads:
             run()
-        return bool(reads.found)
+        return bool(reads.found) or any(id(p) in visited for p in self._parameters)
 
     def describe(self) -> str:
         """Returns what is computed once per mini-batch, or why nothing is; empty where no block is frozen."""

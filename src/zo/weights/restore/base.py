@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.directions import LowRank, Terms
+from zo.weights.offload.stored import OffloadRefused
 from zo.weights.updates import ParameterUpdate, UpdateTarget
 
 if TYPE_CHECKING:
@@ -126,12 +127,25 @@ class RestorePolicy(Probe):
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
         """Updates θ as `ParameterSpace.carry_out`, each tensor once its `pending` displacement is undone."""
-        space = self.space
-        rounding, residuals = space.rounding_of(key), None if key is None else space.residuals
-        with space.timed():
-            decays = [decay if decays else 0.0 for decays in space.decays]
-            targets = [UpdateTarget(p, i, decays[i], rounding) for i, p in enumerate(space.tensors)]
-            update.apply_to_all(targets, pending, residuals)
+        residuals = None if key is None else self.space.residuals
+        with self.space.timed():
+            update.apply_to_all(self.targets(decay, key), pending, residuals)
+
+    def targets(self, decay: float, key: NoiseKey | None) -> list[UpdateTarget]:
+        """Returns what an update changes, one target per tensor."""
+        rounding = self.space.rounding_of(key)
+        shares = [decay if decays else 0.0 for decays in self.space.decays]
+        return [UpdateTarget(p, i, shares[i], rounding) for i, p in enumerate(self.space.held)]
+
+    def prepare(self) -> None:
+        """As `ParameterSpace.prepare`."""
+        if self.space.offloaded:
+            raise OffloadRefused(
+                f"restore={self.name!r} displaces all weights together, and they are offloaded; use restore='streamed'"
+            )
+
+    def flush(self) -> None:
+        """Applies to θ's tensors an update that waits until they are on the device again."""
 
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Takes note that θ moves along these directions' V from now on; returns state that belongs in a checkpoint."""

@@ -56,9 +56,9 @@ class Factors(RestorePolicy):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=factors: the tensors' model is needed")
-        if any(p.dtype == torch.float64 for p in space.tensors):
+        if any(p.dtype == torch.float64 for p in space.held):
             raise ValueError("restore=factors: computes in float32, and the weights are float64")
-        tensors = self._tensors = space.tensors
+        tensors = self._tensors = space.held
         self.a = [torch.zeros(0, device=p.device) for p in tensors]
         self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
         self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w

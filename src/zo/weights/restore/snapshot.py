@@ -18,17 +18,17 @@ class Snapshot(RestorePolicy):
         """Copies θ into buffers that the first probe allocates."""
         with self.space.timed():
             if self.copies is None:
-                self.copies = [torch.empty_like(p) for p in self.space.tensors]
-            torch._foreach_copy_(self.copies, self.space.tensors)
+                self.copies = [torch.empty_like(p) for p in self.space.held]
+            torch._foreach_copy_(self.copies, self.space.held)
 
     def to(self, terms: Terms) -> None:
         """Writes all tensors anew."""
         assert self.copies is not None
         with self.space.timed():
-            add_to_all_(self.space.tensors, self.copies, terms)
+            add_to_all_(self.space.held, self.copies, terms)
 
     def restore(self) -> None:
         """Copies θ back."""
         assert self.copies is not None
         with self.space.timed():
-            torch._foreach_copy_(self.space.tensors, self.copies)
+            torch._foreach_copy_(self.space.held, self.copies)

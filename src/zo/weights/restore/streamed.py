@@ -4,6 +4,9 @@ During a probe, a module that holds trainable tensors writes displaced copies of
 computes with them, and releases them when it returns or raises. An embedding displaces only the rows that it looks up.
 The buffer is as large as the largest module. The probe is exact, and it measures what `snapshot` measures, bit for bit.
 
+Offloaded tensors are not copied: they are displaced on the device, where `zo.weights.offload` has brought them for the
+call, and an update waits until they come there again.
+
 What is read outside of the call of its module is not displaced. During a probe, θ's parameters therefore refuse to be
 read (`_Unreadable`), and a module must not leave a view of its displaced weights behind. Aliases of a weight,
 such as its `.data` or a view made earlier, escape this check.
@@ -13,28 +16,25 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from zo.noise import NoiseKey
 from zo.weights.directions import Terms
+from zo.weights.holders import Holders, holders, looked_up
+from zo.weights.offload.parameter import OffloadedParameter, offload_of
 from zo.weights.restore.base import RestoreError, RestorePolicy
-from zo.weights.scratch import Scratch, aligned, without_views
+from zo.weights.scratch import Scratch, aligned, views_stay, without_views
 from zo.weights.storage import storage_key
-from zo.weights.updates import add_, add_rows_
+from zo.weights.updates import ParameterUpdate, add_, add_rows_
 
 if TYPE_CHECKING:
     from zo.weights.space import ParameterSpace
 
 Forward: TypeAlias = Callable[..., Any]
-Holders: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
-"""Modules and the tensors that they compute with: (itself or its dictionary of parameters, name in it, index)."""
-
-CONTAINERS = (nn.ParameterDict, nn.ParameterList)
-"""Hold tensors for the module that they are in, and are not called themselves."""
-
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 """Functions of a tensor that return its values as other things than tensors."""
 
@@ -53,12 +53,15 @@ class _Unreadable(nn.Parameter):
         if any(isinstance(part, Tensor) for part in parts) or function.__name__ in VALUES:
             given = (*args, *(kwargs or {}).values())
             names = [t.name_in_model for t in given if isinstance(t, cls)]
-            name = ", ".join(names) or "a weight"
-            what = f"{name} is read outside of the call of its module, where it is not displaced"
-            raise RestoreError(Streamed.name, what, "snapshot")
+            raise _read_past(", ".join(names) or "a weight")
         return found
 
     name_in_model: str
+
+
+def _read_past(name: str) -> RestoreError:
+    what = f"{name} is read outside of the call of its module, where it is not displaced"
+    return RestoreError(Streamed.name, what, "snapshot")
 
 
 class Streamed(RestorePolicy):
@@ -78,12 +81,16 @@ class Streamed(RestorePolicy):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=streamed: the tensors' model is needed")
-        self._holders = _holders(model, space.parameters, space.names)
+        away = {i: p for i, p in enumerate(space.parameters) if isinstance(p, OffloadedParameter)}
+        self._offload = offload_of(space.parameters)
+        self._offloaded = {p.offload.position(p): i for i, p in away.items()}
+        here = {i: p for i, p in enumerate(space.parameters) if i not in away}
+        self._holders = _holders(model, here, space.names)
         self._names = {module: name for name, module in model.named_modules()}
-        self._sizes = [aligned(t) for t in space.tensors]
+        self._sizes = [aligned(t) for t in space.held]
         self._buffers: dict[torch.device, _Buffer] = {}
-        for device in {t.device for t in space.tensors}:
-            sizes = zip(self._sizes, space.tensors, strict=True)
+        for device in {t.device for t in here.values()}:
+            sizes = zip(self._sizes, space.held, strict=True)
             on = [size if t.device == device else 0 for size, t in sizes]
             self._buffers[device] = _Buffer(_nested_bytes(model, self._holders, on), device)
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
@@ -97,13 +104,15 @@ class Streamed(RestorePolicy):
 
     def begin(self) -> None:
         """Puts the model back if a restoration was broken off."""
-        if self._forwards:
+        if self._forwards or (self._offload is not None and self._offload.mover is not None):
             self.restore()
 
     def to(self, terms: Terms) -> None:
         """Makes the modules compute with θ + Σ c_j z_j from now on."""
         self.space.passes += bool(terms)
         self._terms = terms
+        if self._offload is not None:
+            self._offload.displace_by(self if terms else None)
         if not self._forwards:
             self._forwards = {m: m.__dict__.get("forward") for m in self._holders}
             at = [(m._parameters, n) for of in self._holders.values() for m, n, _ in of]
@@ -118,6 +127,8 @@ class Streamed(RestorePolicy):
     def restore(self) -> None:
         """Leaves the model as it was before the first `to`, also where a call of a module was interrupted."""
         self._terms = ()
+        if self._offload is not None:
+            self._offload.displace_by(None)
         for held, name, parameter in self._own:
             held[name] = parameter
         self._displaced.clear()
@@ -151,11 +162,11 @@ class Streamed(RestorePolicy):
         try:
             for own, name, i in held:
                 if i not in self._displaced:  # else a caller of this module has displaced it
-                    tensor = self.space.tensors[i]
+                    tensor = self.space.held[i]
                     buffer = self._buffers[tensor.device]
                     self._displaced[i], out = buffer.take(tensor, self._sizes[i])
                     written.append(i)
-                    self._displace(out, i, _rows(module, args))
+                    self._displace(out, tensor, i, looked_up(module, args))
                 own[name] = self._displaced[i]
             output = forward(*args, **kwargs)
         finally:
@@ -165,21 +176,61 @@ class Streamed(RestorePolicy):
                 del self._displaced[i]
             for buffer, (used, _) in marks.items():
                 buffer.used = used
-        output, kept = without_views(output, {b: views for b, (_, views) in marks.items()})
-        if kept:
+        views_before: dict[Scratch, int] = {buffer: views for buffer, (_, views) in marks.items()}
+        output = without_views(output, views_before)
+        if views_stay(views_before):
             name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
             what = f"{name} keeps a view of its weights after its call, or returns one where it cannot be found"
             raise RestoreError(self.name, what, "snapshot")
         return output
 
-    def _displace(self, out: Tensor, i: int, rows: Tensor | None) -> None:
-        """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`."""
+    def _displace(self, out: Tensor, theta: Tensor, i: int, rows: Tensor | None) -> None:
+        """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`, which may be `theta`."""
         with self.space.timed(passes=0):
-            theta = self.space.tensors[i]
             if rows is None:
                 add_(out, theta, i, self._terms)
             else:
-                add_rows_(out, theta, i, self._terms, rows)
+                add_rows_(out, theta, i, self._terms, rows.to(theta.device))
+
+    def displace(self, i: int, p: Tensor, rows: Tensor | None) -> None:
+        """Displaces an offloaded tensor on the device, if it is of θ."""
+        if (position := self._offloaded.get(i)) is not None:
+            self._displace(p, p, position, rows)
+
+    def refuse_reader(self, i: int) -> None:
+        """Raises RestoreError if an offloaded tensor is of θ."""
+        if (position := self._offloaded.get(i)) is not None:
+            raise _read_past(self.space.names[position])
+
+    def prepare(self) -> None:
+        """Has offloaded tensors where they can be changed."""
+        if self._offload is not None:
+            self._offload.own([*self._offloaded])
+            for i in self._offloaded.values():
+                self.space.held[i] = self.space.parameters[i].detach()
+
+    def update(
+        self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
+    ) -> None:
+        """Updates θ as `ParameterSpace.carry_out`; offloaded tensors when they come to the device next."""
+        if self._offload is None:
+            super().update(update, decay, key, pending)
+            return
+        targets = self.targets(decay, key)
+        with self.space.timed():
+            for at in targets:
+                if at.i not in self._offloaded.values():
+                    update.apply(at, pending)
+
+        def apply(i: int, p: Tensor) -> None:
+            update.apply(targets[self._offloaded[i]]._replace(p=p), pending)
+
+        self._offload.owe(self._offloaded, apply)
+
+    def flush(self) -> None:
+        """Updates offloaded tensors that have not come to the device since the update."""
+        if self._offload is not None:
+            self._offload.flush()
 
 
 class _Buffer(Scratch):
@@ -210,24 +261,20 @@ def _nested_bytes(
     return sum(sizes[i] for i in own) + max(inner, default=0)
 
 
-def _holders(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) -> Holders:
+def _holders(model: nn.Module, tensors: Mapping[int, Tensor], names: Sequence[str]) -> Holders:
     """Returns the modules that hold tensors.
 
     Raises:
         ValueError: If no module holds a tensor, or one holds it in another shape or layout.
     """
-    index = {storage_key(t): i for i, t in enumerate(tensors)}
-    held: Holders = {}
-    callers = {c: m for m in model.modules() for c in m.children() if isinstance(c, CONTAINERS)}
-    for prefix, module in model.named_modules():
-        for name, p in module.named_parameters(recurse=False, remove_duplicate=False):
-            if (i := index.get(storage_key(p))) is None:
-                continue
-            held.setdefault(callers.get(module, module), []).append((module, name, i))
-            like = tensors[i]
-            if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
-                raise ValueError(f"restore=streamed: {prefix}.{name} is a view of another weight")
-    if missing := set(range(len(tensors))) - {i for of in held.values() for *_, i in of}:
+    index = {storage_key(t): i for i, t in tensors.items()}
+    held = holders(model, lambda p: index.get(storage_key(p)))
+    for module, name, i in (entry for of in held.values() for entry in of):
+        p, like = cast(Tensor, module._parameters[name]), tensors[i]
+        if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
+            path = next(path for path, of in model.named_modules() if of is module)
+            raise ValueError(f"restore=streamed: {path}.{name} is a view of another weight")
+    if missing := {*tensors} - {i for of in held.values() for *_, i in of}:
         raise ValueError(f"restore=streamed: no module of the model holds {names[min(missing)]}")
     return held
 
@@ -235,13 +282,3 @@ def _holders(model: nn.Module, tensors: Sequence[Tensor], names: Sequence[str]) 
 def _dense(t: Tensor) -> bool:
     """Whether the tensor's values lie without gaps in memory of their size."""
     return torch.empty_like(t, device="meta").stride() == t.stride()
-
-
-def _rows(module: nn.Module, args: tuple[Any, ...]) -> Tensor | None:
-    """Returns the rows of its weight, (r,), that an embedding reads for `args`; None stands for all."""
-    if not isinstance(module, nn.Embedding) or type(module).forward is not nn.Embedding.forward:
-        return None
-    if not args or module.max_norm is not None or args[0].numel() >= module.num_embeddings:
-        return None
-    rows: Tensor = args[0].reshape(-1).long().to(module.weight.device)
-    return rows

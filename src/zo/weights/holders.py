@@ -1,0 +1,43 @@
+"""Which modules compute with which tensors, and of which tables they read single rows."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+Holders: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
+"""Modules and the tensors that they compute with: (itself or its dictionary of parameters, name in it, position)."""
+
+CONTAINERS = (nn.ParameterDict, nn.ParameterList)
+"""Hold tensors for the module that they are in, and are not called themselves."""
+
+
+def holders(model: nn.Module, position: Callable[[Tensor], int | None]) -> Holders:
+    """Returns the modules that hold tensors.
+
+    Args:
+        model: The model.
+        position: Returns a parameter's position; None leaves it out.
+    """
+    held: Holders = {}
+    callers: dict[nn.Module, nn.Module]
+    callers = {c: m for m in model.modules() for c in m.children() if isinstance(c, CONTAINERS)}
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False, remove_duplicate=False):
+            if (i := position(p)) is not None:
+                held.setdefault(callers.get(module, module), []).append((module, name, i))
+    return held
+
+
+def looks_up(module: nn.Module) -> bool:
+    """Whether a module reads rows of its weight alone."""
+    plain = isinstance(module, nn.Embedding) and type(module).forward is nn.Embedding.forward
+    return plain and module.max_norm is None
+
+
+def looked_up(module: nn.Module, args: tuple[Any, ...]) -> Tensor | None:
+    """Returns the rows of its weight, (r,), that a module reads for `args`; None stands for all."""
+    if not looks_up(module) or not args or args[0].numel() >= module.num_embeddings:
+        return None
+    rows: Tensor = args[0].reshape(-1).long()
+    return rows

@@ -1,0 +1,171 @@
+"""Takes a model's weights off the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from zo.weights.offload.parameter import OffloadedParameter
+from zo.weights.offload.stored import (
+    NAMES,
+    Entry,
+    InMemory,
+    OffloadError,
+    OffloadRefused,
+    OnDisk,
+    Stored,
+    WeightsFile,
+    copies,
+)
+from zo.weights.offload.visits import Offload
+from zo.weights.scratch import host_bytes
+from zo.weights.storage import storage_key
+
+CPU = torch.device("cpu")
+PLACES = ("cpu", "disk")
+"""Where weights can be: in the host's memory, or in files."""
+
+
+def offload(
+    model: nn.Module,
+    where: str,
+    device: torch.device | str | None = None,
+    directory: str | Path | None = None,
+) -> Offload:
+    """Takes a model's weights off the device; each module's come there for its call alone.
+
+    A model that transformers or accelerate has left on disk (`device_map={"": "disk"}`) stays in its files: those that
+    are trained are copied into `directory` when an optimizer is made, and the others are read where they are.
+
+    Args:
+        model: In memory, or left on disk. Its buffers are moved to the device.
+        where: `cpu`, the host's memory; or `disk`.
+        device: Computes; None is the current GPU, or the CPU without one.
+        directory: Of the files that are written, with `disk`.
+
+    Returns:
+        The offload; its `close` gives the model its own forwards back.
+
+    Raises:
+        ValueError: If the model, the device or the disk does not allow that.
+    """
+    if where not in PLACES:
+        raise OffloadRefused(f"where={where!r}: must be {' or '.join(PLACES)}")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
+    if where == "cpu" and device.type == "cpu":
+        raise OffloadRefused(
+            "where='cpu': the CPU computes, so that the weights are on its side already; take disk"
+        )
+    if where == "disk" and directory is None:
+        raise OffloadRefused("directory: must be given with where='disk'")
+    files = _files_of(model)
+    _forget_accelerate(model)
+    found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
+    _check(found, files)
+    if where == "cpu":
+        stored = {p: _in_memory(p, files.get(p), device) for p in found.values()}
+    else:
+        stored = _on_disk(found, files, Path(str(directory)))
+    _move_others(model, stored, device)
+    return Offload(model, stored, device, None if directory is None else Path(directory))
+
+
+def _in_memory(p: nn.Parameter, file: Stored | None, device: torch.device) -> Stored:
+    """Returns a parameter's values in the host's memory; its own memory is freed."""
+    values = host_bytes(p.numel() * p.element_size()).view(p.dtype).view(p.shape)
+    values.copy_(p.data if file is None else file.whole())
+    if not p.is_meta:
+        p.data = values
+    return InMemory(values, device)
+
+
+def _on_disk(
+    parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk], directory: Path
+) -> dict[nn.Parameter, Stored]:
+    """Returns parameters' values in files: where they are, or copies of what is in memory or of another dtype."""
+    stored: dict[nn.Parameter, Stored] = {}
+    wanted: dict[str, tuple[Stored, torch.dtype]] = {}
+    for name, p in parameters.items():
+        if p in files and files[p].entry.dtype == p.dtype:
+            stored[p] = files[p]
+        else:
+            source = files.get(p) or InMemory(p.data.to("cpu").contiguous(), CPU)
+            wanted[name] = source, p.dtype
+    if wanted:
+        made = copies(directory / "model.safetensors", wanted)
+        stored |= zip([parameters[name] for name in wanted], made, strict=True)
+    return stored
+
+
+def _check(parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk]) -> None:
+    """Raises OffloadRefused if a parameter cannot be offloaded; names it."""
+    first: dict[Any, str] = {}
+    for name, p in parameters.items():
+        if isinstance(p, OffloadedParameter):
+            raise OffloadRefused(f"{name}: is offloaded already")
+        if type(p) is not nn.Parameter:
+            raise OffloadRefused(
+                f"{name}: is a {type(p).__name__}; quantised and sharded weights cannot be offloaded"
+            )
+        if p in files:
+            continue
+        if p.is_meta:
+            raise OffloadRefused(f"{name}: is on the meta device, and no file is known that has it")
+        if (same := first.setdefault(storage_key(p), name)) != name:
+            raise OffloadRefused(f"{name}: shares its memory with {same}; make them one parameter")
+
+
+def _files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
+    """Returns the parameters that accelerate has left on disk, and where."""
+    opened: dict[Path, WeightsFile] = {}
+    entries: dict[Path, dict[str, Entry]] = {}
+    found: dict[nn.Parameter, OnDisk] = {}
+    for module in model.modules():
+        loader: Any = getattr(module.__dict__.get("_hf_hook"), "weights_map", None)
+        prefix = ""
+        while hasattr(loader, "prefix"):
+            loader, prefix = loader.dataset, loader.prefix + prefix
+        for name, p in module._parameters.items():
+            of = getattr(loader, "index", {}).get(prefix + name)
+            if p is None or not p.is_meta or of is None or p in found:
+                continue
+            within = of.get("weight_name", prefix + name)
+            path = Path(of.get("safetensors_file") or f"{loader.save_folder}/{prefix}{name}.dat")
+            if path not in opened:
+                opened[path] = WeightsFile(path)
+                in_header = path.suffix == ".safetensors"
+                entries[path] = opened[path].entries() if in_header else {}
+            plain = Entry(p.dtype, tuple(p.shape), 0)  # of a file that accelerate wrote itself
+            entry = entries[path].get(within) if entries[path] else plain
+            if entry is None or entry.shape != tuple(p.shape):
+                raise OffloadError(f"{path}: has no {within} of the shape {tuple(p.shape)}")
+            found[p] = OnDisk(opened[path], entry)
+    return found
+
+
+def _forget_accelerate(model: nn.Module) -> None:
+    """Removes accelerate's hooks, which would fetch the weights, too."""
+    if any("_hf_hook" in module.__dict__ for module in model.modules()):
+        from accelerate.hooks import remove_hook_from_module
+
+        remove_hook_from_module(model, recurse=True)
+    model.__dict__.pop("hf_device_map", None)  # peft would dispatch by it
+
+
+def _move_others(
+    model: nn.Module, offloaded: Mapping[nn.Parameter, Stored], device: torch.device
+) -> None:
+    """Moves buffers and parameters that are not offloaded to the device."""
+    for module in model.modules():
+        for p in module._parameters.values():
+            if p is not None and p not in offloaded:
+                p.data = p.data.to(device)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)

@@ -1,0 +1,347 @@
+"""Where offloaded weights are: tensors in the host's memory, or in safetensors files.
+
+The device reads and writes a file by position, so that a short or missing file is an error and not a signal that ends
+the process. Whoever reads the weights elsewhere (`state_dict`, `save_pretrained`) gets them memory-mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import shutil
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zo.weights.scratch import host_bytes
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""safetensors' names of the dtypes of weights."""
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+PIECE = 1 << 23
+"""Values that are copied at a time: so many are no part of what the C library keeps of freed memory."""
+
+NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE: pages that are only read take no memory of their own."""
+
+
+class OffloadError(RuntimeError):
+    """A file of offloaded weights was removed, changed or cannot be read; one sentence that names it."""
+
+
+class OffloadRefused(ValueError):
+    """What offload cannot do with a model, a method or a disk; one sentence."""
+
+
+class Entry(NamedTuple):
+    """A tensor in a file.
+
+    Attributes:
+        dtype: Of the file.
+        shape: Of the tensor.
+        begin: Byte at which its values begin.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def bytes(self) -> int:
+        """Length in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class WeightsFile:
+    """An open file of weights.
+
+    Args:
+        path: Of the file.
+        writable: Whether it is a copy that training changes. Others are read alone, and must stay as they are.
+
+    Raises:
+        OffloadError: If it cannot be opened.
+    """
+
+    def __init__(self, path: Path, writable: bool = False):
+        self.path, self.writable = path, writable
+        try:
+            self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        except OSError as error:
+            raise OffloadError(f"{path}: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._fd)
+        self._stamp = self._stamp_of(os.fstat(self._fd))
+        self._mapped: mmap.mmap | None = None
+
+    def _stamp_of(self, found: os.stat_result) -> tuple[int, ...]:
+        same = found.st_dev, found.st_ino, found.st_size
+        return same if self.writable else (*same, found.st_mtime_ns)
+
+    def check(self) -> None:
+        """Makes sure that the file is the one that was opened.
+
+        Raises:
+            OffloadError: If it was removed or changed.
+        """
+        try:
+            now = self._stamp_of(os.stat(self.path))
+        except OSError as error:
+            raise OffloadError(
+                f"{self.path}: removed while its weights were in use ({error.strerror})"
+            ) from None
+        if now != self._stamp:
+            raise OffloadError(f"{self.path}: changed while its weights were in use")
+
+    def entries(self) -> dict[str, Entry]:
+        """Returns the tensors of a safetensors file, those of other dtypes than weights have left out.
+
+        Raises:
+            OffloadError: If it is no safetensors file.
+        """
+        try:
+            length = int.from_bytes(os.pread(self._fd, 8, 0), "little")
+            header = json.loads(os.pread(self._fd, length, 8))
+            header.pop("__metadata__", None)
+            return {
+                name: Entry(
+                    DTYPES[of["dtype"]], tuple(of["shape"]), 8 + length + of["data_offsets"][0]
+                )
+                for name, of in header.items()
+                if of["dtype"] in DTYPES
+            }
+        except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
+            raise OffloadError(f"{self.path}: is no safetensors file ({error})") from None
+
+    def read(self, begin: int, out: Tensor) -> None:
+        """Fills a contiguous tensor of the host from a byte on.
+
+        Raises:
+            OffloadError: If the file cannot be read, or ends before.
+        """
+        self.check()
+        memory, done = _bytes_of(out), 0
+        while done < len(memory):
+            try:
+                count = os.preadv(self._fd, [memory[done:]], begin + done)
+            except OSError as error:
+                raise OffloadError(f"{self.path}: {error.strerror}") from None
+            if not count:
+                raise OffloadError(f"{self.path}: cut off while its weights were in use")
+            done += count
+
+    def write(self, begin: int, values: Tensor) -> None:
+        """Writes a contiguous tensor of the host from a byte on.
+
+        Raises:
+            OffloadError: If the file was removed or changed.
+            OSError: If the disk does not take it.
+        """
+        self.check()
+        memory, done = _bytes_of(values), 0
+        while done < len(memory):
+            try:
+                done += os.pwrite(self._fd, memory[done:], begin + done)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+
+    def mapped(self, entry: Entry) -> Tensor:
+        """Returns a tensor of the file, memory-mapped; writing to it changes a writable file, and no other."""
+        if not entry.bytes:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        if self._mapped is None:
+            kind = mmap.MAP_SHARED if self.writable else mmap.MAP_PRIVATE | NO_RESERVE
+            self._mapped = mmap.mmap(self._fd, 0, kind, mmap.PROT_READ | mmap.PROT_WRITE)
+        count = math.prod(entry.shape)
+        flat = torch.frombuffer(self._mapped, dtype=entry.dtype, count=count, offset=entry.begin)
+        return flat.view(entry.shape)
+
+
+def _bytes_of(t: Tensor) -> memoryview:
+    values: Any = t.detach().view(-1).view(torch.uint8).numpy()
+    return memoryview(values)
+
+
+class Stored(ABC):
+    """A tensor outside of the device.
+
+    Attributes:
+        tensor: What others than the device read: in the host's memory, or memory-mapped.
+        writable: Whether it may be trained where it is.
+    """
+
+    tensor: Tensor
+    writable = True
+
+    @abstractmethod
+    def read(self, out: Tensor) -> None:
+        """Copies the values to the device."""
+
+    @abstractmethod
+    def write(self, values: Tensor) -> None:
+        """Takes over values of the device."""
+
+    @abstractmethod
+    def piece(self, begin: int, end: int) -> Tensor:
+        """Returns values in the host's memory, (end − begin,), by their flat positions."""
+
+    def whole(self) -> Tensor:
+        """Returns the tensor in the host's memory."""
+        return self.piece(0, self.tensor.numel()).view(self.tensor.shape)
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Returns rows of a matrix in the host's memory, by their indices, (r,)."""
+        found = self.tensor.new_empty(len(rows), self.tensor.shape[1])
+        width = self.tensor.shape[1]
+        for row, out in zip(rows.tolist(), found, strict=True):
+            out.copy_(self.piece(row * width, (row + 1) * width))
+        return found
+
+
+class InMemory(Stored):
+    """A tensor of the host; pinned where the device is a GPU."""
+
+    def __init__(self, tensor: Tensor, device: torch.device):
+        self.tensor = tensor
+        if device.type == "cuda" and tensor.numel():
+            weakref.finalize(self, pin(tensor))
+
+    def read(self, out: Tensor) -> None:
+        """Copies the values to the device; does not wait for a GPU."""
+        out.copy_(self.tensor, non_blocking=True)
+
+    def write(self, values: Tensor) -> None:
+        """Takes over values of the device; does not wait for a GPU."""
+        self.tensor.copy_(values, non_blocking=True)
+
+    def piece(self, begin: int, end: int) -> Tensor:
+        """Returns a view."""
+        return self.tensor.view(-1)[begin:end]
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """As `Stored.rows`."""
+        return self.tensor[rows]
+
+
+class OnDisk(Stored):
+    """A tensor of a file.
+
+    Args:
+        file: The file.
+        entry: Where it is.
+    """
+
+    def __init__(self, file: WeightsFile, entry: Entry):
+        self.file, self.entry = file, entry
+        self.tensor, self.writable = file.mapped(entry), file.writable
+
+    def read(self, out: Tensor) -> None:
+        """Reads the values; those for another device than the CPU go through the host's memory."""
+        if out.device.type == "cpu":
+            self.file.read(self.entry.begin, out)
+        else:
+            out.copy_(self.whole())
+
+    def write(self, values: Tensor) -> None:
+        """Writes the values."""
+        self.file.write(self.entry.begin, values.cpu())
+
+    def piece(self, begin: int, end: int) -> Tensor:
+        """Returns a copy."""
+        each = self.entry.dtype.itemsize
+        found = host_bytes((end - begin) * each).view(self.entry.dtype)
+        self.file.read(self.entry.begin + begin * each, found)
+        return found
+
+
+def copies(path: Path, wanted: Mapping[str, tuple[Stored, torch.dtype]]) -> list[OnDisk]:
+    """Writes tensors into a new safetensors file, in another dtype where that is asked for; a piece at a time.
+
+    Args:
+        path: The file; one that exists is replaced.
+        wanted: By their names, the tensors and their dtypes in the file.
+
+    Returns:
+        The tensors in the file, which is writable.
+
+    Raises:
+        OffloadRefused: If the disk has no room for it.
+    """
+    shapes = [(name, dtype, tuple(of.tensor.shape)) for name, (of, dtype) in wanted.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    entries = _create(path, shapes)
+    file, found = WeightsFile(path, writable=True), []
+    for entry, (source, dtype) in zip(entries, wanted.values(), strict=True):
+        count = source.tensor.numel()
+        for begin in range(0, count, PIECE):
+            part = source.piece(begin, min(begin + PIECE, count)).to(dtype)
+            file.write(entry.begin + begin * dtype.itemsize, part)
+        found.append(OnDisk(file, entry))
+    return found
+
+
+def _create(path: Path, shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]]) -> list[Entry]:
+    """Makes a safetensors file of these tensors, without their values; the disk has all of it."""
+    entries: list[Entry] = []
+    end = 0
+    for _, dtype, shape in shapes:
+        entries.append(Entry(dtype, shape, end))
+        end += entries[-1].bytes
+    described = {
+        name: {
+            "dtype": NAMES[entry.dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [entry.begin, entry.begin + entry.bytes],
+        }
+        for (name, *_), entry in zip(shapes, entries, strict=True)
+    }
+    header = json.dumps(described).encode()
+    header += b" " * (-len(header) % 8)
+    start = 8 + len(header)
+    check_room(path.parent, start + end)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.flush()
+        try:
+            os.posix_fallocate(file.fileno(), 0, start + end)
+        except OSError as error:
+            path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    return [entry._replace(begin=start + entry.begin) for entry in entries]
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Raises OffloadRefused if a directory's disk has less room than needed."""
+    if (free := shutil.disk_usage(directory).free) < needed:
+        raise OffloadRefused(
+            f"the copy of the weights that are trained takes {gigabytes(needed)}, and {directory} has room for"
+            f" {gigabytes(free)}"
+        )
+
+
+def gigabytes(size: int) -> str:
+    """Returns a size for people."""
+    return f"{size / 1e9:.3g} GB"
+
+
+def pin(tensor: Tensor) -> Callable[[], object]:
+    """Has a GPU copy a tensor of the host's memory without waiting, where it is; returns what undoes that."""
+    runtime, address = torch.cuda.cudart(), tensor.data_ptr()
+    size = tensor.numel() * tensor.element_size()
+    torch.cuda.check_error(runtime.cudaHostRegister(address, size, 0))
+    return partial(runtime.cudaHostUnregister, address)

@@ -1,0 +1,388 @@
+"""Weights that come to the device for the call of their module, and leave it afterwards.
+
+Each module that holds offloaded weights has another `forward`: the weights are fetched, displaced while a probe is
+under way, put in place of the parameters, and dropped when the call returns or raises. The modules that followed in
+the last pass are fetched meanwhile. The weights of modules that are called and of modules that are fetched take at
+most as many bytes as the model's two largest modules.
+
+An update of θ is applied when a tensor is fetched next, and written back then: a step with two forward passes reads
+the weights twice and writes them once. `flush` applies it to what was not fetched. An embedding fetches only the rows
+that it looks up, unless an update is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from zo.weights.guarded import ReplacedForward
+from zo.weights.holders import holders, looked_up, looks_up
+from zo.weights.offload.lane import Lane, Mark
+from zo.weights.offload.parameter import OffloadedParameter, offloaded
+from zo.weights.offload.pool import Pool
+from zo.weights.offload.stored import OffloadError, OffloadRefused, Stored, copies
+from zo.weights.scratch import Scratch, aligned, views_stay, without_views
+
+Update: TypeAlias = Callable[[int, Tensor], None]
+"""Applies an update that is due to tensor i, which is on the device."""
+
+
+class Mover(Protocol):
+    """Displaces the weights on the device while a probe is under way."""
+
+    def displace(self, i: int, p: Tensor, rows: Tensor | None) -> None:
+        """Displaces tensor i in place, or its rows with these indices, (r,)."""
+        ...
+
+    def refuse_reader(self, i: int) -> None:
+        """Raises RestoreError if tensor i is displaced: whoever reads it past its module would get θ."""
+        ...
+
+
+@dataclass(eq=False)
+class Fetched:
+    """Weights of one module on the device, or on their way.
+
+    Attributes:
+        size: Bytes that they take.
+        scratch: Their memory, by position.
+        versions: Of the parameters that they were read from.
+        rows: Whether only looked-up rows are to be fetched, when they are known.
+        work: What fetches them.
+    """
+
+    size: int
+    scratch: dict[int, Scratch] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    rows: bool = False
+    work: Future[Mark] | None = None
+
+
+class Offload:
+    """A model whose weights lie in the host's memory or on disk. `zo.offload` makes it.
+
+    Args:
+        model: Holds the parameters; other parameters and buffers are moved to the device.
+        stored: Where each parameter's values are, by the parameter.
+        device: Computes.
+        directory: Of the copies of weights that are trained and lie in files of others.
+
+    Attributes:
+        device: As given.
+        budget: Bytes of the two largest modules that do not hold the same: the most that the weights on the device
+            take, unless modules that hold more are called inside one another.
+        parameters: In the model's order.
+        stored: Where the values of each are.
+        mover: Displaces weights on the device; None while no probe is under way.
+        visited: Ids of the parameters that modules have computed with; whoever asks empties it before.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        stored: Mapping[nn.Parameter, Stored],
+        device: torch.device,
+        directory: Path | None,
+    ):
+        self.device, self._directory = device, directory
+        named = {p: name for name, p in model.named_parameters() if p in stored}
+        self.names = [*named.values()]
+        self.stored = [stored[p] for p in named]
+        self.parameters = offloaded(self, model, [(p, stored[p].tensor) for p in named])
+        self._index = {id(p): i for i, p in enumerate(self.parameters)}
+        self._begin = [_version(p) for p in self.parameters]
+        self._holders = holders(model, lambda p: self._index.get(id(p)))
+        self._module_names = {module: name for name, module in model.named_modules()}
+        self._sizes = [aligned(p) for p in self.parameters]
+        sets = {m: frozenset(i for *_, i in held) for m, held in self._holders.items()}
+        self._bytes = {m: sum(self._sizes[i] for i in own) for m, own in sets.items()}
+        different = {own: self._bytes[m] for m, own in sets.items()}  # tied ones are one
+        self.budget = sum(sorted(different.values())[-2:])
+        self.mover: Mover | None = None
+        self.visited: set[int] = set()
+        self._due: Update | None = None
+        self._late: set[int] = set()  # tensors that the update is due to
+        self._failed: BaseException | None = None  # an update that was made in part
+        self._here: dict[int, Tensor] = {}  # on the device, while a module computes with it
+        self._in_use = 0  # bytes of modules that are called
+        self._ahead: dict[nn.Module, Fetched] = {}  # in the order of their calls
+        self._after: dict[nn.Module, nn.Module] = {}  # which module followed which
+        self._last: nn.Module | None = None
+        self._lane = Lane(device)
+        self._pool = Pool(device, self.budget, self._lane)
+        call = torch.compiler.disable(self._call)  # a compiled loss has it called, uncompiled
+        self._forwards = {
+            module: ReplacedForward.into(module, partial(call, module)) for module in self._holders
+        }
+        self._root = ReplacedForward.into(model, self._call_model) if device.type != "cpu" else None
+
+    def owe(self, indices: Collection[int], update: Update) -> None:
+        """Applies an update to tensors when they are fetched next."""
+        self._check_open()
+        self.flush()
+        self._forget_ahead()
+        self._due, self._late = update, {*indices}
+        self._fetch_ahead(self._last)
+
+    def displace_by(self, mover: Mover | None) -> None:
+        """Has weights displaced when they come to the device, or no longer."""
+        if mover is not None:
+            self._check_open()
+        self.mover = mover
+
+    def flush(self) -> None:
+        """Applies an update that is due where it has not been applied."""
+        self._raise_failed()
+        if self._late:
+            self._forget_ahead()
+            scratch, ready = self._pool.take(max(self._sizes[i] for i in self._late))
+            self._lane.finish(self._lane.submit(partial(self._update_late, scratch), [ready]))
+            self._pool.give_back([scratch])
+        self._lane.settle()
+
+    def own(self, indices: Sequence[int]) -> None:
+        """Copies tensors that are to be trained and lie in files of others into a file of the directory.
+
+        Raises:
+            OffloadRefused: If the disk has no room for it, or there is no directory.
+        """
+        wanted = {i: self.parameters[i].dtype for i in indices if not self.stored[i].writable}
+        if not wanted:
+            return
+        if self._directory is None:
+            raise OffloadRefused(
+                "directory: must be given, for the copy of the weights that are trained"
+            )
+        self._forget_ahead()
+        named = {self.names[i]: (self.stored[i], dtype) for i, dtype in wanted.items()}
+        found = copies(self._directory / "trained.safetensors", named)
+        for i, copy in zip(wanted, found, strict=True):
+            self.stored[i] = copy
+            self.parameters[i].data = copy.tensor
+            self._begin[i] = _version(self.parameters[i])
+
+    def whole(self, p: OffloadedParameter) -> Tensor:
+        """Returns a parameter's values in the host's memory."""
+        self.flush()
+        self._forget_ahead()
+        self._pool.release()  # where the host computes, the copy takes its place
+        return self.stored[self._index[id(p)]].whole()
+
+    def position(self, p: Tensor) -> int:
+        """Returns the position of a parameter."""
+        return self._index[id(p)]
+
+    def close(self) -> None:
+        """Leaves the model with its weights in the host's memory, or memory-mapped, and its own forwards."""
+        if self._forwards:
+            if self._failed is None:
+                self.flush()
+            self._forget_ahead()
+            for forward in (self._root, *self._forwards.values()):
+                if forward is not None:
+                    forward.take_back()
+            for p in self.parameters:
+                p.__class__ = nn.Parameter  # type: ignore[assignment]
+            self._forwards = {}
+            self._lane.close()
+
+    def __enter__(self) -> Offload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def before_reading(self, p: Tensor) -> None:
+        """Makes the values θ, and what was fetched of them void: the reader may write."""
+        if self.mover is not None:
+            self.mover.refuse_reader(self._index[id(p)])
+        self._forget_ahead()
+        self.flush()
+
+    def _call_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the model returns for inputs on the device: its parameters do not tell which one that is."""
+        assert self._root is not None
+        args, kwargs = tree_map_only(Tensor, lambda t: t.to(self.device), (args, kwargs))
+        return self._root.inner(*args, **kwargs)
+
+    def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Returns what a module's own forward returns with weights on the device in place of its own."""
+        if torch.is_grad_enabled() and any(
+            isinstance(x, Tensor) and x.requires_grad for x in (*args, *kwargs.values())
+        ):
+            raise RuntimeError(
+                f"{self._named(module)}: its weights are offloaded and leave the device after the call, so that nothing"
+                " can be backpropagated through it; call the model under torch.no_grad()"
+            )
+        held = self._holders[module]
+        self.visited.update(id(self.parameters[i]) for *_, i in held)
+        before = [(owner._parameters, name, owner._parameters[name]) for owner, name, _ in held]
+        written: list[int] = []
+        self._in_use += self._bytes[module]
+        try:
+            fetched = self._arrive(module, args)
+            marks = {scratch: scratch.views() for scratch in fetched.scratch.values()}
+            for owner, name, i in held:
+                if i not in self._here:
+                    self._here[i] = fetched.scratch[i].part(self.parameters[i])[0]
+                    written.append(i)
+                owner._parameters[name] = self._here[i]  # type: ignore[assignment]
+            output = self._forwards[module].inner(*args, **kwargs)
+        finally:
+            for own, name, parameter in before:
+                own[name] = parameter
+            for i in written:
+                del self._here[i]
+            self._in_use -= self._bytes[module]
+        output = without_views(output, marks)
+        if views_stay(marks):
+            raise OffloadRefused(
+                f"{self._named(module)} keeps a view of its weights after its call, or returns one where it cannot be"
+                " found; its weights cannot be offloaded"
+            )
+        self._pool.give_back(fetched.scratch.values())
+        return output
+
+    def _arrive(self, module: nn.Module, args: tuple[Any, ...]) -> Fetched:
+        """Returns a module's weights on the device, displaced if a probe is under way."""
+        if self._last is not None:
+            self._after[self._last] = module
+        self._last = module
+        fetched = self._take_ahead(module)
+        if fetched is not None and (fetched.rows or self._stale(fetched)):
+            self._discard(fetched)
+            fetched = None
+        indices = [*dict.fromkeys(i for *_, i in self._holders[module] if i not in self._here)]
+        rows = looked_up(module, args)
+        if fetched is not None:
+            rows = None
+        elif rows is not None and indices and not {*indices} & self._late:
+            rows = torch.unique(rows.cpu())
+            fetched = self._fetch_rows(module, indices[0], rows)
+        else:
+            self._forget_ahead()
+            fetched, rows = self._fetch(module, indices), None
+        self._fetch_ahead(module)
+        if fetched.work is not None:
+            self._lane.arrive(fetched.work)
+        self._raise_failed()
+        if self.mover is not None:
+            for i in indices:
+                self.mover.displace(i, fetched.scratch[i].part(self.parameters[i])[1], rows)
+        return fetched
+
+    def _fetch(self, module: nn.Module, indices: Sequence[int]) -> Fetched:
+        """Starts to fetch a module's weights."""
+        fetched = Fetched(self._bytes[module])
+        behind = []
+        for i in indices:
+            fetched.versions[i] = self._checked_version(i)
+            fetched.scratch[i], ready = self._pool.take(self._sizes[i])
+            behind.append(ready)
+        parts = {i: scratch.part(self.parameters[i])[1] for i, scratch in fetched.scratch.items()}
+        fetched.work = self._lane.submit(partial(self._read, parts), behind)
+        return fetched
+
+    def _read(self, parts: Mapping[int, Tensor]) -> None:
+        """Brings tensors to the device, and up to date."""
+        for i, p in parts.items():
+            self.stored[i].read(p)
+            if i in self._late:
+                self._update(i, p)
+
+    def _update(self, i: int, p: Tensor) -> None:
+        """Applies the update that is due to a tensor on the device, and writes it back."""
+        assert self._due is not None
+        try:
+            self._due(i, p)
+            self.stored[i].write(p)
+        except BaseException as error:
+            self._failed = error
+            raise
+        self._late.discard(i)
+
+    def _update_late(self, scratch: Scratch) -> None:
+        """Applies the update that is due to all tensors that it has not been applied to."""
+        for i in sorted(self._late):
+            self._read({i: scratch.part(self.parameters[i])[1]})
+
+    def _fetch_rows(self, module: nn.Module, i: int, rows: Tensor) -> Fetched:
+        """Returns a table on the device of which these rows, (r,), have values, and the others have any."""
+        scratch, _ = self._pool.take(self._sizes[i])
+        fetched = Fetched(self._bytes[module], {i: scratch})
+        self._lane.settle()
+        values = self.stored[i].rows(rows).to(self.device)
+        scratch.part(self.parameters[i])[1].index_copy_(0, rows.to(self.device), values)
+        return fetched
+
+    def _fetch_ahead(self, module: nn.Module | None) -> None:
+        """Starts to fetch the modules that followed in the last pass, as many as there is room for."""
+        room = self.budget - self._in_use - sum(fetched.size for fetched in self._ahead.values())
+        at = next(reversed(self._ahead), module)
+        while at is not None and (at := self._after.get(at)) is not None:
+            if at in self._ahead or at is module or self._bytes[at] > room:
+                return
+            room -= self._bytes[at]
+            indices = [*dict.fromkeys(i for *_, i in self._holders[at])]
+            if not looks_up(at) or {*indices} & self._late:
+                self._ahead[at] = self._fetch(at, indices)
+            else:
+                self._ahead[at] = Fetched(self._bytes[at], rows=True)
+
+    def _take_ahead(self, module: nn.Module) -> Fetched | None:
+        """Returns what was fetched for a module, if it was, and gives back what was fetched for modules before it."""
+        if module in self._ahead:
+            while (first := next(iter(self._ahead))) is not module:
+                self._discard(self._ahead.pop(first))
+        return self._ahead.pop(module, None)
+
+    def _forget_ahead(self) -> None:
+        """Gives back what was fetched for modules to come."""
+        ahead, self._ahead = self._ahead, {}
+        for fetched in reversed(ahead.values()):  # the first may be under way
+            self._discard(fetched)
+
+    def _discard(self, fetched: Fetched) -> None:
+        """Gives back what was fetched in vain."""
+        if fetched.work is not None and not fetched.work.cancel():
+            with suppress(Exception):  # whoever fetches again meets it again
+                self._lane.arrive(fetched.work)
+        self._pool.give_back(fetched.scratch.values())
+
+    def _stale(self, fetched: Fetched) -> bool:
+        """Whether somebody has written to a parameter since it was fetched."""
+        return any(_version(self.parameters[i]) != was for i, was in fetched.versions.items())
+
+    def _checked_version(self, i: int) -> int:
+        """Returns a parameter's version; refuses changes of what is read from files of others."""
+        version = _version(self.parameters[i])
+        if version != self._begin[i] and not self.stored[i].writable:
+            raise OffloadError(
+                f"{self.names[i]}: was changed in the model, but is not trained and is read from its file"
+            )
+        return version
+
+    def _check_open(self) -> None:
+        if not self._forwards:
+            raise RuntimeError("the offload is closed; make a new optimizer")
+
+    def _raise_failed(self) -> None:
+        """Raises what broke an update off, again and again: the weights are no longer θ."""
+        if self._failed is not None:
+            raise self._failed
+
+    def _named(self, module: nn.Module) -> str:
+        return f"{self._module_names[module] or 'the model'} ({type(module).__name__})"
+
+
+def _version(p: Tensor) -> int:
+    return 0 if p.is_inference() else p._version

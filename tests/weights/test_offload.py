@@ -1,0 +1,392 @@
+"""Offloaded weights: the bits of those in memory, two modules on the device, files that are watched and kept."""
+
+import copy
+import hashlib
+import shutil
+from collections import Counter
+from pathlib import Path
+from weakref import WeakSet
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import zo
+from tests.support import accelerator
+from tests.support.pairwise import rotated
+from tests.support.quadratic import DTYPES, Interrupted, same
+from tests.support.tiny_models import MODELS, opt
+from tests.weights.test_streamed import as_it_was
+from zo.noise import NOISES
+from zo.optim import OPTIMIZERS
+from zo.weights.offload import pool, stored
+from zo.weights.offload.stored import OffloadError, OnDisk, WeightsFile
+from zo.weights.restore import RestoreError
+from zo.weights.scratch import Scratch
+
+IDS = torch.arange(20).reshape(2, 10) + 5
+TRAINING = {n: m for n, m in OPTIMIZERS.items() if m.config.replays}
+METHODS = [n for n, m in TRAINING.items() if not m.config.state_tensors]
+MODULES = ("opt", "gpt2", "roberta", "llama, tied", "opt, untied")
+
+
+def loss_of(model: nn.Module) -> Tensor:
+    return model(input_ids=IDS, labels=IDS).loss
+
+
+def trained(model: nn.Module, method: str = "mezo", steps: int = 3, **settings) -> list:
+    """Returns losses and weights after some steps."""
+    settings = {"noise": "philox", "check_closure": False, **settings}
+    optimizer = zo.optimizer(method, model, lr=1e-2, restore="streamed", **settings)
+    losses = [optimizer.step(lambda: loss_of(model)) for _ in range(steps)]
+    return [losses, model.state_dict()]
+
+
+def left_on_disk(path: Path, model: nn.Module, dtype: torch.dtype = torch.float32):
+    """Writes a model in several files and returns it as transformers leaves it there, and the files' digests."""
+    model.save_pretrained(path / "model", max_shard_size="60KB")
+    kind = transformers.AutoModelForCausalLM
+    where = {"device_map": {"": "disk"}, "offload_folder": str(path / "converted")}
+    return kind.from_pretrained(path / "model", dtype=dtype, **where).eval(), digests(path)
+
+
+def digests(path: Path) -> dict[str, str]:
+    files = (path / "model").iterdir()
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+CASES = [
+    pytest.param(*case, marks=[] if n % 4 == 0 else pytest.mark.process)
+    for n, case in enumerate(rotated(METHODS, MODULES, DTYPES, NOISES))
+]
+
+
+@pytest.mark.parametrize(("method", "name", "dtype", "noise"), CASES)
+def test_steps_from_disk_are_those_in_memory_bit_for_bit(tmp_path, method, name, dtype, noise):
+    models = [MODELS[name]().to(dtype) for _ in range(2)]
+    offload = zo.offload(models[1], "disk", device="cpu", directory=tmp_path)
+    found = [trained(model, method, noise=noise, eps=1e-2) for model in models]
+    assert same(*found)
+    assert len({*found[0][0]}) > 1, "the probes go somewhere"
+    offload.close()
+    assert same(*(trained(model, method, noise=noise, eps=1e-2) for model in models))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_state_is_small(method):
+    """Those that are not refused keep at most a tenth of the weights' bytes on the device."""
+    model = nn.Linear(2000, 1000, bias=False)
+    settings = {"rank": 8} if hasattr(OPTIMIZERS[method].config, "rank") else {}
+    optimizer = zo.optimizer(method, model, lr=1e-2, restore="streamed", noise="philox", **settings)
+    assert optimizer.method.state_bytes() <= 0.1 * 4 * 2000 * 1000
+
+
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_an_accelerator_holds_two_modules(tmp_path, where, monkeypatch):
+    """Counted whenever one of eight layers of one size computes; beside them its activations and the noise."""
+    accelerator.register()
+    held, counts = WeakSet[Scratch](), []
+
+    class Counted(Scratch):
+        def __init__(self, size: int, device: torch.device):
+            super().__init__(size, device)
+            held.add(self)
+
+    monkeypatch.setattr(pool, "Scratch", Counted)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers, x = [nn.Linear(64, 64, bias=False) for _ in range(8)], torch.randn(3, 64)
+    model, found = nn.Sequential(*layers), []
+    twin = copy.deepcopy(model)
+    for layer in layers:
+        layer.register_forward_hook(lambda *_: counts.append(len(held)))
+    zo.offload(model, where, device="pretend:0", directory=tmp_path)
+    for of, given in ((twin, x), (model, x.to("pretend:0"))):
+        optimizer = zo.BSZO(of, lr=1e-2, restore="streamed", check_closure=False, prior_std=1.0)
+        losses = [optimizer.step(lambda of=of, x=given: of(x).square().mean()) for _ in range(3)]
+        found.append([losses, of.state_dict()])
+    assert same(*found)
+    assert len(counts) == 3 * 3 * 8
+    assert max(counts) == 2
+    assert {len(scratch.memory) for scratch in held} == {64 * 64 * 4}
+
+
+@pytest.mark.parametrize("method", ["lozo_m", "sparse_mezo", "zo_muon", "tezo"])
+@pytest.mark.process
+def test_a_methods_state_is_on_the_accelerator(tmp_path, method):
+    accelerator.register()
+    models = [opt(attn_implementation="eager") for _ in range(2)]
+    zo.offload(models[1], "cpu", device="pretend:0")
+    assert same(*(trained(model, method, noise="torch") for model in models))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_a_gpu_computes_with_offloaded_weights_as_with_its_own(tmp_path, where, noise):
+    models = [MODELS["opt, untied"]() for _ in range(2)]
+    models[0].to("cuda")
+    zo.offload(models[1], where, device="cuda", directory=tmp_path)
+    found = []
+    for model in models:
+        optimizer = zo.BSZO(model, lr=1e-2, restore="streamed", noise=noise, prior_std=1.0)
+        ids = IDS.to("cuda")
+        losses = [
+            optimizer.step(lambda m=model, x=ids: m(input_ids=x, labels=x).loss) for _ in range(3)
+        ]
+        found.append([losses, {name: t.cpu() for name, t in model.state_dict().items()}])
+    assert same(*found)
+
+
+def test_a_step_reads_the_weights_twice_and_writes_them_once(tmp_path, monkeypatch):
+    """An embedding: once whole, for the update, and then the rows that are looked up."""
+    model = MODELS["opt, untied"]()
+    offload = zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    optimizer = zo.MeZO(model, lr=1e-2, restore="streamed", check_closure=False)
+    names = dict(zip(map(id, offload.stored), offload.names, strict=True))
+    counts = {"read": Counter[str](), "write": Counter[str]()}
+    for way, count in counts.items():
+        own = getattr(OnDisk, way)
+
+        def counted(self, t, own=own, count=count):
+            count[names[id(self)]] += 1
+            own(self, t)
+
+        monkeypatch.setattr(OnDisk, way, counted)
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(model))
+    assert model.lm_head.weight.sum() != 0  # a reader, for whom the last update is written, too
+    assert {*counts["write"].values()} == {2}
+    rows = "model.decoder.embed_tokens.weight"
+    assert counts["read"][rows] == 2
+    ahead = 2  # what was fetched before an update is fetched again
+    assert all(4 <= n <= 6 + ahead for name, n in counts["read"].items() if name != rows)
+
+
+def test_everybody_who_reads_gets_the_updated_weights(tmp_path):
+    models = [opt() for _ in range(2)]
+    zo.offload(models[1], "disk", device="cpu", directory=tmp_path)
+    (_, weights), _ = (trained(model) for model in models)
+    head = models[1].lm_head.weight
+    assert torch.equal(head.detach(), weights["lm_head.weight"])
+    models[1].save_pretrained(tmp_path / "saved")
+    again = type(models[1]).from_pretrained(tmp_path / "saved").state_dict()
+    assert same({**again}, {**weights})
+    plain = copy.deepcopy(models[1])
+    assert type(plain.lm_head.weight) is nn.Parameter
+    with torch.no_grad():
+        assert torch.equal(loss_of(plain), loss_of(models[0]))
+        head.zero_()  # a writer
+        assert loss_of(models[1]) != loss_of(models[0])
+    models[1].load_state_dict(weights)
+    assert same(*(trained(model) for model in models))
+    with pytest.raises(TypeError, match="pickle its state_dict"):
+        torch.save(models[1], tmp_path / "whole.pt")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_was_left_on_disk_trains_in_a_copy(tmp_path, dtype):
+    """The files stay as they are, also those of another dtype; a record makes the steps again."""
+    model, before = left_on_disk(tmp_path, opt(), dtype)
+    offload = zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    twin = opt().to(dtype)
+    record = tmp_path / "record.bin"
+    found = trained(model, record=record)
+    assert same(found, trained(twin))
+    assert digests(tmp_path) == before
+    kept = "trained" if dtype == torch.float32 else "model"
+    assert [path.stem for path in (tmp_path / "copy").iterdir()] == [kept]
+    offload.close()
+    again = opt().to(dtype)
+    zo.replay(again, record)
+    assert same(again.state_dict(), found[1])
+
+
+def test_frozen_blocks_of_a_model_on_disk_are_computed_once_per_mini_batch(tmp_path):
+    """Their weights are not fetched again."""
+    on_disk, _ = left_on_disk(tmp_path, opt(num_hidden_layers=4))
+    found, calls = [], []
+    offload = zo.offload(on_disk, "disk", device="cpu", directory=tmp_path / "copy")
+    for model in (opt(num_hidden_layers=4), on_disk):
+        model.requires_grad_(False).model.decoder.layers[2:].requires_grad_(True)
+        optimizer = zo.BSZO(model, lr=1e-1, restore="streamed", prior_std=1.0)
+        losses = [optimizer.step(lambda m=model: loss_of(m)) for _ in range(2)]
+        found.append([losses, model.state_dict()])
+    assert same(*found)
+    assert "blocks 0 to 1 of model.decoder.layers" in optimizer.frozen_prefix
+    own = offload._read
+
+    def read(parts):
+        calls.extend(offload.names[i] for i in parts)
+        own(parts)
+
+    offload._read = read
+    optimizer.step(lambda: loss_of(on_disk))
+    counts = Counter(calls)
+    trained, frozen = (counts[f"model.decoder.layers.{i}.fc1.weight"] for i in (3, 1))
+    assert frozen < trained
+
+
+def test_lora_trains_over_files_that_nobody_copies(tmp_path):
+    peft = pytest.importorskip("peft")
+    on_disk, before = left_on_disk(tmp_path, opt())
+    zo.offload(on_disk, "disk", device="cpu", directory=tmp_path / "copy")
+    found = []
+    for model in (opt(), on_disk):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "fc1"]))
+        adapted = adapted.eval()
+        losses = []
+        for restore in ("streamed", "merged", "snapshot"):
+            optimizer = zo.BSZO(adapted, lr=1e-1, restore=restore, prior_std=1.0)
+            losses += [optimizer.step(lambda m=adapted: loss_of(m)) for _ in range(2)]
+        found.append([losses, peft.get_peft_model_state_dict(adapted)])
+    assert same(*found)
+    assert not (tmp_path / "copy").exists()
+    assert digests(tmp_path) == before
+    with pytest.raises(RuntimeError, match="nothing can be backpropagated"):
+        loss_of(adapted)
+
+
+def test_an_exception_at_any_depth_leaves_model_and_weights_as_they_were(tmp_path):
+    models = [MODELS["roberta"]() for _ in range(2)]
+    zo.offload(models[1], "disk", device="cpu", directory=tmp_path)
+    optimizers = [zo.MeZO(m, lr=1e-2, restore="streamed", check_closure=False) for m in models]
+    before = as_it_was(models[1])
+
+    def fail(*_) -> None:
+        raise Interrupted
+
+    for module in [m for m in models[1].modules() if "forward" in m.__dict__]:  # are called
+        handle = module.register_forward_hook(fail)
+        with pytest.raises(Interrupted):
+            optimizers[1].step(lambda: loss_of(models[1]))
+        handle.remove()
+        assert as_it_was(models[1]) == before
+    for _ in range(2):
+        steps = [o.step(lambda m=m: loss_of(m)) for o, m in zip(optimizers, models, strict=True)]
+        assert steps[0] == steps[1]
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def touched(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(("change", "of"), [(removed, "base"), (touched, "base"), (cut, "copy")])
+def test_a_file_that_is_removed_or_changed_ends_the_step_and_is_named(tmp_path, change, of):
+    model, _ = left_on_disk(tmp_path, opt())
+    model.requires_grad_(False).model.decoder.layers[1].requires_grad_(True)
+    zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
+    optimizer = zo.MeZO(model, lr=1e-2, restore="streamed")
+    optimizer.step(lambda: loss_of(model))
+    path = tmp_path / "copy" / "trained.safetensors"
+    if of == "base":
+        path = min((tmp_path / "model").glob("*.safetensors"))
+    change(path)
+    with pytest.raises(OffloadError, match=f"{path}: (removed|changed|cut off) while"):
+        [optimizer.step(lambda: loss_of(model)) for _ in range(2)]
+
+
+def test_an_update_that_was_written_in_part_is_never_taken_for_whole(tmp_path, monkeypatch):
+    model = opt()
+    zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    optimizer = zo.MeZO(model, lr=1e-2, restore="streamed")
+    optimizer.step(lambda: loss_of(model))
+
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device", "file")
+
+    monkeypatch.setattr(WeightsFile, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        optimizer.step(lambda: loss_of(model))
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="No space left"):
+        model.state_dict()
+
+
+def test_a_disk_without_room_is_refused_with_both_sizes(tmp_path, monkeypatch):
+    model, _ = left_on_disk(tmp_path, opt())
+    zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
+    room = shutil.disk_usage(tmp_path)._replace(free=50_000)
+    monkeypatch.setattr(stored.shutil, "disk_usage", lambda _: room)
+    with pytest.raises(ValueError, match=r"takes 0\.00012 GB, and \S+copy has room for 5e-05 GB"):
+        zo.MeZO(model, lr=1e-2, restore="streamed")
+
+
+class Keeping(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self.weight[:1]
+        return super().forward(x)
+
+
+class Reading(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.layer.weight
+
+
+def step(model: nn.Module, **settings) -> None:
+    settings = {"restore": "streamed", "check_closure": False, **settings}
+    name = settings.pop("name", "mezo")
+    optimizer = zo.optimizer(name, model, lr=1e-2, **settings)
+    optimizer.step(lambda: model(torch.ones(2, 4)).sum())
+
+
+REFUSED = {
+    r"restore='merged' displaces all weights together": (nn.Linear, {"restore": "merged"}),
+    r"restore='snapshot' displaces all weights together": (nn.Linear, {"restore": "snapshot"}),
+    r"mezo_adam keeps 1.6e-07 GB of state on the device, beside 8e-08 GB": (
+        nn.Linear,
+        {"name": "mezo_adam"},
+    ),
+    r"rounding='compensated': keeps 4 bytes per weight": (
+        lambda *_: nn.Linear(4, 4, dtype=torch.bfloat16),
+        {"rounding": "compensated"},
+    ),
+    r"keeps a view of its weights": (Keeping, {}),
+    r"layer.weight is read outside of the call of its module": (lambda *_: Reading(), {}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_go_together_is_refused(tmp_path, message):
+    make, settings = REFUSED[message]
+    model = make(4, 4)
+    zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    with pytest.raises((ValueError, RestoreError), match=message):
+        step(model, **settings)
+
+
+def test_what_cannot_be_offloaded_is_refused(tmp_path):
+    def refuses(message: str, model: nn.Module, where: str = "disk", **more) -> None:
+        with pytest.raises(ValueError, match=message):
+            zo.offload(model, where, **{"device": "cpu", "directory": tmp_path, **more})
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    refuses("must be cpu or disk", model, "nvme")
+    refuses("the CPU computes", model, "cpu")
+    refuses("directory: must be given", model, directory=None)
+    refuses(r"weight: is on the meta device, and no file is known", nn.Linear(4, 4, device="meta"))
+    model[1].weight.data = model[0].weight.data
+    refuses("1.weight: shares its memory with 0.weight", model)
+    model = nn.Linear(4, 4)
+    optimizers = []
+    with zo.offload(model, "disk", device="cpu", directory=tmp_path):
+        refuses("weight: is offloaded already", model)
+        optimizers.append(zo.MeZO(model, lr=1e-2, restore="streamed"))
+    with pytest.raises(RuntimeError, match="the offload is closed; make a new optimizer"):
+        optimizers[0].step(lambda: model(torch.ones(2, 4)).sum())
