@@ -101,6 +101,11 @@ PROBLEMS = {
     "model.lr_grid.bszo=[abc]": "model.lr_grid.bszo=['abc']: must be a list of numbers greater than 0, as [",
     "precision.graphs=true": "precision.graphs=True: must be false with restore=streamed",
     "model.quantization=int3": "model.quantization=int3: must be int8, int4, nf4 or null",
+    "model.offload=nvme": "model.offload=nvme: must be cpu, disk or null",
+    "model.offload=disk model.quantization=int8": "model.offload=disk: must be null with quantization=int8",
+    "model.offload=disk model=opt-1.3b task=sst2 optimizer=mezo": "precision.restore=merged: must be streamed with",
+    "model.offload=cpu model=opt-1.3b task=sst2 optimizer=lozo precision=bf16 precision.restore=streamed"
+    " precision.rounding=compensated": "precision.rounding=compensated: must be nearest or stochastic with model.off",
     "adapter=scales lr=1": "model.quantization=None: must be int8, int4 or nf4 with adapter=scales, which ",
     "objective=metric objective.metric=auc": "objective.metric=auc: must be accuracy or f1",
     "objective=generation": "objective=generation: must be another: task.kind=classification, and it is for completion",

@@ -18,6 +18,7 @@ UPDATE = (MEASURING, At(APPLYING, 60))
 STREAM = (MEASURING, At("zo.noise.cpu.engine.NumbaEngine.add_to_all_", 3, "after"))  # all tensors
 BRANCHES = At("zo.run.losses.BatchLoss.branches", 5, "after")
 FACTORS = (BRANCHES, At("zo.weights.restore.factors._fold", 10))
+ON_DISK = (MEASURING, At("zo.weights.offload.stored.WeightsFile.write", 200))
 BACKWARD = At("zo.run.losses.BatchLoss.backward", 5, "after")
 GRADIENT = (BACKWARD, At("torch.optim.Optimizer.zero_grad", 3, "after"))
 STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"
@@ -30,6 +31,7 @@ METHODS = {
     "optimizer=lozo optimizer.interval=3 precision=bf16 precision.restore=factors": FACTORS,
     f"optimizer=bszo precision=bf16 precision.restore=streamed {STOCHASTIC}": STREAM,
     f"optimizer=bszo_b precision=bf16 precision.restore=snapshot {COMPENSATED} {LAST}": UPDATE,
+    "optimizer=mezo precision.noise=philox precision.restore=streamed model.offload=disk": ON_DISK,
     "optimizer=adam lr=1e-4": GRADIENT,
 }
 """Every policy and rounding, and all kinds of state, with a kill in a step and one in or behind the pass that moves θ.

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from zo.config.settings import RunConfig
+from zo.lm.adapters.config import PeftAdapter
+from zo.lm.baselines import BASELINES
 from zo.optim import SHARDABLE
 from zo.tasks.objective import FITS, OF_TEXT
 from zo.weights.constraints import RESTORE_POLICIES, conflicts
@@ -98,6 +100,7 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("precision.rounding", run.precision.rounding, right)
     yield from _shard_problems(run)
     yield from _tensor_problems(run)
+    yield from _offload_problems(run)
     every = run.checkpoint.full_every
     if every is not None and every < 1:
         yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
@@ -173,6 +176,25 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
         if value not in allowed:
             names = " or ".join(str(of).lower() for of in allowed)
             yield Problem(key, value, f"must be {names} with distributed.tensor")
+
+
+def _offload_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what does not go with weights that come to the device one module at a time."""
+    if run.model.offload is None:
+        return
+    with_it = f"with model.offload={run.model.offload}"
+    if run.distributed.tensor > 1:
+        yield Problem("distributed.tensor", run.distributed.tensor, f"must be 1 {with_it}")
+    if run.precision.graphs:
+        yield Problem("precision.graphs", True, f"must be false {with_it}")
+    if run.optimizer.name in BASELINES or run.steps == 0 or isinstance(run.adapter, PeftAdapter):
+        return  # nothing of the model moves
+    if run.precision.restore != "streamed":
+        right = f"must be streamed {with_it}: the others displace all weights together"
+        yield Problem("precision.restore", run.precision.restore, right)
+    if run.precision.rounding == "compensated":
+        right = f"must be nearest or stochastic {with_it}: compensated keeps 4 bytes per weight on the device"
+        yield Problem("precision.rounding", "compensated", right)
 
 
 def _objective_problems(run: RunConfig) -> Iterator[Problem]:

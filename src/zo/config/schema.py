@@ -135,6 +135,7 @@ def scientific(run: RunConfig) -> dict[str, Any]:
         ("model", "lr_grid_of"),
         ("model", "paper"),
         ("model", "install"),
+        ("model", "offload"),
         ("task", "install"),
     ):
         del plain[group][key]

@@ -8,6 +8,7 @@ from zo.tasks.config import MISSING
 
 KINDS = ("decoder", "masked", "encoder-decoder")
 WEIGHTS = ("pretrained", "random")
+OFFLOADS = (None, "cpu", "disk")
 QUANTIZATIONS = (None, "int8", "int4", "nf4")
 STAND_IN = "package:zo/assets/reviews-tiny"
 """Its tokenizer stands in for the one of a model with random weights."""
@@ -34,6 +35,8 @@ class ModelConfig:
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
         quantization: ``int8``, ``int4`` or ``nf4``: of the linear layers' weights, see `zo.lm.quantise`.
+        offload: where the weights are while they are not computed with: ``cpu``, the host's memory, or ``disk``, see
+            `zo.weights.offload`. Not part of a run's identity.
         lr_grid: optimizer name -> learning rates of its sweep.
         lr_grid_of: name of the model that `lr_grid` was made for, if `path` leads to another one.
         paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
@@ -50,6 +53,7 @@ class ModelConfig:
     sha256: str | None = None
     attention: str = "sdpa"
     quantization: str | None = None
+    offload: str | None = None
     lr_grid: dict[str, Any] = field(default_factory=dict)
     lr_grid_of: str = ""
     paper: dict[str, str] = field(default_factory=dict)
@@ -68,6 +72,14 @@ class ModelConfig:
         if self.quantization not in QUANTIZATIONS:
             right = "must be int8, int4, nf4 or null"
             found.append(("quantization", right))
+        if self.offload not in OFFLOADS:
+            found.append(("offload", "must be cpu, disk or null"))
+        elif self.offload is not None and self.weights == "random":
+            found.append(
+                ("offload", "must be null with weights=random, which are drawn on the device")
+            )
+        elif self.offload is not None and self.quantization is not None:
+            found.append(("offload", f"must be null with quantization={self.quantization}"))
         if self.architecture and "model_type" not in self.architecture:
             found.append(("architecture", "must name its model_type"))
         return found

@@ -9,12 +9,14 @@ import functools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zo.weights.guarded import put_forward
+
 
 def widen(model: nn.Module) -> None:
     """Has every linear layer of a model widen its factors to float32 for the time of a product, see the module."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-            module.__dict__["forward"] = functools.partial(_product, module)
+            put_forward(module, functools.partial(_product, module))
 
 
 def _product(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -5,8 +5,12 @@ transformers is imported where it is used, since the configuration needs this ro
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,8 @@ from zo.lm.quantise import quantise
 from zo.lm.scoring.heads import check_head, check_padding
 from zo.lm.source import explained, quiet, source_of
 from zo.lm.tokenizer import of_source, stand_in
+from zo.weights.offload.begin import offload
+from zo.weights.offload.stored import OffloadError, OffloadRefused
 
 SHOWN = 3
 """Names of tensors in a sentence."""
@@ -48,27 +54,56 @@ def load(
     dtype: torch.dtype,
     device: str | torch.device,
     tensor_parallel: bool = False,
+    scratch: Path | None = None,
 ) -> Loaded:
     """Loads, casts and checks; the first use of a GGUF file converts it into the cache.
 
     Random weights are drawn on the device in the dtype, the same ones every time, without touching
-    the global random state. With `tensor_parallel` each process loads its part of pretrained weights.
+    the global random state. With `tensor_parallel` each process loads its part of pretrained weights. Weights that are
+    offloaded to disk stay in their files; those that have to be written go to `scratch`, or to a directory that is
+    removed when the process ends.
 
     Raises:
         ModelError: If weights are out of reach, incomplete or not the expected ones, or the
             architecture is one that `zo.lm.scoring.candidates` cannot read.
     """
+    device = torch.device(device)
+    where = model_cfg.offload if device.type != "cpu" or model_cfg.offload == "disk" else None
+    folder = scratch
+    if where == "disk" and folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="zo-offload-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with quiet():
         if model_cfg.weights == "random":
-            loaded = random_weights(model_cfg, dtype, torch.device(device))
+            loaded = random_weights(model_cfg, dtype, device)
         else:
-            loaded = _pretrained(model_cfg, dtype, tensor_parallel)
+            options: dict[str, Any] = {"tp_plan": "auto"} if tensor_parallel else {}
+            if where == "disk":
+                options = {"device_map": {"": "disk"}, "offload_folder": str(folder)}
+            loaded = _pretrained(model_cfg, dtype, options)
     model = loaded.model
     for parameter in model.parameters():  # some architectures keep a few in float32
         if parameter.dtype != dtype:
             parameter.data = parameter.data.to(dtype)
-    loaded = replace(loaded, model=model.to(device).eval(), kind=model_cfg.kind)
-    if dtype == torch.float16 and torch.device(device).type == "cpu":
+    with _refusals(where):
+        if where is None:
+            model.to(device)
+        else:
+            offload(model, where, device, folder)
+        return _checked(model_cfg, loaded, dtype, device)
+
+
+def _checked(
+    model_cfg: ModelConfig, loaded: Loaded, dtype: torch.dtype, device: torch.device
+) -> Loaded:
+    """Returns a model in evaluation mode that can be scored; quantises it.
+
+    Raises:
+        ModelError: If it cannot.
+    """
+    model = loaded.model
+    loaded = replace(loaded, model=model.eval(), kind=model_cfg.kind)
+    if dtype == torch.float16 and device.type == "cpu":
         widen(model)
     if model_cfg.quantization is not None:
         note = quantise(model, model_cfg.quantization)
@@ -81,7 +116,16 @@ def load(
     return loaded
 
 
-def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> Loaded:
+@contextmanager
+def _refusals(where: str | None) -> Iterator[None]:
+    """Turns what offload refuses into one sentence that names the key."""
+    try:
+        yield
+    except (OffloadRefused, OffloadError) as error:
+        raise ModelError(f"model.offload={where}: {error}") from None
+
+
+def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) -> Loaded:
     from transformers import AutoConfig
 
     source, options = source_of(cfg)
@@ -97,8 +141,6 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> 
         config = AutoConfig.from_pretrained(source, **options)
     check_kind(cfg, config)
     tokenizer = of_source(cfg, source, options)
-    if tensor_parallel:
-        options = {**options, "tp_plan": "auto"}
     with explained(cfg):
         model, info = _auto_class(cfg).from_pretrained(
             source,
@@ -107,6 +149,7 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, tensor_parallel: bool) -> 
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **options,
+            **how,
         )
     _check_complete(cfg, model, info)
     notes = []

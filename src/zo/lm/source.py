@@ -12,8 +12,8 @@ from zo.lm import gguf
 from zo.lm.config import ModelConfig, ModelError
 from zo.tasks import hub, package_files
 
-CHATTY = ("torchao", "torch.utils._pytree")
-"""Loggers that report, on a machine without a GPU, what transformers' import of torchao could not load."""
+CHATTY = ("torchao", "torch.utils._pytree", "accelerate.big_modeling")
+"""Loggers that report what transformers' import of torchao could not load, and that weights stay on disk."""
 
 
 def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:

@@ -114,9 +114,8 @@ class ZOOptimizer(ABC):
             raise ValueError(
                 f"{key}={getattr(params, key, None) or getattr(config, key)!r}: {right}"
             )
-        if config.trains:
-            _check_state(params, config)
-            params.prepare()
+        _check_state(params, config)
+        params.prepare()
         self.params = params
         self.config = config
         self.seed = seed

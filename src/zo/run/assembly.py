@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -33,6 +34,7 @@ from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
+from zo.weights.offload.stored import OffloadRefused
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
@@ -68,15 +70,19 @@ class Assembly:
     base: str
 
     @classmethod
-    def of(cls, cfg: RunConfig) -> "Assembly":
+    def of(cls, cfg: RunConfig, scratch: Path | None = None) -> "Assembly":
         """Loads the model and makes the optimizer.
+
+        Args:
+            cfg: Of the run.
+            scratch: Directory for copies of offloaded weights.
 
         Raises:
             DeviceError: If this machine does not have the device.
             ModelError: If the weights cannot be had as configured.
         """
         divided = cfg.distributed.tensor > 1 and started_together()
-        device, loaded = load_adapted(cfg, divided)
+        device, loaded = load_adapted(cfg, divided, scratch)
         how = cfg.precision
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
@@ -90,7 +96,10 @@ class Assembly:
         method = None
         if cfg.steps:
             kind = OPTIMIZERS[cfg.optimizer.name].optimizer
-            method = kind(params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed)
+            try:
+                method = kind(params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed)
+            except OffloadRefused as error:
+                raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
         return cls(device, loaded, params, method, _base_hash(params, loaded.model))
 
     @property
@@ -137,8 +146,8 @@ class Session:
     shards: int = 1
 
     @classmethod
-    def open(cls, cfg: RunConfig) -> "Session":
-        """Loads data and model and makes the optimizer.
+    def open(cls, cfg: RunConfig, scratch: Path | None = None) -> "Session":
+        """Loads data and model and makes the optimizer; arguments as of `Assembly.of`.
 
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
@@ -152,7 +161,7 @@ class Session:
         if cfg.batch_size > len(splits.train):
             right = f"must be at most the {len(splits.train)} training examples of {task.path}"
             raise TaskError(f"batch_size={cfg.batch_size}: {right}")
-        assembly = Assembly.of(cfg)
+        assembly = Assembly.of(cfg, scratch)
         loaded = assembly.loaded
         scorer, evaluates_by = scorers(
             loaded,
@@ -238,7 +247,9 @@ def _constant(scorer: TextScorer, train: list[Encoded], validation: list[Encoded
     return f"{said}; a model may learn it in place of the task, so take other task.options or another task.name"
 
 
-def load_adapted(cfg: RunConfig, divided: bool = False) -> tuple[torch.device, Loaded]:
+def load_adapted(
+    cfg: RunConfig, divided: bool = False, scratch: Path | None = None
+) -> tuple[torch.device, Loaded]:
     """Returns the device and the model with its adapter; sets threads and TF32 as configured.
 
     Raises:
@@ -251,7 +262,7 @@ def load_adapted(cfg: RunConfig, divided: bool = False) -> tuple[torch.device, L
     torch.backends.cuda.matmul.allow_tf32 = cfg.precision.tf32
     torch.backends.cudnn.allow_tf32 = cfg.precision.tf32
     dtype = getattr(torch, cfg.precision.dtype)
-    loaded = load(cfg.model, dtype, device, tensor_parallel=divided)
+    loaded = load(cfg.model, dtype, device, divided, scratch)
     found = adapt(loaded, cfg.adapter, cfg.seed)
     base = base_of(getattr(cfg.adapter, "path", None))
     if base is not None and base.quantization != cfg.model.quantization:

@@ -124,11 +124,11 @@ def _pass_seconds(session: Session) -> float:
     key = NoiseKey(0, PERTURBATION, 0, 0)
     terms = [(1e-3, FULL_SIZE[name](key, params.engine))]
     seconds, done = 0.0, 0
-    order = sorted(range(len(params.tensors)), key=lambda i: -params.tensors[i].numel())
-    small = params.tensors[order[-1]].clone()
+    order = sorted(range(len(params.like)), key=lambda i: -params.like[i].numel())
+    small = _copy(params.like[order[-1]])
     add_(small, small, order[-1], terms)  # compiles
     for i in order:
-        copy = params.tensors[i].clone()
+        copy = _copy(params.like[i])
 
         def displace(copy: torch.Tensor = copy, i: int = i) -> None:
             add_(copy, copy, i, terms)
@@ -137,7 +137,12 @@ def _pass_seconds(session: Session) -> float:
         done += copy.numel()
         if seconds > ENOUGH_S:
             break
-    return seconds * sum(t.numel() for t in params.tensors) / done
+    return seconds * sum(t.numel() for t in params.like) / done
+
+
+def _copy(like: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of a tensor in memory of its own; of an offloaded one, zeros."""
+    return like.clone(memory_format=torch.contiguous_format)
 
 
 def shown(seconds: float) -> str:

@@ -22,6 +22,7 @@ from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
+from zo.weights.offload.stored import OffloadRefused
 from zo.weights.restore import RestoreError
 
 TIED = 20
@@ -78,6 +79,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                 row |= _evaluate(cfg, session, best, step, journal)
         except RestoreError as error:
             raise ModelError(error.in_suite) from None
+        except OffloadRefused as error:
+            raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
         except NonFiniteError as error:
             what = f"{error.what} is {error.value} at step {step}"
             ending = {

@@ -55,6 +55,9 @@ from zo.tasks.measures import in_summary
 TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
+OFFLOADED = "offloaded"
+"""Directory of the copies of offloaded weights, with the process's rank."""
+
 LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
 
@@ -158,8 +161,21 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     if processes.leads:
         start.begin(directory)
     memory.release()  # of the run before
+    scratch = directory / f"{OFFLOADED}-{processes.rank}"
+    shutil.rmtree(scratch, ignore_errors=True)  # of a start that was killed
+    with ExitStack() as stack:
+        if cfg.model.offload is not None:
+            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        return _make(cfg, directory, requests, start, scratch)
+
+
+def _make(
+    cfg: RunConfig, directory: Path, requests: Requests, start: Start, scratch: Path
+) -> Summary:
+    """Loads what a run needs and makes what is missing of it."""
+    processes = start.processes
     with requests.loading(), processes.together():
-        session = Session.open(cfg)
+        session = Session.open(cfg, scratch)
     assembly = session.assembly
     together.check_loaded(processes, cfg, assembly.params, session.read)
     with processes.together():

@@ -73,11 +73,11 @@ class Interrupted(SystemExit):
 
 
 class Lost(Interrupted):
-    """Another process of the run ended or did not answer; what was made is saved."""
+    """Another process of the run, or a file that it reads, is gone; what was made is saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "lost process") -> None:
         super().__init__(signal.SIGTERM)
-        self.name = "lost process"
+        self.name = name
 
 
 class Requests:

@@ -21,6 +21,7 @@ from zo.distributed.processes import Processes, ProcessesError, ProcessLostError
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
+from zo.weights.offload.stored import OffloadError
 from zo.weights.space import ParameterSpace
 
 OWN = ("device", "threads")
@@ -95,7 +96,7 @@ def check_loaded(
         return
     check_same(processes, read, "all processes need the same data and base weights")
     if cfg.precision.noise == "torch":
-        device = {"the device": device_name(params.tensors[0].device)}
+        device = {"the device": device_name(params.like[0].device)}
         check_same(
             processes, device, "precision.noise=torch draws differently there, philox does not"
         )
@@ -139,15 +140,16 @@ def notes(processes: Processes, cfg: RunConfig, params: ParameterSpace) -> Itera
 
 @contextmanager
 def losing() -> Iterator[None]:
-    """Turns the loss of a process into an interruption of the run, also within a forward pass of sharded tensors.
+    """Turns the loss of a process, also within a forward pass of sharded tensors, or of a file into an interruption.
 
     Raises:
-        Lost: If another process ended or did not answer.
+        Lost: If another process ended or did not answer, or a file of offloaded weights was removed or changed.
     """
     try:
         yield
     except RuntimeError as error:
-        if not is_loss(error):
+        file = isinstance(error, OffloadError)
+        if not (file or is_loss(error)):
             raise
         print(error, file=sys.stderr)
-        raise Lost from None
+        raise Lost("lost file" if file else "lost process") from None

@@ -31,6 +31,7 @@ from zo.lm.float16 import widen
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, dequantise
 from zo.lm.source import quiet
+from zo.weights.offload.parameter import device_of
 
 PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}
 """Adapter -> peft's name for it, in adapter_config.json."""
@@ -49,7 +50,8 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
         return loaded
     total = count(loaded.model)
     if isinstance(cfg, PeftAdapter):
-        devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
+        device = device_of(loaded.model)
+        devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(seed)  # peft draws from the global state, which the fork puts back
@@ -122,7 +124,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
     model = loaded.model
     options: dict[str, Any] = {"autocast_adapter_dtype": False}
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(model.device)
+    tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(device_of(model))
     with _refusals(model, cfg):
         if cfg.path is None:
             made = peft.get_peft_model(model, _peft_config(cfg, loaded), **options)
@@ -139,8 +141,8 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
             _check_loaded(made, stored, cfg.path)
     for p in made.parameters():
         if p.requires_grad:
-            p.data = p.data.to(model.device, model.dtype)
-    if model.dtype == torch.float16 and model.device.type == "cpu":
+            p.data = p.data.to(device_of(model), model.dtype)
+    if model.dtype == torch.float16 and device_of(model).type == "cpu":
         widen(made)
     made.eval()
     if not isinstance(cfg, PromptAdapter):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zo.lm.config import ModelError
+from zo.weights.offload.parameter import device_of
 
 
 class VirtualTokens(nn.Module):
@@ -28,7 +29,7 @@ class VirtualTokens(nn.Module):
         for limit in ("max_position_embeddings", "sliding_window"):
             if (most := getattr(self.config.get_text_config(), limit, None)) is not None:
                 setattr(self.config.get_text_config(), limit, most - self.base_model.count)
-        self.device, self.dtype = model.device, model.dtype
+        self.device, self.dtype = device_of(model), model.dtype
 
     def get_input_embeddings(self) -> Any:
         """Returns the model's."""

@@ -28,6 +28,7 @@ from zo.lm.scoring.heads import head_of, tied_rows
 from zo.lm.scoring.states import KeptStates
 from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
+from zo.weights.offload.parameter import device_of
 from zo.weights.prefix import BlockChain, FrozenPrefix, PrefixError
 
 MOST_LOSS = 700
@@ -98,7 +99,7 @@ class CandidateScorer:
         self._processes = processes or Processes()
         self._masked, self._objective = kind == "masked", objective
         parameter = next(model.parameters())
-        self._device = parameter.device
+        self._device = device_of(model)
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")

@@ -19,6 +19,7 @@ from zo.lm.scoring.packing import Row, pack, shared_beginning
 from zo.lm.scoring.states import KeptStates
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
+from zo.weights.offload.parameter import device_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -104,7 +105,7 @@ class Collator:
     def __init__(self, model: Any, pad_id: int, kind: str, multiple: int | None = None) -> None:
         self._pad_id, self._masked = pad_id, kind == "masked"
         parameter = next(model.parameters())
-        self._device, self._dtype = parameter.device, parameter.dtype
+        self._device, self._dtype = device_of(model), parameter.dtype
         self._first = first_position(model)
         config = model.config.get_text_config()  # of a model that reads pictures, too
         most = getattr(config, "max_position_embeddings", None) or math.inf

@@ -14,6 +14,7 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
 from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
+from zo.weights.offload.parameter import device_of
 from zo.weights.prefix import FrozenPrefix, PrefixError
 
 
@@ -63,7 +64,7 @@ class PairCollator:
     """Makes batches for an encoder-decoder model."""
 
     def __init__(self, model: Any, pad_id: int) -> None:
-        self._device, self._pad = next(model.parameters()).device, pad_id
+        self._device, self._pad = device_of(model), pad_id
         self._vocabulary = model.config.vocab_size
         self.kept: KeptStates | None = None
 

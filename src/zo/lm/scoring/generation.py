@@ -11,6 +11,7 @@ import torch
 from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
+from zo.weights.offload.parameter import device_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Generator:
                 padding + example.prompt_ids if self._left else example.prompt_ids + padding
             )
             masks.append(zeros + seen if self._left else seen + zeros)
-        device = self._model.device
+        device = device_of(self._model)
         written = self._model.generate(
             torch.tensor(rows, device=device),
             attention_mask=torch.tensor(masks, device=device),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from zo.lm.config import ModelError
+from zo.weights.offload.parameter import device_of
 
 
 @torch.inference_mode()
@@ -81,7 +82,7 @@ def check_padding(model: Any, kind: str) -> None:
     base = model.base_model if kind == "masked" else model.get_encoder()
     tokens, pad = _tokens(model), model.config.pad_token_id or 0
     padded = torch.nn.functional.pad(tokens, (0, 4), value=pad)
-    seen = torch.arange(padded.shape[1], device=model.device)[None] < tokens.shape[1]
+    seen = torch.arange(padded.shape[1], device=device_of(model))[None] < tokens.shape[1]
     try:
         alone = base(input_ids=tokens).last_hidden_state.float()
         found = base(input_ids=padded, attention_mask=seen.long()).last_hidden_state.float()
@@ -103,7 +104,7 @@ def _cap(model: Any) -> float | None:
 
 
 def _tokens(model: Any) -> torch.Tensor:
-    return torch.arange(1, 6, device=model.device)[None]  # (1, 5)
+    return torch.arange(1, 6, device=device_of(model))[None]  # (1, 5)
 
 
 def tied_rows(model: Any) -> nn.Embedding | None:
@@ -139,13 +140,13 @@ def packs(model: Any, kind: str) -> bool:
     if not takes_mask or "position_ids" not in inspect.signature(base.forward).parameters:
         return False
     n, m = 3, 4
-    tokens = torch.arange(5, 5 + n + m, device=model.device)[None]  # (1, n + m)
-    places = torch.cat([torch.arange(n), torch.arange(m)]).to(model.device)[None]
-    text = torch.tensor([0] * n + [1] * m, device=model.device)
+    tokens = torch.arange(5, 5 + n + m, device=device_of(model))[None]  # (1, n + m)
+    places = torch.cat([torch.arange(n), torch.arange(m)]).to(device_of(model))[None]
+    text = torch.tensor([0] * n + [1] * m, device=device_of(model))
     sees = text[:, None] == text  # (n + m, n + m)
     if kind == "decoder":
         sees = sees.tril()
-    mask = torch.zeros(sees.shape, dtype=model.dtype, device=model.device)
+    mask = torch.zeros(sees.shape, dtype=model.dtype, device=device_of(model))
     mask = mask.masked_fill(~sees, torch.finfo(model.dtype).min)[None, None]
 
     def last(ids: Any, **options: Any) -> Any:

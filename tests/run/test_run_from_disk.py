@@ -1,0 +1,116 @@
+"""Runs whose weights lie on disk: the run of those in memory, in a directory that keeps nothing of it."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.victims import what_it_came_to
+from zo.lm.config import ModelError
+from zo.run import loop
+from zo.run.assembly import Assembly
+from zo.run.logs.tracking import read_status
+from zo.run.results.export import export
+from zo.run.runner import run
+from zo.run.signals import Interrupted
+from zo.run.store.directory import directory_of
+from zo.tasks import package_files
+from zo.weights.offload import stored
+from zo.weights.offload.parameter import offload_of
+
+STREAMED = "precision.restore=streamed", "precision.noise=philox"
+ON_DISK = (*STREAMED, "model.offload=disk")
+PATH = "package:zo/assets/reviews-tiny"
+
+
+@pytest.fixture
+def weights(tmp_path) -> Path:
+    """A copy of the model's files."""
+    shutil.copytree(package_files.resolve(PATH), tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+ADAPTED = pytest.param("optimizer=mezo adapter=lora lr=1e-2", marks=pytest.mark.process)
+
+
+@pytest.mark.parametrize("settings", ["optimizer=bszo", ADAPTED])
+def test_a_run_from_disk_is_the_run_in_memory(make_run, weights, settings):
+    found = []
+    before = hashlib.sha256((weights / "model.safetensors").read_bytes()).digest()
+    for where in ("null", "disk"):
+        given = *settings.split(), f"out={weights.parent / where}", f"model.path={weights}"
+        cfg = make_run(*STREAMED, *given, f"model.offload={where}")
+        run(cfg)
+        found.append(what_it_came_to(directory_of(cfg)))
+        assert not [*directory_of(cfg).glob("offloaded*")]
+    assert found[0] == found[1]
+    assert hashlib.sha256((weights / "model.safetensors").read_bytes()).digest() == before
+
+
+def test_a_lost_copy_interrupts_the_run_which_goes_on_as_if_nothing_had_happened(
+    make_run, monkeypatch, capsys, tmp_path
+):
+    cfg, twin = make_run(*ON_DISK), make_run(*STREAMED, f"out={tmp_path / 'twin'}")
+    own, lost = loop._step, []
+
+    def step(session, examples):
+        if session.assembly.optimizer.step_index == 2:
+            lost.extend(directory_of(cfg).resolve().glob("offloaded-0/*.safetensors"))
+            lost[0].unlink()
+        return own(session, examples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_step", step)
+        with pytest.raises(Interrupted):
+            run(cfg)
+    told = capsys.readouterr().err
+    assert f"{lost[0]}: removed while its weights were in use" in told
+    assert "stopped at step 2, saved; the same command goes on from there" in told
+    status = read_status(directory_of(cfg))
+    assert (status["run/status"], status["run/signal"]) == ("interrupted", "lost file")
+    run(cfg)
+    run(twin)
+    assert what_it_came_to(directory_of(cfg)) == what_it_came_to(directory_of(twin))
+
+
+def test_a_disk_without_room_for_the_copy_is_refused_before_the_first_step(make_run, monkeypatch):
+    cfg = make_run(*ON_DISK)
+    room = shutil.disk_usage(".")._replace(free=10**6)
+    monkeypatch.setattr(stored.shutil, "disk_usage", lambda _: room)
+    with pytest.raises(ModelError, match=r"model\.offload=disk: the copy .* takes \S+ GB, and .*"):
+        run(cfg)
+    assert not directory_of(cfg).exists()
+
+
+def test_a_baseline_reads_the_files_where_they_are(make_run, weights, tmp_path):
+    given = "optimizer=zero_shot", "precision=fp16", f"model.path={weights}", "model.offload=disk"
+    assembly = Assembly.of(make_run(*given), tmp_path / "scratch")
+    offload = offload_of(assembly.params.parameters)
+    assert offload is not None
+    files = {of.file.path for of in offload.stored if isinstance(of, stored.OnDisk)}
+    assert files == {weights / "model.safetensors"}
+    assert not [*(tmp_path / "scratch").glob("*.safetensors")]
+    here = make_run(*given[:3], f"out={tmp_path / 'memory'}")
+    assert run(make_run(*given))["best/val_accuracy"] == run(here)["best/val_accuracy"]
+
+
+@pytest.mark.process
+def test_a_step_of_a_run_from_disk_is_exported_as_of_one_in_memory(make_run, weights, tmp_path):
+    found = []
+    for where in ("null", "disk"):
+        given = "optimizer=mezo", f"out={tmp_path / where}", f"model.path={weights}"
+        cfg = make_run(*STREAMED, *given, f"model.offload={where}")
+        run(cfg)
+        export(directory_of(cfg), "3", tmp_path / f"{where}-weights")
+        files = (tmp_path / f"{where}-weights").glob("*.safetensors")
+        found.append([hashlib.sha256(file.read_bytes()).hexdigest() for file in files])
+    assert found[0] == found[1]
+    assert found[0]
+
+
+@pytest.mark.parametrize("method", ["mezo_adam", "adam"])
+def test_a_method_that_needs_the_device_for_itself_is_refused(make_run, method):
+    message = {"mezo_adam": r"keeps \S+ [KMG]B of state", "adam": "backpropagates"}[method]
+    with pytest.raises(ModelError, match=rf"model\.offload=disk: {method} {message}"):
+        Assembly.of(make_run(*ON_DISK, f"optimizer={method}", "lr=1e-3"))
