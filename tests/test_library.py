@@ -1,6 +1,7 @@
 """The methods as torch optimizers in a loop of one's own."""
 
 import copy
+import importlib.util
 import pickle
 import re
 import warnings
@@ -19,6 +20,7 @@ from tests.support.pairwise import rotated
 from tests.support.quadratic import same
 from zo import trajectory
 from zo.methods import METHODS as CLASSES
+from zo.noise import compiling
 from zo.optim import OPTIMIZERS
 from zo.run.store.trajectory import TrajectoryError
 from zo.weights.space import ParameterSpace
@@ -53,7 +55,7 @@ def test_steps_are_those_of_the_suites_method(name):
     model, twin = make_model(), make_model()
     optimizer = make(name, model, seed=3)
     config = OPTIMIZERS[name].config(eps=1e-3, **SETTINGS.get(name, {}))
-    space = ParameterSpace.of(twin, "merged")
+    space = ParameterSpace.of(twin, "merged", "philox")
     method = OPTIMIZERS[name].optimizer(space, config, lr=1e-2, seed=3)
     for _ in range(3):
         loss = optimizer.step(lambda: loss_of(model))
@@ -64,6 +66,20 @@ def test_steps_are_those_of_the_suites_method(name):
         assert optimizer.info.forwards == len(info.losses) == method.forwards_per_step
     assert same(weights(model), weights(twin))
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_noise_is_philox_where_it_is_compiled_and_its_compilation_is_told(monkeypatch, capsys):
+    model = make_model()
+    optimizer = make("mezo", model, check_closure=False)
+    assert optimizer.method.params.engine.backend == "philox-cpu"
+    optimizer.step(lambda: compiling.add(6.2) or loss_of(model))  # called four times
+    told = "zo: 25 s of this step compiled noise='philox'; later steps and processes have it\n"
+    assert capsys.readouterr().err.endswith(told)
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert make("mezo", model).method.params.engine.backend == "torch-cpu"
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert make("mezo", model).method.params.engine.backend == "torch-cpu"
 
 
 GROUPS = [
@@ -298,7 +314,7 @@ STATES = [
         {"restore": "snapshot"},
         "restore='merged', but this optimizer has restore='snapshot'",
     ),
-    ((), {}, {"noise": "philox"}, "noise='torch', but"),
+    ((), {}, {"noise": "torch"}, "noise='philox', but"),
     ((), HALF, HALF | {"rounding": "compensated"}, "rounding='nearest', but"),
     (OLD, HALF, HALF | {"rounding": "compensated"}, "lacks residual; it was made with other"),
     (OLD, HALF | {"rounding": "compensated"}, HALF, "has residual; it was made with other"),
@@ -381,7 +397,7 @@ def test_a_record_is_explained_and_its_replay_is_not_the_commands(tmp_path, caps
     train(make_model(), file, 3)
     assert trajectory.main(["info", str(file)]) == 0
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert (told["steps"], told["noise"], told["lr"]) == ("3", "torch-cpu", "0.01 to 0.0075")
+    assert (told["steps"], told["noise"], told["lr"]) == ("3", "philox-cpu", "0.01 to 0.0075")
     assert told["method"].startswith("bszo: ")
     file.write_bytes(file.read_bytes()[:-1])
     assert trajectory.main(["info", str(file)]) == 0

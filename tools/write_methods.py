@@ -32,7 +32,7 @@ from zo.library import ZerothOrder
 COMMON = {
     "seed": "int = 0",
     "restore": 'Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None',
-    "noise": 'Literal["torch", "philox"] = "torch"',
+    "noise": 'Literal["torch", "philox"] | None = None',
     "rounding": 'Literal["nearest", "stochastic", "compensated"] = "nearest"',
     "model": "nn.Module | None = None",
     "check_closure": "bool = True",

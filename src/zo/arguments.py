@@ -14,9 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from zo.noise import is_compiled
 from zo.optim import OPTIMIZERS
 from zo.optim.base import Rates
 from zo.optim.config import MethodConfig
+from zo.weights.offload.parameter import device_of
 from zo.weights.sharded import fsdp_modules, part_of
 from zo.weights.space import ParameterSpace
 
@@ -95,6 +97,12 @@ def groups_of(params: Any) -> tuple[list[dict[str, Any]], list[tuple[str, Tensor
             raise ValueError(f"{key}: a parameter group has its own lr and weight_decay alone")
         made.append({**group, "params": [p for _, p in pairs if p.requires_grad]})
     return made, named
+
+
+def noise_for(named: Iterable[tuple[str, Tensor]]) -> str:
+    """Returns the noise that is the fastest for the tensors that require gradients."""
+    devices = {str(device_of(p)) for _, p in named if p.requires_grad}
+    return "philox" if devices and is_compiled(*devices) else "torch"
 
 
 def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[Rates]:

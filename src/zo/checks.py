@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +15,9 @@ from zo.optim.losses import number
 from zo.weights.prefix import FrozenPrefix
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
+
+WORTH_A_LINE = 1.0
+"""Seconds of compilation in a step."""
 
 
 class RepeatCheck:
@@ -87,6 +91,15 @@ class TieReport:
             " the model), its loss does not depend on them (as GRPO's surrogate), or eps is too small for the weights'"
             " dtype. This is said once.",
             stacklevel=5,
+        )
+
+
+def tell_of_compiling(seconds: float) -> None:
+    """Says how much of a step was compilation, if that is worth a line."""
+    if seconds > WORTH_A_LINE:
+        print(
+            f"zo: {seconds:.0f} s of this step compiled noise='philox'; later steps and processes have it",
+            file=sys.stderr,
         )
 
 

@@ -24,14 +24,15 @@ from zo.arguments import (
     check_state,
     config_of,
     groups_of,
+    noise_for,
     rates_of,
     typed,
 )
-from zo.checks import RepeatCheck, TieReport, check_storage, check_trained
+from zo.checks import RepeatCheck, TieReport, check_storage, check_trained, tell_of_compiling
 from zo.closure import around_step
 from zo.distributed.closure import DataParallel, TensorParallel, Together
 from zo.distributed.processes import Processes
-from zo.noise import NOISES
+from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
 from zo.record import Recorder, check, header_of, read_record, repeat
@@ -57,7 +58,8 @@ class ZerothOrder(torch.optim.Optimizer):
         seed: Seed of all directions.
         restore: How the weights come back after a probe: `merged`, `subtract`, `snapshot`, `streamed` or `factors`.
             None is `merged`, or where the method's directions depend on the weights `streamed`, of tensors `snapshot`.
-        noise: What draws directions: `torch` or `philox`.
+        noise: What draws directions: `torch` or `philox`. None is `philox` where numba or Triton compiles it for the
+            weights' devices, else `torch`.
         rounding: How updates of half-precision weights are rounded: `nearest`, `stochastic` or `compensated`.
         model: The model of tensors or groups, which `streamed` and `factors` need.
         check_closure: Whether to measure twice at the first step, and at one with more modules in training mode than
@@ -89,7 +91,7 @@ class ZerothOrder(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: str | None = None,
-        noise: str = "torch",
+        noise: str | None = None,
         rounding: str = "nearest",
         model: nn.Module | None = None,
         check_closure: bool = True,
@@ -104,7 +106,7 @@ class ZerothOrder(torch.optim.Optimizer):
         seed = typed("seed", seed, int)
         if not -(2**63) <= seed < 2**63:
             raise ValueError(f"seed={seed}: must fit into 64 bits, as a number below 2**63")
-        if noise not in NOISES:
+        if noise is not None and noise not in NOISES:
             raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
         if restore is None:
             known = isinstance(params, nn.Module) or model is not None
@@ -112,12 +114,14 @@ class ZerothOrder(torch.optim.Optimizer):
             restore = exact if config.reads_weights else "merged"
         self._given: list[tuple[str, Tensor]] = []
         if isinstance(params, nn.Module):
+            self._given += params.named_parameters()
+            noise = noise or noise_for(self._given)
             space = ParameterSpace.of(params, restore, noise, rounding)
             groups: list[dict[str, Any]] = [{"params": space.parameters}]
-            self._given += params.named_parameters()
         else:
             groups, self._given = groups_of(params)
             trained = [(name, p) for name, p in self._given if p.requires_grad]
+            noise = noise or noise_for(trained)
             space = ParameterSpace(trained, restore, (), noise, rounding, model)
         self._trained = [p.requires_grad for _, p in self._given]
         self._recorder: Recorder | None = None
@@ -206,6 +210,7 @@ class ZerothOrder(torch.optim.Optimizer):
                 "step: needs a closure that returns the loss of one mini-batch. get_state_dict"
                 " has none: save the optimizer itself, by torch.distributed.checkpoint.save({'optimizer': optimizer})"
             )
+        compiled = compiling.seconds()
         check_storage(self.method.params)
         check_trained(self._given, self._trained)
         if self._repeats.due():
@@ -234,6 +239,7 @@ class ZerothOrder(torch.optim.Optimizer):
                 self._recorder.append(rates, info.losses)
         if self.processes is None or self.processes.leads:
             self._ties.look_at(self.step_index, info.losses)
+            tell_of_compiling(compiling.seconds() - compiled)
         return info.loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -31,10 +31,13 @@ def weights(tmp_path) -> Path:
     return tmp_path / "weights"
 
 
-ADAPTED = pytest.param("optimizer=mezo adapter=lora lr=1e-2", marks=pytest.mark.process)
+ADAPTED = ("adapter=lora lr=1e-2", "adapter=layers adapter.layers=last:1 lr=1e-3")
 
 
-@pytest.mark.parametrize("settings", ["optimizer=bszo", ADAPTED])
+@pytest.mark.parametrize(
+    "settings",
+    ["optimizer=bszo", *(pytest.param(of, marks=pytest.mark.process) for of in ADAPTED)],
+)
 def test_a_run_from_disk_is_the_run_in_memory(make_run, weights, settings):
     found = []
     before = hashlib.sha256((weights / "model.safetensors").read_bytes()).digest()

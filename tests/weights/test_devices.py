@@ -45,7 +45,8 @@ def loss_of(model: nn.Sequential) -> Tensor:
 
 def trained(model: nn.Module, name: str, restore: str, loss) -> tuple[list[float], list[int]]:
     """Returns losses, and digests of all weights and of the method's state, after three steps."""
-    optimizer = zo.optimizer(name, model, lr=1e-2, restore=restore, check_closure=False)
+    settings = {"lr": 1e-2, "noise": "torch", "check_closure": False}
+    optimizer = zo.optimizer(name, model, restore=restore, **settings)
     losses = [optimizer.step(loss) for _ in range(3)]
     state = [t for of in optimizer.method.state.values() for t in of]
     return losses, [tensor_digest(t) for t in [*model.parameters(), *state]]
@@ -88,6 +89,8 @@ def test_a_model_under_a_device_map_trains_as_on_one_device(restore):
 
 
 def test_what_lies_on_no_device_or_on_devices_of_several_kinds_is_refused_by_name():
+    model = layers(*["pretend:0"] * 4)
+    assert zo.MeZO(model, lr=1e-2).method.params.engine.backend == "torch-pretend"
     model = layers("cpu", *["pretend:0"] * 3)
     with pytest.raises(ValueError, match="not on cpu and pretend; use torch"):
         zo.MeZO(model, lr=1e-2, noise="philox")

@@ -103,7 +103,8 @@ def test_an_accelerator_holds_two_modules(tmp_path, where, monkeypatch):
         layer.register_forward_hook(lambda *_: counts.append(len(held)))
     zo.offload(model, where, device="pretend:0", directory=tmp_path)
     for of, given in ((twin, x), (model, x.to("pretend:0"))):
-        optimizer = zo.BSZO(of, lr=1e-2, restore="streamed", check_closure=False, prior_std=1.0)
+        settings = {"noise": "torch", "check_closure": False, "prior_std": 1.0}
+        optimizer = zo.BSZO(of, lr=1e-2, restore="streamed", **settings)
         losses = [optimizer.step(lambda of=of, x=given: of(x).square().mean()) for _ in range(3)]
         found.append([losses, of.state_dict()])
     assert same(*found)

@@ -12,7 +12,7 @@ be drawn, and a pass over the weights draws while it adds. `registry.py` picks w
 
 from zo.noise.engines import DTYPES, Engine, KeyedTerms, Move, PhiloxEngine
 from zo.noise.keys import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey
-from zo.noise.registry import NOISES, engine
+from zo.noise.registry import NOISES, engine, is_compiled
 
 __all__ = [
     "DTYPES",
@@ -26,4 +26,5 @@ __all__ = [
     "NoiseKey",
     "PhiloxEngine",
     "engine",
+    "is_compiled",
 ]

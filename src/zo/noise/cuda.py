@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from zo.noise import philox
+from zo.noise import compiling, philox
 from zo.noise.engines import DTYPES, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
@@ -325,7 +325,7 @@ def _launch_many(places: Sequence[_Place], move: Move) -> None:
     for row, place in zip(rows, places, strict=True):
         row[1], row[2], row[4] = place.out.data_ptr(), place.theta.data_ptr(), place.i
     rows[:, 5] = np.array([place.keep for place in places], np.float32).view(np.int32)
-    with torch.cuda.device_of(like):
+    with compiling.launching(), torch.cuda.device_of(like):
         _pass_of_many[(int(ends[-1]),)](
             *(like, _on(like.device, rows), table, len(places), len(terms), len(move.pending)),
             STEPS=len(places).bit_length(),
@@ -343,7 +343,7 @@ def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
     parts = triton.cdiv(width + (127 if move.signs else 3), 4 * BLOCK)
     terms, table = (*move.pending, *move.terms), _table_of(move, out)
     numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts, move.keep
-    with torch.cuda.device_of(out):
+    with compiling.launching(), torch.cuda.device_of(out):
         _pass[(parts * (1 if move.rows is None else len(move.rows)),)](
             *(out, theta, move.scale, move.rows, table, *numbers, move.limit),
             AT_RANDOM=move.rounding is not None,

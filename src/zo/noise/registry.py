@@ -11,6 +11,14 @@ from zo.noise.torch_generator import TorchEngine
 NOISES = ("torch", "philox")
 
 
+def is_compiled(*devices: str) -> bool:
+    """Returns whether Philox noise is compiled on some devices: by numba on the CPU, by Triton on CUDA."""
+    kinds = {device.partition(":")[0] for device in devices} or {"cpu"}
+    compiler = {"cpu": "numba", "cuda": "triton"}.get("".join(kinds)) if len(kinds) == 1 else None
+    disabled = compiler == "numba" and os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    return compiler is not None and not disabled and importlib.util.find_spec(compiler) is not None
+
+
 @lru_cache
 def engine(noise: str, *devices: str) -> Engine:
     """Returns what draws on some devices.
@@ -34,8 +42,7 @@ def engine(noise: str, *devices: str) -> Engine:
     if kinds != ["cpu"]:
         where = " and ".join(kinds)
         raise ValueError(f"noise='philox': draws on cpu or on cuda, not on {where}; use torch")
-    compiles = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
-    if compiles and importlib.util.find_spec("numba"):
+    if is_compiled(*devices):
         from zo.noise.cpu.engine import NumbaEngine
 
         return NumbaEngine()
@@ -43,7 +50,11 @@ def engine(noise: str, *devices: str) -> Engine:
 
     warnings.warn(
         "noise=philox is drawn by numpy, the same numbers some thirty times slower than by numba: "
-        + ("pip install -e '.[fast]'" if compiles else "NUMBA_DISABLE_JIT is set, unset it"),
+        + (
+            "NUMBA_DISABLE_JIT is set, unset it"
+            if importlib.util.find_spec("numba")
+            else "pip install -e '.[fast]'"
+        ),
         stacklevel=2,
     )
     return NumpyEngine()

@@ -5,6 +5,7 @@ again when its file or one that it may be built on has changed: numba alone look
 """
 
 import pickle
+import time
 import warnings
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,11 +15,33 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.core.caching import IndexDataCacheFile
 from numba.extending import intrinsic
 
-from zo.noise import philox
+from zo.noise import compiling, philox
+
+
+class _Clock(event.Listener):
+    """Adds up the time in which numba compiles functions of this project, and those that they call."""
+
+    depth, start = 0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        """Begins, unless a caller of the function is being compiled."""
+        if self.depth or event.data["dispatcher"].py_func.__module__.startswith("zo."):
+            self.start = self.start if self.depth else time.perf_counter()
+            self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """Ends."""
+        if self.depth:
+            self.depth -= 1
+            if not self.depth:
+                compiling.add(time.perf_counter() - self.start)
+
+
+event.register("numba:compile", _Clock())
 
 F, I32, U, U64 = np.float32, np.int32, np.uint32, np.uint64
 

@@ -49,7 +49,7 @@ def offload_of(parameters: Sequence[Tensor]) -> Offload | None:
     return next((p.offload for p in parameters if isinstance(p, OffloadedParameter)), None)
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Returns the device that a model computes on, by its first parameter."""
-    p = next(model.parameters())
+def device_of(computing: nn.Module | Tensor) -> torch.device:
+    """Returns the device that a parameter, or a model by its first parameter, is computed with on."""
+    p = next(computing.parameters()) if isinstance(computing, nn.Module) else computing
     return p.offload.device if isinstance(p, OffloadedParameter) else p.device

@@ -1,0 +1,31 @@
+"""How long this process has compiled kernels of noise."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LONG = 0.2
+"""Seconds from which a launch on a GPU, which waits for nothing, is taken for a compilation."""
+
+_spent = [0.0]
+
+
+def seconds() -> float:
+    """Returns the seconds so far."""
+    return _spent[0]
+
+
+def add(spent: float) -> None:
+    """Adds a compilation's seconds."""
+    _spent[0] += spent
+
+
+@contextmanager
+def launching() -> Iterator[None]:
+    """Adds the time of a launch on a GPU if it was a compilation."""
+    start = time.perf_counter()
+    yield
+    spent = time.perf_counter() - start
+    if spent > LONG and os.environ.get("TRITON_INTERPRET") != "1":
+        add(spent)
