@@ -160,10 +160,17 @@ def test_a_scorer_that_raises_on_every_text_gives_zeros(tmp_path, capsys):
     assert "ValueError" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("where", ["null", "disk"])
 @pytest.mark.parametrize("world", [2])
-def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, world):
-    """Sampled texts and pass@k, too."""
-    cfgs = [made(tmp_path / f"copy{i}", *GYM, "task.eval_samples=2") for i in range(3)]
+def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, world, where):
+    """Sampled texts and pass@k, too, and with the weights of the others on disk."""
+    given = *GYM, "task.eval_samples=2"
+    if where == "disk":
+        given += "precision.restore=streamed", "precision.noise=philox"
+    places = "null", where, where
+    cfgs = [
+        made(tmp_path / f"copy{i}", *given, f"model.offload={of}") for i, of in enumerate(places)
+    ]
     one, several, killed = map(freeze, cfgs)
     assert main([str(one)]) == 0
     assert exit_statuses(several, world) == [0] * world, (several / "log.txt").read_text()

@@ -121,7 +121,7 @@ class ZOOptimizer(ABC):
         self.seed = seed
         self.step_index = 0
         self.rates = [Rates(lr, float(getattr(config, "weight_decay", 0.0)))]
-        self.group_of = [0] * len(params.tensors)
+        self.group_of = [0] * len(params.held)
         self.state: dict[str, list[Tensor]] = {}
         self.numbers: dict[str, float | list[float]] = {}
         self.step_scale = 1.0

@@ -107,7 +107,7 @@ class Generator:
         if draws is None:
             return []
         uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
-        return [Draw(draws.sampling, torch.from_numpy(uniforms).to(self._model.device), begin)]
+        return [Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)), begin)]
 
     def _written(self, text: str, ids: list[int]) -> Written:
         """Returns a text and its tokens up to their end; behind it there is padding."""
