@@ -43,7 +43,7 @@ COMMON = {
 """Arguments of every method, as `ZerothOrder` has them."""
 
 
-BESIDE = ("weight_decay", "step_norm", "norm_beta")
+BESIDE = ("weight_decay", "step_norm", "norm_beta", "anchor", "anchor_decay", "anchor_norm")
 """Settings that come last, since all methods have them."""
 
 
@@ -78,7 +78,7 @@ def class_of(name: str) -> str:
     method = OPTIMIZERS[name]
     doc = ast.get_docstring(ast.parse(Path(f"src/zo/optim/{method.module}.py").read_text()))
     paragraphs = (doc or "").split("\n\n")
-    if name == "bszo_b":
+    if method.title != method.name:
         paragraphs[0] = inspect.getdoc(method.config)
     kept = [
         p if p.startswith(" ") else wrapped(p, "")
@@ -92,7 +92,7 @@ def class_of(name: str) -> str:
             continue
         kind, right = (
             str(getattr(field.type, "__name__", field.type)),
-            RANGES.get(field.name, ("", ""))[1],
+            {**RANGES, **method.config.ranges}.get(field.name, ("", ""))[1],
         )
         if right.startswith("must be one of "):
             options = right.removeprefix("must be one of ").split(", ")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zo.arguments import Closure
 from zo.distributed.closure import SAME
 from zo.optim.losses import number
+from zo.weights.anchor import HALF
 from zo.weights.prefix import FrozenPrefix
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
@@ -100,6 +101,17 @@ def tell_of_compiling(seconds: float) -> None:
         print(
             f"zo: {seconds:.0f} s of this step compiled noise='philox'; later steps and processes have it",
             file=sys.stderr,
+        )
+
+
+def report_rounding(share: float | None, space: ParameterSpace) -> None:
+    """Warns if less than half of a step is left after rounding."""
+    if share is not None and share < HALF and space.rounding == "nearest":
+        warnings.warn(
+            f"{share:.0%} of the first step is left after rounding to {space.tensors[0].dtype}. Weights in float32 keep"
+            " all of a step, noise='philox' with rounding='stochastic' its mean, and rounding='compensated' keeps the"
+            " rest for the next step.",
+            stacklevel=5,
         )
 
 

@@ -28,14 +28,21 @@ from zo.arguments import (
     rates_of,
     typed,
 )
-from zo.checks import RepeatCheck, TieReport, check_storage, check_trained, tell_of_compiling
+from zo.checks import (
+    RepeatCheck,
+    TieReport,
+    check_storage,
+    check_trained,
+    report_rounding,
+    tell_of_compiling,
+)
 from zo.closure import around_step
 from zo.distributed.closure import DataParallel, TensorParallel, Together
 from zo.distributed.processes import Processes
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
-from zo.record import Recorder, check, header_of, read_record, repeat
+from zo.record import Recorder, check, fingerprint, header_of, read_record, repeat
 from zo.run.store.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
@@ -124,6 +131,7 @@ class ZerothOrder(torch.optim.Optimizer):
             noise = noise or noise_for(trained)
             space = ParameterSpace(trained, restore, (), noise, rounding, model)
         self._trained = [p.requires_grad for _, p in self._given]
+        self._start = fingerprint(space) if getattr(config, "anchored", False) else None
         self._recorder: Recorder | None = None
         self.info: StepInfo | None = None
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
@@ -138,6 +146,10 @@ class ZerothOrder(torch.optim.Optimizer):
             )
         if space.sharded and record is not None:
             raise ValueError("record: the weights are sharded; it needs whole ones")
+        if self.method.start is not None and RESTORE_POLICIES[restore].low_rank:
+            raise ValueError(
+                f"restore={restore!r}: must be another with anchor='start': a folded step is not pulled back"
+            )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
         self._repeats, self._ties = RepeatCheck(whole, space.prefix, check_closure), TieReport()
@@ -222,6 +234,7 @@ class ZerothOrder(torch.optim.Optimizer):
         exact = RESTORE_POLICIES[space.restore].exact
         with around_step(closure, {t.device.type for t in space.like}, exact) as measured:
             self.method.rates = rates
+            self.method.watches_rounding = self.step_index == 0
             folded = self._folded()
             if self._recorder is not None:
                 self._recorder.begin(folded)
@@ -240,6 +253,7 @@ class ZerothOrder(torch.optim.Optimizer):
         if self.processes is None or self.processes.leads:
             self._ties.look_at(self.step_index, info.losses)
             tell_of_compiling(compiling.seconds() - compiled)
+            report_rounding(info.scalars.get("survives"), space)
         return info.loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -271,6 +285,7 @@ class ZerothOrder(torch.optim.Optimizer):
             "shapes": [list(p.shape) for p in self.method.params.parameters],
             "state": self.method.state_dict(),
             "param_groups": groups,
+            **({} if self._start is None else {"start": self._start}),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -288,6 +303,11 @@ class ZerothOrder(torch.optim.Optimizer):
         if sizes[0] != sizes[1]:
             raise ValueError(f"state: groups of {sizes[0]} tensors, but this has {sizes[1]}")
         check_state(state_dict, self._settings, self.method.params)
+        if state_dict.get("start", self._start) != self._start:
+            raise ValueError(
+                "state: of a training from other weights, to which anchor='start' would not pull; make the optimizer"
+                " of the model before its first step, then load the weights and the state"
+            )
         self.method.load_state_dict(state_dict["state"])
         for group, values in zip(self.param_groups, given, strict=True):
             group.update({k: v for k, v in values.items() if k != "params"})

@@ -37,6 +37,9 @@ class MeZO(ZerothOrder):
         directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -58,6 +61,9 @@ class MeZO(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -101,6 +107,9 @@ class MeZOAdam(ZerothOrder):
         state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -126,6 +135,9 @@ class MeZOAdam(ZerothOrder):
         state_dtype: Literal["param", "float32"] = "param",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -170,6 +182,9 @@ class HiZOO(ZerothOrder):
         directions: `gaussian` alone.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -193,6 +208,9 @@ class HiZOO(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -237,6 +255,9 @@ class LOZO(ZerothOrder):
         divide_by_rank: The paper's factor 1/r of the update of matrices.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -261,6 +282,9 @@ class LOZO(ZerothOrder):
         divide_by_rank: bool = False,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -316,6 +340,9 @@ class BSZO(ZerothOrder):
         directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -346,6 +373,9 @@ class BSZO(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -401,6 +431,9 @@ class BSZOB(ZerothOrder):
         directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -431,6 +464,9 @@ class BSZOB(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -467,6 +503,9 @@ class ZOSign(ZerothOrder):
         directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -488,6 +527,9 @@ class ZOSign(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -527,6 +569,9 @@ class ZOMomentum(ZerothOrder):
         state_dtype: Of m: `param`, the parameters' own, or `float32`.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -550,6 +595,9 @@ class ZOMomentum(ZerothOrder):
         state_dtype: Literal["param", "float32"] = "param",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -586,6 +634,9 @@ class ZOConservative(ZerothOrder):
         directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -607,6 +658,9 @@ class ZOConservative(ZerothOrder):
         directions: Literal["gaussian", "rademacher"] = "gaussian",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -649,6 +703,9 @@ class SparseMeZO(ZerothOrder):
         scope: What is masked: `matrices`, 2-D weights of neither embeddings nor norms, or `all` tensors.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -672,6 +729,9 @@ class SparseMeZO(ZerothOrder):
         scope: Literal["matrices", "all"] = "matrices",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -716,6 +776,9 @@ class ConMeZO(ZerothOrder):
         state_dtype: Of m: `param`, the parameters' own, or `float32`.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -743,6 +806,9 @@ class ConMeZO(ZerothOrder):
         state_dtype: Literal["param", "float32"] = "float32",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -786,6 +852,9 @@ class AdaMeZO(ZerothOrder):
         scale: s > 0, beside the learning rate.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -812,6 +881,9 @@ class AdaMeZO(ZerothOrder):
         scale: float = 100.0,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -850,6 +922,9 @@ class FZOO(ZerothOrder):
         std_floor: ≥ 0; a step whose losses' standard deviation is at most this multiple of |f₀| is left out.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -872,6 +947,9 @@ class FZOO(ZerothOrder):
         std_floor: float = 1e-7,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -915,6 +993,9 @@ class LOZOM(ZerothOrder):
         momentum: β in [0, 1); 0 is LOZO.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -940,6 +1021,9 @@ class LOZOM(ZerothOrder):
         momentum: float = 0.9,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -988,6 +1072,9 @@ class SubZero(ZerothOrder):
             True in a run whose adapter is LoRA, prefix or prompt, and False elsewhere.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -1013,6 +1100,9 @@ class SubZero(ZerothOrder):
         square: bool | None = None,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -1064,6 +1154,9 @@ class TeZO(ZerothOrder):
         adam_eps: δ > 0, of `adam`.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -1092,6 +1185,9 @@ class TeZO(ZerothOrder):
         adam_eps: float = 1e-8,
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -1136,6 +1232,9 @@ class ZOMuon(ZerothOrder):
         msign: How the estimate is orthogonalised: by `newton_schulz` in five steps, or by `svd`.
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
         weight_decay: λ ≥ 0.
         seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
 
@@ -1161,6 +1260,261 @@ class ZOMuon(ZerothOrder):
         msign: Literal["newton_schulz", "svd"] = "newton_schulz",
         step_norm: Literal["none", "rms"] = "none",
         norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
+        noise: Literal["torch", "philox"] = "torch",
+        rounding: Literal["nearest", "stochastic", "compensated"] = "nearest",
+        model: nn.Module | None = None,
+        check_closure: bool = True,
+        record: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        check_every: int | None = 100,
+    ) -> None:
+        super().__init__(**given(locals()))
+
+
+class ES(ZerothOrder):
+    """ES: an evolution strategy, whose step weighs the directions of a population by the members' shaped rewards.
+
+        for i = 1 … N:  member θ + s_i ε z_i, s_i = ±1;  R_i = −L(θ + s_i ε z_i)
+            `mirrored`: members 2j − 1 and 2j share a direction, s = +1 and −1; else each has its own, s = +1
+        w_i = (R_i − mean R) / s    `shaping=zscore`  s = std R + 10⁻⁸,  or with `baseline=prompt` √(var R_ip + 10⁻⁵)
+              rank(R_i)/(N − 1) − ½ `shaping=ranks`   equal rewards share the mean of their ranks
+              (R_i − mean R) / ε    `shaping=none`
+        θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
+
+    `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    both.
+
+    Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
+    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
+    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
+    same length whatever the rewards are, so that it does not shrink near an optimum.
+
+    Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
+    ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
+    (z-scores); Sarkar et al. 2025, "Evolution Strategies at the Hyperscale" (EGGROLL: low rank).
+
+    Args:
+        params: A model, its tensors, (name, tensor) pairs, or torch's parameter groups; those that require
+            gradients are trained.
+        lr: Learning rate η ≥ 0.
+        eps: ε > 0, the perturbation scale, which papers on ES call σ.
+        n: N ≥ 2, members of the population: forward passes per step.
+        mirrored: Whether members come in pairs θ + ε z and θ − ε z. False gives each member a direction of its own.
+        shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
+            centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
+        baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
+            rewards of all members and prompts (`prompt`).
+        directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
+            `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
+            biases and norms.
+        rank: r ≥ 1 of `low_rank`.
+        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
+        norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
+        weight_decay: λ ≥ 0.
+        seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
+
+    Raises:
+        TypeError: If a setting has another type.
+        ValueError: If one is out of its range.
+    """
+
+    name = "es"
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        *,
+        eps: float = 1e-3,
+        n: int = 30,
+        mirrored: bool = True,
+        shaping: Literal["zscore", "ranks", "none"] = "zscore",
+        baseline: Literal["population", "prompt"] = "population",
+        directions: Literal["gaussian", "rademacher", "low_rank"] = "gaussian",
+        rank: int = 1,
+        step_norm: Literal["none", "rms"] = "none",
+        norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
+        noise: Literal["torch", "philox"] = "torch",
+        rounding: Literal["nearest", "stochastic", "compensated"] = "nearest",
+        model: nn.Module | None = None,
+        check_closure: bool = True,
+        record: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        check_every: int | None = 100,
+    ) -> None:
+        super().__init__(**given(locals()))
+
+
+class ESAtScale(ZerothOrder):
+    """ES as es-at-scale makes it: normals on all weights, each member a direction of its own, z-scores.
+
+        for i = 1 … N:  member θ + s_i ε z_i, s_i = ±1;  R_i = −L(θ + s_i ε z_i)
+            `mirrored`: members 2j − 1 and 2j share a direction, s = +1 and −1; else each has its own, s = +1
+        w_i = (R_i − mean R) / s    `shaping=zscore`  s = std R + 10⁻⁸,  or with `baseline=prompt` √(var R_ip + 10⁻⁵)
+              rank(R_i)/(N − 1) − ½ `shaping=ranks`   equal rewards share the mean of their ranks
+              (R_i − mean R) / ε    `shaping=none`
+        θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
+
+    `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    both.
+
+    Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
+    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
+    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
+    same length whatever the rewards are, so that it does not shrink near an optimum.
+
+    Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
+    ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
+    (z-scores); Sarkar et al. 2025, "Evolution Strategies at the Hyperscale" (EGGROLL: low rank).
+
+    Args:
+        params: A model, its tensors, (name, tensor) pairs, or torch's parameter groups; those that require
+            gradients are trained.
+        lr: Learning rate η ≥ 0.
+        eps: ε > 0, the perturbation scale, which papers on ES call σ.
+        n: N ≥ 2, members of the population: forward passes per step.
+        mirrored: Whether members come in pairs θ + ε z and θ − ε z. False gives each member a direction of its own.
+        shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
+            centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
+        baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
+            rewards of all members and prompts (`prompt`).
+        directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
+            `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
+            biases and norms.
+        rank: r ≥ 1 of `low_rank`.
+        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
+        norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
+        weight_decay: λ ≥ 0.
+        seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
+
+    Raises:
+        TypeError: If a setting has another type.
+        ValueError: If one is out of its range.
+    """
+
+    name = "es_at_scale"
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        *,
+        eps: float = 1e-3,
+        n: int = 30,
+        mirrored: bool = False,
+        shaping: Literal["zscore", "ranks", "none"] = "zscore",
+        baseline: Literal["population", "prompt"] = "population",
+        directions: Literal["gaussian", "rademacher", "low_rank"] = "gaussian",
+        rank: int = 1,
+        step_norm: Literal["none", "rms"] = "none",
+        norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
+        noise: Literal["torch", "philox"] = "torch",
+        rounding: Literal["nearest", "stochastic", "compensated"] = "nearest",
+        model: nn.Module | None = None,
+        check_closure: bool = True,
+        record: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        check_every: int | None = 100,
+    ) -> None:
+        super().__init__(**given(locals()))
+
+
+class EGGROLL(ZerothOrder):
+    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all prompts' rewards.
+
+        for i = 1 … N:  member θ + s_i ε z_i, s_i = ±1;  R_i = −L(θ + s_i ε z_i)
+            `mirrored`: members 2j − 1 and 2j share a direction, s = +1 and −1; else each has its own, s = +1
+        w_i = (R_i − mean R) / s    `shaping=zscore`  s = std R + 10⁻⁸,  or with `baseline=prompt` √(var R_ip + 10⁻⁵)
+              rank(R_i)/(N − 1) − ½ `shaping=ranks`   equal rewards share the mean of their ranks
+              (R_i − mean R) / ε    `shaping=none`
+        θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
+
+    `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    both.
+
+    Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
+    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
+    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
+    same length whatever the rewards are, so that it does not shrink near an optimum.
+
+    Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
+    ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
+    (z-scores); Sarkar et al. 2025, "Evolution Strategies at the Hyperscale" (EGGROLL: low rank).
+
+    Args:
+        params: A model, its tensors, (name, tensor) pairs, or torch's parameter groups; those that require
+            gradients are trained.
+        lr: Learning rate η ≥ 0.
+        eps: ε > 0, the perturbation scale, which papers on ES call σ.
+        n: N ≥ 2, members of the population: forward passes per step.
+        mirrored: Whether members come in pairs θ + ε z and θ − ε z. False gives each member a direction of its own.
+        shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
+            centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
+        baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
+            rewards of all members and prompts (`prompt`).
+        directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
+            `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
+            biases and norms.
+        rank: r ≥ 1 of `low_rank`.
+        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
+        norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
+        weight_decay: λ ≥ 0.
+        seed, restore, noise, rounding, model, check_closure, record, group, check_every: As of `ZerothOrder`.
+
+    Raises:
+        TypeError: If a setting has another type.
+        ValueError: If one is out of its range.
+    """
+
+    name = "eggroll"
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        *,
+        eps: float = 1e-3,
+        n: int = 1024,
+        mirrored: bool = True,
+        shaping: Literal["zscore", "ranks", "none"] = "zscore",
+        baseline: Literal["population", "prompt"] = "prompt",
+        directions: Literal["gaussian", "rademacher", "low_rank"] = "low_rank",
+        rank: int = 1,
+        step_norm: Literal["none", "rms"] = "none",
+        norm_beta: float = 0.99,
+        anchor: Literal["none", "start"] = "none",
+        anchor_decay: float = 0.0,
+        anchor_norm: Literal["l2", "l1"] = "l2",
         weight_decay: float = 0.0,
         seed: int = 0,
         restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None,
@@ -1193,4 +1547,7 @@ METHODS: dict[str, type[ZerothOrder]] = {
     "subzero": SubZero,
     "tezo": TeZO,
     "zo_muon": ZOMuon,
+    "es": ES,
+    "es_at_scale": ESAtScale,
+    "eggroll": EGGROLL,
 }

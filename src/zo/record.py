@@ -211,15 +211,15 @@ def header_of(method: ZOOptimizer) -> Header:
     return Header(
         run_id="",
         config=config,
-        base=_fingerprint(space),
+        base=fingerprint(space),
         parameters=space.numel,
         noise=space.engine.backend,
-        losses_per_step=method.forwards_per_step,
+        losses_per_step=method.losses_per_step,
         written_by={"torch": torch.__version__},
     )
 
 
-def _fingerprint(space: ParameterSpace) -> str:
+def fingerprint(space: ParameterSpace) -> str:
     """Returns a hash of the weights' dtypes, shapes and bits."""
     digest = hashlib.blake2b(digest_size=16)
     for p in space.wholes()[1]:

@@ -30,6 +30,7 @@ NEEDS = {
     "task=completion": OWN,
     "task=reward": f"{OWN} {REWARD}",
     "optimizer": "model=opt-1.3b precision.restore=streamed",
+    "optimizer=eggroll": "model=opt-1.3b task=squad objective=generation",
     "precision": "model=opt-13b",  # paper is the model's own
 }
 """What an option, or each option of a group, does not go without."""

@@ -30,6 +30,8 @@ CASES = [
     ("bszo", "torch", "bfloat16", "streamed", 1, ("m", 5), ("adaptive_sampling", False)),
     ("lozo", "torch", "bfloat16", "factors", 2, ("n", 2), ("interval", 2)),
     ("lozo", "philox", "float32", "factors", 1),
+    ("es", "torch", "float32", "factors", 1, ("directions", "low_rank"), ("n", 10)),
+    ("eggroll", "philox", "bfloat16", "factors", 2, ("n", 8), ("rank", 2)),
 ]
 """Every method with two or three kinds, in which every two of noise, dtype, policy and sharding meet."""
 
@@ -49,6 +51,9 @@ class Loss:
         scores = self.model(self.x.repeat(n, 1)).float().chunk(n)
         return [nn.functional.cross_entropy(of_one, self.y).item() for of_one in scores]
 
+    def branch_bytes(self, own: bool) -> int:
+        return 1000 if own else 0
+
 
 def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     """Returns losses and bits of θ after a few steps, or why there are none, and the passes made here."""
@@ -67,6 +72,7 @@ def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     loss = parts[0] if whole else DividedLoss(parts.__getitem__, [size] * shards, processes)
     try:
         params = ParameterSpace.of(model, restore, noise)
+        params.branch_budget = 12_000  # three passes of four members at most
         config = method.config(**dict(settings))
         optimizer = method.optimizer(params, config, lr=1e-2, seed=5)
         infos = [optimizer.step(loss) for _ in range(STEPS)]

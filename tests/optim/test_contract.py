@@ -16,6 +16,7 @@ from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import (
     DTYPES,
     FIRST_ORDER,
+    LR,
     POLICIES,
     TRAINING,
     UNIT_ROUNDOFF,
@@ -31,6 +32,9 @@ from zo.lm.baselines import BASELINES
 from zo.noise import NOISES, ROUNDING, NoiseKey
 from zo.optim import OPTIMIZERS
 from zo.optim.base import NonFiniteError
+from zo.weights.anchor import SeenUpdate, Survival
+from zo.weights.directions import Stored
+from zo.weights.updates import LinearUpdate, UpdateTarget
 
 ROUNDED = [
     *[(dtype, "philox", "stochastic") for dtype in DTYPES[1:]],
@@ -83,6 +87,9 @@ PASSES = [
     ("bszo_b", {"k": 4, "m": 9}, 10, (19, 10)),
     ("bszo_b", {"two_sided": True}, 6, (10, 7)),
     ("fzoo", {}, 9, (17, 9)),
+    ("es", {"n": 4}, 4, (6, 5)),
+    ("es_at_scale", {"n": 3}, 3, (5, 4)),
+    ("eggroll", {"n": 4}, 4, (6, 5)),
     ("zo_conservative", {}, 5, (7, 6)),
     ("zo_muon", {}, 5, (6, 5)),
     *[(name, {}, 2, (4, 3)) for name in ("zo_sign", "conmezo", "subzero", "tezo")],
@@ -173,12 +180,13 @@ def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded)
     Losses of another method are refused, and change nothing.
     """
     (dtype, noise, rounding), runs = rounded, []
-    decay = {} if name.startswith("bszo") else {"weight_decay": 0.1}
+    decay = {"anchor": "start", "anchor_decay": 2.0}
+    decay |= {} if name.startswith("bszo") else {"weight_decay": 0.1}
     for restore in POLICIES:
         loss, again = (Quadratic(dtype, restore, rounding, noise) for _ in range(2))
         opt, replayed = start(name, loss, **decay), start(name, again, **decay)
         made = [opt.step(loss) for _ in range(15)]
-        with pytest.raises(ValueError, match=f" losses for a step of {opt.forwards_per_step}"):
+        with pytest.raises(ValueError, match=f" losses for a step of {opt.losses_per_step}"):
             replayed.replay(made[0].losses[1:])
         assert [replayed.replay(info.losses) for info in made] == made
         assert again.calls == 0
@@ -186,6 +194,48 @@ def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded)
         assert same([made, again.weights(), replayed.state_dict()], runs[-1])
         assert replayed.step(again) == opt.step(loss)  # and goes on as the run itself
     assert same(*runs[:2])
+
+
+@pytest.mark.parametrize(("name", "norm"), rotated(ZEROTH_ORDER, ["l2", "l1"]))
+def test_an_anchor_pulls_the_first_step_back(name, norm):
+    """By its share, or each entry by a length."""
+    step, pull, lr = [], {"anchor": "start", "anchor_norm": norm}, LR.get(name.split()[0], 1e-2)
+    for settings in ({}, {**pull, "anchor_decay": (0.3 if norm == "l2" else 1e-3) / lr}):
+        loss = Quadratic(restore="snapshot")
+        was, opt = loss.weights(), start(name, loss, lr, **settings)
+        step.append([p - q for p, q in zip(steps(opt, loss, 1), was, strict=True)])
+    for free, held in zip(*step, strict=True):
+        shrunk = 0.7 * free if norm == "l2" else torch.nn.functional.softshrink(free, 1e-3)
+        torch.testing.assert_close(held, shrunk, rtol=1e-4, atol=2e-6)
+        assert not torch.allclose(free, held, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"), rotated(ZEROTH_ORDER, [r for r in ROUNDED if r[0] != torch.float32])
+)
+def test_looking_at_the_rounding_of_a_step_changes_no_bit(name, rounded):
+    dtype, noise, rounding = rounded
+    runs, shares = [], []
+    for watches in (False, True):
+        loss = Quadratic(dtype, "snapshot", rounding, noise)
+        opt = start(name, loss, eps=1e-2)
+        for _ in range(10):
+            opt.watches_rounding = watches
+            shares.append(opt.step(loss).scalars.get("survives"))
+        runs.append([loss.weights(), opt.state_dict()])
+    assert same(*runs)
+    assert [share is None for share in shares] == [True] * 10 + [rounding == "compensated"] * 10
+    assert all(0 <= share < 3 for share in shares if share is not None)
+
+
+def test_the_share_that_survives_rounding_is_the_actual_moves_along_the_intended_ones():
+    theta = torch.tensor([1.0, 1.0, 1.0, 1.0], dtype=torch.bfloat16)  # neighbours 2⁻⁷ and 2⁻⁸ apart
+    survival, moved = Survival([0]), torch.tensor([0.001, 0.0078125, -0.00390625, 0.0])
+    update = SeenUpdate(LinearUpdate([(1.0, Stored([moved]))]), survival=survival)
+    update.apply(UpdateTarget(theta, 0, 0.0, None), ())
+    assert theta.tolist() == [1.0, 1.0078125, 0.99609375, 1.0]
+    exact = 0.0078125**2 + 0.00390625**2
+    assert survival.share == pytest.approx(exact / (exact + 0.001**2), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mezo", "hizoo"])  # both ways to update
@@ -233,6 +283,11 @@ def test_configurations_find_values_out_of_range(config):
         ("fzoo", {"n": 1, "two_sided": True}),
         ("bszo", {"m": 1}),
         ("subzero", {"divide_by_rank": True}),
+        ("es", {"n": 5}),
+        ("mezo", {"anchor": "start", "anchor_decay": 0.0}),
+        ("mezo", {"anchor": "none", "anchor_decay": 1.0}),
+        ("es_at_scale", {"n": 1}),
+        ("eggroll", {"baseline": "prompt", "shaping": "ranks"}),
         *((name, {"directions": "rademacher"}) for name in ("hizoo", "lozo", "zo_muon")),
     ],
     ids=str,

@@ -44,6 +44,8 @@ SWITCHES = {
 WITHIN = [
     ("mezo", {"eps": 0.01, "weight_decay": 0.1}, 1e-2),
     ("mezo", {"step_norm": "rms"}, 1e-2),
+    ("mezo", {"anchor": "start", "anchor_decay": 5.0, "weight_decay": 0.1}, 1e-2),
+    ("mezo", {"anchor": "start", "anchor_decay": 0.1, "anchor_norm": "l1"}, 1e-2),
     ("mezo", {"step_norm": "rms", "norm_beta": 0.5, "n": 3}, 1e-2),
     ("mezo_adam", {"state_dtype": "float32", "n": 2, "weight_decay": 0.1}, 1e-2),
     ("mezo_adam", {"beta1": 0.5, "beta2": 0.9, "adam_eps": 0.01}, 1e-2),
@@ -79,10 +81,17 @@ WITHIN = [
     ("tezo", {"variant": "adam", "rank": 3, "adam_eps": 1e-3}, 1e-3),
     ("zo_muon", {"msign": "svd", "vector_lr": 0.05}, 1e-2),
     ("zo_muon", {"msign": "svd", "rank": 3, "interval": 7, "n": 2}, 1e-2),
+    ("es", {"n": 8}, 1e-2),
+    ("es", {"n": 6, "shaping": "none", "weight_decay": 0.1}, 1e-2),
+    ("es", {"n": 5, "mirrored": False, "shaping": "ranks", "directions": "rademacher"}, 3e-2),
+    ("es", {"n": 4, "directions": "low_rank", "rank": 3, "weight_decay": 0.1}, 1e-2),
+    ("es_at_scale", {"n": 7}, 1e-2),
+    ("eggroll", {"n": 8}, 1e-2),
 ]
 
 
 RENDERED = dict.fromkeys(("mezo_adam", "adam", "sgd", "zo_momentum"), "torchs") | {"bszo_b": "bszo"}
+RENDERED |= dict.fromkeys(("es_at_scale", "eggroll"), "es")
 
 
 def run(name: str, settings: dict, lr: float, steps: int = 50, exact: bool = False) -> None:

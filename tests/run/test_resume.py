@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 APPLYING = "zo.weights.updates.ParameterUpdate.apply"
 MEASURING = At("zo.run.losses.BatchLoss.__call__", 10, "after")
 UPDATE = (MEASURING, At(APPLYING, 60))
-STREAM = (MEASURING, At("zo.noise.cpu.engine.NumbaEngine.add_to_all_", 3, "after"))  # all tensors
+STREAM = (MEASURING, At("zo.noise.cpu.engine.NumbaEngine.add_to_all_", 2, "after"))  # all tensors
 BRANCHES = At("zo.run.losses.BatchLoss.branches", 5, "after")
 FACTORS = (BRANCHES, At("zo.weights.restore.factors._fold", 10))
 ON_DISK = (MEASURING, At("zo.weights.offload.stored.WeightsFile.write", 200))
@@ -24,6 +24,8 @@ GRADIENT = (BACKWARD, At("torch.optim.Optimizer.zero_grad", 3, "after"))
 STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"
 COMPENSATED = "precision.noise=philox precision.rounding=compensated"
 LAST = "adapter=layers adapter.layers=last:1"  # the others' hidden states are kept
+ANCHORED = "optimizer.anchor=start optimizer.anchor_decay=50"
+ALSO = "task.also={name:imdb,train_size:8,validation_size:8,test_size:8,max_length:32}"
 METHODS = {
     "optimizer=mezo precision.restore=subtract": UPDATE,
     f"optimizer=mezo_adam lr=1e-4 precision=bf16 {STOCHASTIC}": UPDATE,
@@ -32,6 +34,7 @@ METHODS = {
     f"optimizer=bszo precision=bf16 precision.restore=streamed {STOCHASTIC}": STREAM,
     f"optimizer=bszo_b precision=bf16 precision.restore=snapshot {COMPENSATED} {LAST}": UPDATE,
     "optimizer=mezo precision.noise=philox precision.restore=streamed model.offload=disk": ON_DISK,
+    f"optimizer=es optimizer.n=4 {ANCHORED} precision=bf16 {COMPENSATED} {ALSO}": UPDATE,
     "optimizer=adam lr=1e-4": GRADIENT,
 }
 """Every policy and rounding, and all kinds of state, with a kill in a step and one in or behind the pass that moves θ.

@@ -41,6 +41,7 @@ class Twin:
         self.opt, self.theta, self.problem = opt, theta, problem
         self.lr, self.s = opt.rates[0].lr, asdict(opt.config)
         self.eps, self.n = self.s.get("eps", 0.0), self.s.get("n", 1)
+        self.first = [p.clone() for p in theta]
 
     def normal(self, stream: int, step: int, i: int, j: int, shape: Any) -> Tensor:
         return NOISE.draw_(torch.empty(shape), NoiseKey(self.opt.seed, stream, step, i), j)
@@ -69,6 +70,15 @@ class Twin:
         """θ ← θ − η λ θ where decay applies."""
         for p, does in zip(self.theta, self.opt.params.decays, strict=True):
             p.sub_(self.lr * self.s["weight_decay"] * does * p)
+
+    def pull(self) -> None:
+        """Anchored weight decay: θ − θ₀ shrinks by its share, or is soft-thresholded."""
+        rate = self.lr * self.s["anchor_decay"]
+        for p, first in zip(self.theta, self.first, strict=True):
+            if self.s["anchor_norm"] == "l2":
+                p.copy_(first + (1 - rate) * (p - first))
+            else:
+                p.copy_(first + torch.nn.functional.softshrink(p - first, rate))
 
     def slope(self, here: float, *parts: Part) -> float:
         """The difference quotient, two-sided or one-sided from the loss at θ."""
@@ -111,6 +121,8 @@ def mezo(t: Twin) -> Steps:
         t.decay()
         for c_i, z_i in zip(c, z, strict=True):
             t.move(-t.lr * scale * c_i / t.n, (1.0, z_i))
+        if t.s["anchor"] == "start":
+            t.pull()
         yield tuple(c)
 
 
@@ -278,6 +290,49 @@ def fzoo(t: Twin) -> Steps:
         c = [(loss - t.loss()) / statistics.stdev(losses) for loss in losses]
         t.move(-t.lr, (1.0, t.mean(c, u)))
         yield tuple(c)
+
+
+def population(t: Twin) -> tuple[list[float], list[list[Tensor]]]:
+    """Sign and noise of each member."""
+    sides = [1.0, -1.0] if t.s["mirrored"] else [1.0]
+    signs, noise = [], []
+    for i in range(t.n // len(sides)):
+        e = t.z(i)
+        if t.s["directions"] == "low_rank":
+            for j, p in enumerate(t.theta):
+                if p.dim() > 1:
+                    a, b = (
+                        t.normal(stream, t.opt.step_index, i, j, (t.s["rank"], length)).T
+                        for stream, length in zip((PERTURBATION, SUBSPACE), p.shape, strict=True)
+                    )
+                    e[j] = a @ b.T / math.sqrt(t.s["rank"])
+        signs += sides
+        noise += [e] * len(sides)
+    return signs, noise
+
+
+def es(t: Twin) -> Steps:
+    """Rewards are shaped as the releases shape them: numpy's std, jax's var, ranks with ties by scipy's rule."""
+    while True:
+        signs, noise = population(t)
+        rewards = np.array(
+            [-t.loss(s * t.eps, (1.0, e)) for s, e in zip(signs, noise, strict=True)]
+        )
+        if t.s["shaping"] == "ranks":
+            below = (rewards[:, None] > rewards).sum(1)
+            equal = (rewards[:, None] == rewards).sum(1)
+            w = (below + (equal - 1) / 2) / (t.n - 1) - 0.5
+        elif t.s["shaping"] == "none":
+            w = (rewards - rewards.mean()) / t.eps
+        elif t.s["baseline"] == "prompt":
+            w = (rewards - rewards.mean()) / np.sqrt(rewards.var() + 1e-5)  # of one prompt
+        else:
+            w = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+        t.decay()
+        for w_n, s, e in zip(w, signs, noise, strict=True):
+            t.move(t.lr / t.n * float(w_n) * s, (1.0, e))
+        count = t.n // 2 if t.s["mirrored"] else t.n
+        yield tuple(-np.reshape(w * signs, (count, -1)).mean(1))
 
 
 def columns(t: Twin, i: int, j: int, step: int, *, kept: bool, length: int) -> Tensor:

@@ -26,12 +26,16 @@ SMALL_PROBLEM = {
     "fzoo": {"eps": 1e-3},
     "zo_muon": {"vector_lr": 0.1},
     "adamezo": {"scale": 1.0},
+    "es": {"n": 6},
+    "es_at_scale": {"n": 6},
+    "eggroll": {"n": 6},
     "lozo_m": {"momentum": 0.5},
     "sparse_mezo": {"share": 1.0},  # a mask of some would leave the others where they are
     "adam": {"adam_eps": 1e-3},  # 1e-8 is 0 in float16
 }
 LR = {"mezo_adam": 0.05, "adam": 0.05, "zo_sign": 0.02, "fzoo": 0.03, "zo_muon": 0.05}
-LR |= {"zo_momentum": 2e-3, "adamezo": 0.02, "tezo": 0.02}  # others take 0.01
+LR |= {"zo_momentum": 2e-3, "adamezo": 0.02, "tezo": 0.02}
+LR |= dict.fromkeys(("es", "es_at_scale", "eggroll"), 0.03)  # others take 0.01
 
 
 class Quadratic:

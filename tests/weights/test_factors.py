@@ -57,6 +57,11 @@ def farthest(a: list[Tensor], b: list[Tensor]) -> float:
 CASES = [(kind, CANDIDATES[i % 2], VARIANTS[(i + i // 4) % 4]) for i, kind in enumerate(MODELS)]
 CASES += [("opt", (1, 1), {"method": "lozo_m"}), ("opt", (1, 1), {"method": "subzero", "rank": 3})]
 CASES += [("opt", (1, 1), {"method": "tezo", "variant": name}) for name in ("sgd", "momentum")]
+CASES += [("opt", (1, 1), {"method": "tezo", "anchor": "start", "anchor_decay": 1e3})]
+ES = {"method": "es", "directions": "low_rank", "lr": 1e-4}
+CASES += [(kind, CANDIDATES[i % 2], {**ES, "rank": 1 + i % 3}) for i, kind in enumerate(MODELS)]
+CASES += [("llama", (1, 1), {**ES, "n": 5, "mirrored": False, "weight_decay": 10.0})]
+CASES += [("opt", (1, 1), {**ES, "lr": 1e-3, "anchor": "start", "anchor_decay": 100.0})]
 
 
 @pytest.mark.parametrize(("kind", "candidates", "settings"), CASES, ids=str)

@@ -23,7 +23,7 @@ LEAST |= {"seed": 0, "steps": 0}
 MOST = {"seed": 2**63 - 1, "steps": 2**31 - 1, "threads": 1024}
 """A seed has to fit into 64 bits, a step's number into 32; more threads than cores only wait for each other."""
 
-MOST_OF_A_METHOD = dict.fromkeys(("k", "m", "n", "rank"), 1024)
+MOST_OF_A_METHOD = {**dict.fromkeys(("k", "m", "rank"), 1024), "n": 65536}
 """A step makes a forward pass for each direction, and keeps a matrix of k × k."""
 
 
@@ -92,7 +92,9 @@ def _problems(run: RunConfig) -> Iterator[Problem]:
         yield Problem("model.quantization", None, right)
     if run.precision.restore in RESTORE_POLICIES:
         needs = run.optimizer.restore_needs()
-        for key, right in conflicts(run.precision.restore, **needs):
+        how = run.precision
+        half, philox = how.dtype != "float32", how.noise == "philox"
+        for key, right in conflicts(how.restore, how.rounding, half=half, philox=philox, **needs):
             group = "optimizer" if key == "weight_decay" else "precision"
             yield Problem(f"{group}.{key}", getattr(getattr(run, group), key), right)
     if run.precision.rounding in ("stochastic", "compensated") and not run.optimizer.replays:
@@ -211,6 +213,9 @@ def _objective_problems(run: RunConfig) -> Iterator[Problem]:
             run.task.temperature,
             f"must be 0 with objective={name}, which draws no text",
         )
+    if name not in OF_TEXT and getattr(run.optimizer, "baseline", "population") == "prompt":
+        right = f"must be population with objective={name}, which has one loss for all examples"
+        yield Problem("optimizer.baseline", "prompt", right)
     if name not in ("metric", *OF_TEXT):
         return
     if run.optimizer.name in ("sgd", "adam"):
@@ -223,11 +228,6 @@ def _objective_problems(run: RunConfig) -> Iterator[Problem]:
         )
     if run.precision.graphs:
         yield Problem("precision.graphs", True, f"must be false with objective={name}")
-    policy = RESTORE_POLICIES.get(run.precision.restore)
-    if name in OF_TEXT and policy is not None and policy.low_rank:
-        yield Problem(
-            "precision.restore", run.precision.restore, f"must be another with objective={name}"
-        )
     if name in OF_TEXT and run.adapter.name in ("prefix", "prompt"):
         yield Problem("adapter", run.adapter.name, f"must be another with objective={name}")
 

@@ -63,6 +63,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     for key, address in _addresses(run):
         if key in files and not address.startswith(package_files.PREFIX):
             _put(decisive, key, files[key])
+            if key.startswith("task.also."):
+                continue
             group = decisive[key.partition(".")[0]]
             for of_the_hub in ("revision", "gguf_file"):
                 group.pop(of_the_hub, None)
@@ -112,6 +114,9 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
+    if isinstance(task.also, Mapping):
+        for split, file in (task.also.get("data_files") or {"": task.also["path"]}).items():
+            yield f"task.also.{f'data_files.{split}' if split else 'path'}", file
     if run.objective.function and run.objective.code():
         yield "objective.file", reward_code.address(run.objective.function)
     if getattr(run.adapter, "path", None):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from zo.config.precision import AUTO, NAMES, PrecisionConfig
 from zo.lm.config import ModelConfig
 from zo.tasks import hub, package_files
-from zo.tasks.config import TaskConfig
+from zo.tasks.config import MISSING, TaskConfig
 
 DEFAULT = "reviews-tiny"
 """The model of conf/config.yaml: what a run has that names no other one."""
@@ -55,6 +56,27 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
         task.install = None
         if task.path != file["path"] and task.revision == file.get("revision"):
             task.revision = None
+
+
+def read_also(task: TaskConfig) -> list[tuple[str, str]]:
+    """Completes `task.also` from its file of conf/task; returns (key, what would be right) of what is wrong."""
+    if task.also is None:
+        return []
+    given = {"name": task.also} if isinstance(task.also, str) else task.also
+    files = {name: file for name, file in _files("task").items() if file.get("kind") != "prompts"}
+    name = given.get("name") if isinstance(given, Mapping) else None
+    if name not in files:
+        return [("also", f"must be a task of conf/task with answers: {', '.join(sorted(files))}")]
+    task.also = {k: v for k, v in {**files[name], **given}.items() if k != "defaults"}
+    known = {field.name for field in fields(TaskConfig)} - {"also"}
+    if unknown := [key for key in task.also if key not in known]:
+        return [("also", f"must have keys of a task alone, and {unknown[0]} is none")]
+    if task.also.get("path") in (None, MISSING):
+        return [("also", f"must have a path, as task.also={{name: {name}, path: held_out.csv}}")]
+    try:
+        return [(f"also.{key}", right) for key, right in TaskConfig(**task.also).problems()]
+    except TypeError as error:  # a value of another type
+        return [("also", f"must have values as conf/task: {error}")]
 
 
 def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> None:

@@ -36,6 +36,8 @@ class PrecisionConfig:
         tf32: Whether a GPU may shorten the factors of float32 matrix products to 10 bits of mantissa.
         prefix_cache_gib: Memory for hidden states that enter the first block that trains, GiB, ≥ 0. Those of a split
             are kept over steps and evaluations if they all fit, see `zo.run.reuse`; 0 keeps none.
+        branch_gib: GiB that the points of a step may take which `factors` measures in one forward pass, where texts are
+            written or each direction has factors of its own: more points are measured in several passes.
         graphs: Whether a GPU repeats recordings of a forward pass, one per shape of batch, see `zo.lm.scoring.graphs`.
     """
 
@@ -45,6 +47,7 @@ class PrecisionConfig:
     restore: str = "merged"
     noise: str = "torch"
     rounding: str = "nearest"
+    branch_gib: float = 4.0
     tf32: bool = False
     graphs: bool = False
     prefix_cache_gib: float = 1.0
@@ -65,6 +68,8 @@ class PrecisionConfig:
         ]
         if not self.prefix_cache_gib >= 0:
             found.append(("prefix_cache_gib", "must be at least 0, which keeps nothing"))
+        if not self.branch_gib > 0:
+            found.append(("branch_gib", "must be greater than 0"))
         if not found:
             found += conflicts(
                 *(self.restore, self.rounding),

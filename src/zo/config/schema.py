@@ -14,7 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.checks import ConfigError, Problem, problems
 from zo.config.lines import SweeperConfig
-from zo.config.origin import follow_path, stored_dtype
+from zo.config.origin import follow_path, read_also, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
@@ -85,7 +85,8 @@ def checked(run: RunConfig) -> RunConfig:
     _take_eps(run)
     if getattr(run.optimizer, "square", False) is None:
         run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]
-    found = problems(run)
+    also = [Problem(f"task.{key}", ..., right) for key, right in read_also(run.task)]
+    found = [*also, *problems(run)]
     _count_in_steps(run)
     if run.optimizer.name not in BASELINES and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in found):

@@ -57,7 +57,8 @@ class DividedLoss:
         """
         some = self._part(self._processes.rank if self._own_data else 0)
         together = params.policy.measures_together and isinstance(some, BranchedLoss)
-        passes = [[points] if together else [[p] for p in points] for points in excursions]
+        chunks = params.policy.chunks
+        passes = [chunks(some, of) if together else [[p] for p in of] for of in excursions]
         widths = [len(points) for of_one in passes for points in of_one]
         found: list[list[float]] = []
         first = 0

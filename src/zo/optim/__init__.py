@@ -18,6 +18,7 @@ from zo.optim.config import (
     MeZOConfig,
 )
 from zo.optim.config_baselines import AdamConfig, SGDConfig
+from zo.optim.config_evolution import EGGROLLConfig, ESAtScaleConfig, ESConfig
 from zo.optim.config_low_rank import LOZOMConfig, SubZeroConfig, TeZOConfig, ZOMuonConfig
 from zo.optim.config_variants import (
     AdaMeZOConfig,
@@ -76,6 +77,9 @@ OPTIMIZERS: dict[str, Method] = {
     "subzero": Method(SubZeroConfig, "subzero", "SubZero"),
     "tezo": Method(TeZOConfig, "tezo", "TeZO"),
     "zo_muon": Method(ZOMuonConfig, "zo_muon", "ZOMuon"),
+    "es": Method(ESConfig, "es", "ES"),
+    "es_at_scale": Method(ESAtScaleConfig, "es", "ES"),
+    "eggroll": Method(EGGROLLConfig, "es", "ES"),
     "adam": Method(AdamConfig, "adam", "Adam"),
     "sgd": Method(SGDConfig, "sgd", "SGD"),
 }

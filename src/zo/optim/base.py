@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.optim.losses import counter
-from zo.weights.constraints import conflicts
+from zo.optim.losses import RecordedLosses, counter
+from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
+from zo.weights.constraints import RESTORE_POLICIES, conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.offload.stored import OffloadRefused, gigabytes
 from zo.weights.restore import LossFn
@@ -58,14 +59,11 @@ class StepInfo(Estimate):
 
     Attributes:
         losses: What its forward passes measured, in order: all that is needed to `replay` it.
+        forwards: Forward passes of this step.
     """
 
     losses: tuple[float, ...] = ()
-
-    @property
-    def forwards(self) -> int:
-        """Forward passes of this step."""
-        return len(self.losses)
+    forwards: int = 0
 
 
 class Rates(NamedTuple):
@@ -107,10 +105,13 @@ class ZOOptimizer(ABC):
         numbers: Numbers kept between steps, by name; saved and loaded here. With `step_norm=rms` one of them is the
             running mean of squared slopes.
         step_scale: Factor of the current step's learning rate.
+        start: θ₀, which `anchor=start` needs, or None.
+        watches_rounding: Whether the next step measures how much of it is left after rounding: `survives` among its
+            signals, of half-precision weights.
     """
 
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
-        for key, right in conflicts(params.restore, **config.restore_needs()):
+        for key, right in conflicts(params.restore, params.rounding, **config.restore_needs()):
             raise ValueError(
                 f"{key}={getattr(params, key, None) or getattr(config, key)!r}: {right}"
             )
@@ -125,6 +126,13 @@ class ZOOptimizer(ABC):
         self.state: dict[str, list[Tensor]] = {}
         self.numbers: dict[str, float | list[float]] = {}
         self.step_scale = 1.0
+        self.watches_rounding = False
+        self._survival: Survival | None = None
+        self.start: StartWeights | None = None
+        if getattr(config, "anchored", False):
+            factors = RESTORE_POLICIES[params.restore].low_rank and config.adds_up
+            moved = [i for i, t in enumerate(params.tensors) if not factors or t.dim() < 2]
+            self.start = StartWeights(params.tensors, moved, params.rereads)
         if params.residuals is not None:
             self.state["residual"] = params.residuals
         if getattr(config, "step_norm", "none") == "rms":
@@ -134,6 +142,11 @@ class ZOOptimizer(ABC):
     def forwards_per_step(self) -> int:
         """Forward passes of one step."""
         return int(self.config.forwards_per_step)
+
+    @property
+    def losses_per_step(self) -> int:
+        """Numbers that a replay of a step needs."""
+        return int(self.config.losses_per_step)
 
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:
@@ -164,7 +177,12 @@ class ZOOptimizer(ABC):
             self.advance(found.record)
         finally:
             self.params.settle()
-        return StepInfo(found.loss, found.record, found.scalars, tuple(counted.losses))
+            survival, self._survival, self.watches_rounding = self._survival, None, False
+        scalars, share = dict(found.scalars), survival.share if survival else None
+        if share is not None:
+            scalars["survives"] = share
+        losses = tuple(counted.losses)
+        return StepInfo(found.loss, found.record, scalars, losses, counted.forwards)
 
     def replay(self, losses: Sequence[float]) -> StepInfo:
         """Repeats a step without its forward passes, at the θ, state and step index where it was made.
@@ -186,11 +204,10 @@ class ZOOptimizer(ABC):
             raise RuntimeError(
                 "a step made by backpropagation cannot be replayed: no gradient is kept"
             )
-        if len(losses) != self.forwards_per_step:
-            raise ValueError(f"{len(losses)} losses for a step of {self.forwards_per_step}")
-        measured = iter(losses)
+        if len(losses) != self.losses_per_step:
+            raise ValueError(f"{len(losses)} losses for a step of {self.losses_per_step}")
         with self.params.unobserved():
-            return self.step(lambda: next(measured))
+            return self.step(RecordedLosses(losses))
 
     def advance(self, record: Record) -> None:
         """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
@@ -238,16 +255,25 @@ class ZOOptimizer(ABC):
         """
         if len(self.rates) == 1:
             (rates,) = self.rates
-            update = change(rates.lr * self.step_scale)
-            self.params.carry_out(update, rates.decay, self._update_key())
-            return
-        changes = [change(rates.lr * self.step_scale) for rates in self.rates]
-        decays = [
-            self.rates[group].decay if decays else 0.0
-            for group, decays in zip(self.group_of, self.params.decays, strict=True)
-        ]
-        of = GroupedUpdate([changes[group] for group in self.group_of], decays)
-        self.params.carry_out(of, 0.0, self._update_key())
+            update, decay = change(rates.lr * self.step_scale), rates.decay
+        else:
+            changes = [change(rates.lr * self.step_scale) for rates in self.rates]
+            decays = [
+                self.rates[group].decay if decays else 0.0
+                for group, decays in zip(self.group_of, self.params.decays, strict=True)
+            ]
+            update = GroupedUpdate([changes[group] for group in self.group_of], decays)
+            decay = 0.0
+        anchor = None
+        if self.start is not None:
+            shares = [self.rates[group].lr * self.config.anchor_decay for group in self.group_of]
+            anchor = Anchor(self.start, shares, self.config.anchor_norm == "l1")
+        if self.watches_rounding and self.params.rounding != "compensated":
+            of = watched(self.params.matrices, self.params.tensors)
+            self._survival = Survival(of) if of else None
+        if anchor or self._survival:
+            update = SeenUpdate(update, anchor, self._survival)
+        self.params.carry_out(update, decay, self._update_key())
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""

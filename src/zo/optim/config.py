@@ -26,9 +26,12 @@ AT_LEAST_1: Range = lambda x: x >= 1, "must be at least 1"
 BELOW_1: Range = lambda x: 0 <= x < 1, "must be in [0, 1)"
 UP_TO_1: Range = lambda x: 0 < x <= 1, "must be in (0, 1]"
 
+FOREVER = 2**31 - 1
+"""Steps of an interval that does not end."""
+
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("eps", "adam_eps", "scale", "c"), POSITIVE),
-    **dict.fromkeys(("weight_decay", "hold", "vector_lr", "std_floor"), AT_LEAST_0),
+    **dict.fromkeys(("weight_decay", "anchor_decay", "hold", "vector_lr", "std_floor"), AT_LEAST_0),
     **dict.fromkeys(("n", "k", "rank", "interval", "ramp", "smooth_steps"), AT_LEAST_1),
     **dict.fromkeys(("beta1", "beta2", "beta", "beta_start", "norm_beta", "momentum"), BELOW_1),
     "hessian_smooth": BELOW_1,
@@ -42,6 +45,8 @@ RANGES: dict[str, Range] = {
     "directions": one_of("gaussian", "rademacher"),
     "state_dtype": one_of("param", "float32"),
     "step_norm": one_of("none", "rms"),
+    "anchor": one_of("none", "start"),
+    "anchor_norm": one_of("l2", "l1"),
     "scope": one_of("matrices", "all"),
     "smooth_schedule": one_of("constant", "cosine"),
     "noise_update": one_of("every", "extra"),
@@ -76,6 +81,9 @@ class MethodConfig:
     normalises: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
 
+    ranges: ClassVar[Mapping[str, Range]] = {}
+    """Of settings that have another range in this method than in RANGES, or none there."""
+
     unwritten: ClassVar[Mapping[str, Any]] = {}
     """What run ids, and files that lack a setting, mean by it where that is not its default."""
 
@@ -85,14 +93,24 @@ class MethodConfig:
         return 0
 
     @property
+    def losses_per_step(self) -> int:
+        """Numbers that a replay of a step needs: its losses, and what else it measured."""
+        return self.forwards_per_step
+
+    @property
     def passes_per_step(self) -> int:
         """Forward passes of a step, in which a backward pass counts as two."""
         return self.forwards_per_step + (0 if self.replays else 2)
 
     @property
     def low_rank(self) -> bool:
-        """Whether all moves are along directions of low rank whose right factor is kept: `restore=factors` needs it."""
+        """Whether all moves are along directions of low rank: `restore=factors` needs it."""
         return False
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether `restore=factors` adds updates up beside the weights, since the right factor is kept."""
+        return self.low_rank
 
     @property
     def numbers(self) -> int:
@@ -102,12 +120,14 @@ class MethodConfig:
     def restore_needs(self) -> dict[str, Any]:
         """Returns what a restore policy has to allow: arguments of `zo.weights.constraints.conflicts`."""
         decay = getattr(self, "weight_decay", 0.0)
-        return {"low_rank": self.low_rank, "reads_weights": self.reads_weights, "decay": decay}
+        needs = {"low_rank": self.low_rank, "adds_up": self.adds_up, "decay": decay}
+        return {**needs, "reads_weights": self.reads_weights}
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""
-        known = [of.name for of in fields(self) if of.name in RANGES]
-        return failed((key, RANGES[key][0](getattr(self, key)), RANGES[key][1]) for key in known)
+        ranges = {**RANGES, **self.ranges}
+        known = [of.name for of in fields(self) if of.name in ranges]
+        return failed((key, ranges[key][0](getattr(self, key)), ranges[key][1]) for key in known)
 
     def notes(self) -> list[str]:
         """Returns what a person should know of these values."""
@@ -126,10 +146,41 @@ class ZerothOrderConfig(MethodConfig):
     Attributes:
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
         norm_beta: β in [0, 1) of that mean.
+        anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
+        anchor_decay: λ₀ > 0 of `start`.
+        anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
     """
 
     step_norm: str = "none"
     norm_beta: float = 0.99
+    anchor: str = "none"
+    anchor_decay: float = 0.0
+    anchor_norm: str = "l2"
+
+    @property
+    def anchored(self) -> bool:
+        """Whether steps are pulled towards the start."""
+        return self.anchor == "start"
+
+    @property
+    def anchors_factors(self) -> bool:
+        """Whether a pull of the factors that `restore=factors` moves is a pull towards the start."""
+        return False
+
+    def restore_needs(self) -> dict[str, Any]:
+        """Returns what a restore policy has to allow."""
+        return {**super().restore_needs(), "anchor": self.anchored and not self.anchors_factors}
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        none = "must be greater than 0 with anchor=start"
+        idle = "must be start, or anchor_decay 0, which anchor=none does not read"
+        return super().problems() + failed(
+            [
+                ("anchor_decay", not self.anchored or self.anchor_decay != 0, none),
+                ("anchor", self.anchor != "none" or self.anchor_decay == 0, idle),
+            ]
+        )
 
 
 @dataclass
@@ -248,6 +299,11 @@ class LOZOConfig(MeZOConfig):
     def low_rank(self) -> bool:
         """True."""
         return True
+
+    @property
+    def anchors_factors(self) -> bool:
+        """Whether θ − θ₀ is A Vᵀ with one V, and the pull scales it."""
+        return self.interval == FOREVER and self.anchor_norm == "l2"
 
     def problems(self) -> Problems:
         """Returns (key, what would be right) of every value out of range."""

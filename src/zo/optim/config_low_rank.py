@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zo.optim.config import LOZOConfig, MeZOConfig, Problems, failed
+from zo.optim.config import FOREVER, LOZOConfig, MeZOConfig, Problems, failed
 
 ONE = "must be 1: the momentum is along one direction"
 
@@ -86,7 +86,7 @@ class TeZOConfig(ScaledConfig):
     name: str = "tezo"
     eps: float = 1e-3
     rank: int = 24
-    interval: int = 2**31 - 1
+    interval: int = FOREVER
     variant: str = "sgd"
     beta1: float = 0.9
     beta2: float = 0.99

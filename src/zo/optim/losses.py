@@ -1,11 +1,12 @@
 """The losses that a step measures: each a finite Python float, counted and kept for a replay."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss
+from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss, SizedBranches
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
@@ -23,6 +24,38 @@ class DifferentiableLoss(Protocol):
         ...
 
 
+@runtime_checkable
+class PromptLosses(Protocol):
+    """A `LossFn` that is a mean over prompts and knows the loss of each."""
+
+    def __call__(self) -> float:
+        """Returns the mean."""
+        ...
+
+    def mean_square(self) -> float:
+        """Returns the mean square of the prompts' losses, over all calls since it was last asked for."""
+        ...
+
+
+class RecordedLosses:
+    """The numbers that a step measured, in their order: answers a replay.
+
+    Args:
+        losses: As `CountedLoss.losses` had them.
+    """
+
+    def __init__(self, losses: Sequence[float]):
+        self._next = iter(losses).__next__
+
+    def __call__(self) -> float:
+        """Returns the next number, a loss."""
+        return self._next()
+
+    def mean_square(self) -> float:
+        """Returns the next number, a mean square."""
+        return self._next()
+
+
 class CountedLoss:
     """A loss that keeps what it measured and refuses to be NaN or infinite.
 
@@ -30,6 +63,10 @@ class CountedLoss:
         loss_fn: What is called.
         finite: Returns its second argument if that is finite, and raises otherwise.
         settle: Makes the tensors θ, unless a probe is under way.
+
+    Attributes:
+        losses: All numbers that it measured, in their order.
+        forwards: Forward passes that it made.
     """
 
     def __init__(
@@ -42,19 +79,33 @@ class CountedLoss:
         self.finite = finite
         self.settle = settle
         self.losses: list[float] = []
+        self.forwards = 0
 
     def __call__(self) -> float:
         """Returns the loss at the current θ."""
         self.settle()
-        self.losses.append(self.finite("loss", number(self.loss_fn())))
-        return self.losses[-1]
+        return self._keep([number(self.loss_fn())])[0]
+
+    def mean_square(self) -> float:
+        """Returns the mean square of the prompts' losses of all passes; a plain loss counts as one prompt's."""
+        if isinstance(self.loss_fn, PromptLosses):
+            square = self.loss_fn.mean_square()
+        else:
+            square = math.fsum(loss * loss for loss in self.losses) / self.forwards
+        self.losses.append(self.finite("mean square of the losses", square))
+        return square
+
+    def _keep(self, losses: list[float]) -> list[float]:
+        """Returns losses of forward passes, counted."""
+        self.forwards += len(losses)
+        self.losses += [self.finite("loss", loss) for loss in losses]
+        return losses
 
     def backward(self) -> float:
         """Returns the loss and leaves its gradient in the parameters."""
         if not isinstance(self.loss_fn, DifferentiableLoss):
             raise TypeError("a first-order method needs a loss with a method `backward`")
-        self.losses.append(self.finite("loss", number(self.loss_fn.backward())))
-        return self.losses[-1]
+        return self._keep([number(self.loss_fn.backward())])[0]
 
 
 class CountedBranches(CountedLoss):
@@ -63,9 +114,11 @@ class CountedBranches(CountedLoss):
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch."""
         assert isinstance(self.loss_fn, BranchedLoss)
-        found = [number(loss) for loss in self.loss_fn.branches(n)]
-        self.losses += [self.finite("loss", loss) for loss in found]
-        return found
+        return self._keep([number(loss) for loss in self.loss_fn.branches(n)])
+
+    def branch_bytes(self, own: bool) -> int:
+        """Returns what a copy of the mini-batch takes; 0 of a loss that does not know."""
+        return self.loss_fn.branch_bytes(own) if isinstance(self.loss_fn, SizedBranches) else 0
 
 
 class CountedShared(CountedLoss):
@@ -74,9 +127,7 @@ class CountedShared(CountedLoss):
     def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
         """Returns the losses at the points of excursions."""
         assert isinstance(self.loss_fn, SharedLoss)
-        found = self.loss_fn.measure(params, excursions)
-        self.losses += [self.finite("loss", loss) for loss in found]
-        return found
+        return self._keep(self.loss_fn.measure(params, excursions))
 
 
 def counter(

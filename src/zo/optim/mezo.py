@@ -52,7 +52,7 @@ class MeZO(ZOOptimizer):
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i z_i + λ θ)."""
         self.move(
-            lambda lr: [(-lr * c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
+            lambda lr: [(-lr * c / len(record), self.direction(i)) for i, c in enumerate(record)]
         )
 
     def along(self, i: int) -> Terms:

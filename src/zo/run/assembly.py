@@ -25,8 +25,11 @@ from zo.lm.scoring import baselines
 from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.texts import TextScorer
+from zo.lm.start import rereads
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
+from zo.run import memory
+from zo.run.also import Also
 from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
 from zo.run.provenance import weights_hash
 from zo.run.store.directory import base_of
@@ -34,6 +37,7 @@ from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
+from zo.weights.drift import Drift
 from zo.weights.offload.stored import OffloadRefused
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
@@ -61,6 +65,7 @@ class Assembly:
         params: θ, the model's trainable tensors.
         method: At step 0; None in a run without steps.
         base: Hash of θ at step 0, and of what is not trained.
+        drift: Says how far θ is from that at step 0.
     """
 
     device: torch.device
@@ -68,6 +73,7 @@ class Assembly:
     params: ParameterSpace
     method: ZOOptimizer | None
     base: str
+    drift: Drift
 
     @classmethod
     def of(cls, cfg: RunConfig, scratch: Path | None = None) -> "Assembly":
@@ -86,6 +92,7 @@ class Assembly:
         how = cfg.precision
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
+            params.branch_budget = how.branch_gib * memory.GIB
         except ValueError as error:
             raise ModelError(f"precision.{error}") from None
         if divided and not params.sharded:
@@ -93,6 +100,9 @@ class Assembly:
                 f"distributed.tensor={cfg.distributed.tensor}: transformers has no plan to divide {cfg.model.path}"
             )
         assert cfg.lr is not None
+        if cfg.steps and getattr(cfg.optimizer, "anchored", False) and not divided:
+            params.rereads = rereads(cfg.model, params.names, params.tensors)
+            loaded = replace(loaded, notes=(*loaded.notes, _anchor_note(params)))
         method = None
         if cfg.steps:
             kind = OPTIMIZERS[cfg.optimizer.name].optimizer
@@ -100,7 +110,10 @@ class Assembly:
                 method = kind(params, cfg.optimizer, lr=cfg.lr, seed=cfg.seed)
             except OffloadRefused as error:
                 raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
-        return cls(device, loaded, params, method, _base_hash(params, loaded.model))
+            except ValueError as error:
+                raise ModelError(f"optimizer.{error}") from None
+        base = _base_hash(params, loaded.model)
+        return cls(device, loaded, params, method, base, Drift(params))
 
     @property
     def optimizer(self) -> ZOOptimizer:
@@ -130,6 +143,7 @@ class Session:
         notes: What a person should know of data and model, one sentence each.
         processes: That divide forward passes and evaluations.
         shards: Parts of a mini-batch.
+        also: Another task that evaluations score, if there is one.
     """
 
     train: list[Encoded]
@@ -144,6 +158,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     processes: Processes = field(default_factory=Processes)
     shards: int = 1
+    also: Also | None = None
 
     @classmethod
     def open(cls, cfg: RunConfig, scratch: Path | None = None) -> "Session":
@@ -205,6 +220,9 @@ class Session:
             notes = [*found, f"{sizes} examples", *first, *check_splits(task, splits), *notes]
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
+        also = Also.open(cfg.task.also, loaded, cfg, dividing) if cfg.task.also else None
+        if also is not None:
+            read["also"] = also.digest
         read["weights"] = assembly.base
         if cfg.optimizer.name in OPTIMIZERS and cfg.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
@@ -223,6 +241,7 @@ class Session:
             read,
             notes,
             *shared,
+            also,
         )
 
     def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
@@ -271,6 +290,15 @@ def load_adapted(
         note = f"adapter.path: it was trained over {over} weights; {has}"
         found = replace(found, notes=(*found.notes, note))
     return device, found
+
+
+def _anchor_note(params: ParameterSpace) -> str:
+    """Returns where θ₀ is kept."""
+    sizes = [t.numel() * t.element_size() for t in params.tensors]
+    read = sum(sizes[i] for i in params.rereads)
+    held = f"{(sum(sizes) - read) / memory.GIB:.2g} GiB of the start's weights are on the host"
+    more = f", {read / memory.GIB:.2g} GiB are read from the model's files at each step"
+    return f"optimizer.anchor=start: {held}{more if read else ''}"
 
 
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:

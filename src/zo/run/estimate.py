@@ -8,13 +8,11 @@ import torch
 from zo.config import RunConfig
 from zo.lm.scoring.candidates import length_batches
 from zo.lm.scoring.texts import TextScorer
-from zo.noise import PERTURBATION, NoiseKey
 from zo.run import memory
 from zo.run.assembly import Session
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.weights.constraints import RESTORE_POLICIES
-from zo.weights.directions import FULL_SIZE
 from zo.weights.updates import add_
 
 LEAST = 100
@@ -54,7 +52,7 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
             later = _seconds(loss_fn, device, warm=True)
     step = forward + (count - 1) * later
     parts = f"{count} forward passes of {shown(step / count)}"
-    if not method.low_rank:
+    if not session.assembly.params.policy.measures_together:
         passes, weights = count + 1, _pass_seconds(session)
         step += passes * weights
         parts += f", {passes} passes over the weights of {shown(weights)}"
@@ -120,9 +118,7 @@ def _evaluation_seconds(cfg: RunConfig, session: Session, forward: float) -> flo
 def _pass_seconds(session: Session) -> float:
     """Returns how long it takes to draw a direction and add it to all of θ, from copies of its largest tensors."""
     params, device = session.assembly.params, session.assembly.device
-    name = getattr(session.assembly.optimizer.config, "directions", "gaussian")
-    key = NoiseKey(0, PERTURBATION, 0, 0)
-    terms = [(1e-3, FULL_SIZE[name](key, params.engine))]
+    terms = [(1e-3, session.assembly.optimizer.direction())]
     seconds, done = 0.0, 0
     order = sorted(range(len(params.like)), key=lambda i: -params.like[i].numel())
     small = _copy(params.like[order[-1]])

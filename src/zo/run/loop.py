@@ -10,7 +10,7 @@ from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import Evaluation
 from zo.optim.base import NonFiniteError
 from zo.run import memory
-from zo.run.assembly import Session
+from zo.run.assembly import Evaluator, Session
 from zo.run.logs.progress import Progress
 from zo.run.logs.rewards import RewardLog
 from zo.run.logs.tracking import NoLog, RunLog
@@ -22,6 +22,7 @@ from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
+from zo.weights.anchor import HALF
 from zo.weights.offload.stored import OffloadRefused
 from zo.weights.restore import RestoreError
 
@@ -43,6 +44,19 @@ class Journal:
     requests: Requests
     watch: Watch
     rewards: RewardLog | None = None
+    rounds: bool = False  # said that little of a step survives
+
+    def say_of_rounding(self, step: int, session: Session, share: float | None) -> None:
+        """Says once that less than half of a step is left after rounding, and what keeps it."""
+        params = session.assembly.params
+        if share is None or share >= HALF or params.rounding != "nearest" or self.rounds:
+            return
+        self.rounds = True
+        self.progress.say(
+            f"step {step}: {share:.0%} of the step is left after rounding to {params.tensors[0].dtype}; precision=fp32"
+            " keeps all of it, precision.noise=philox precision.rounding=stochastic its mean, and"
+            " precision.rounding=compensated the rest for the next step"
+        )
 
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
@@ -69,10 +83,12 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                 examples = [session.train[i] for i in indices]
                 if journal.rewards is not None:
                     journal.rewards.begin(step, cfg.steps)
+                session.assembly.optimizer.watches_rounding = evaluates(cfg, step)
                 row |= _step(session, examples)
                 if journal.rewards is not None:
                     measured = row[LOSSES][: row["train/forwards"]]
                     row |= journal.rewards.of_step(step, measured)
+                journal.say_of_rounding(step, session, row.get("optim/survives"))
                 journal.watch.after_step(session.assembly.optimizer)
                 row["train/forwards"] += totals.forwards
             if evaluates(cfg, step):
@@ -138,7 +154,11 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
-    ties = {} if session.scorer.differentiable else {TIE: int(len(set(info.losses)) == 1)}
+    ties = (
+        {}
+        if session.scorer.differentiable
+        else {TIE: int(len(set(info.losses[: info.forwards])) == 1)}
+    )
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
     exchanged = {
@@ -160,6 +180,16 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     }
 
 
+def _drift(session: Session) -> float:
+    """Returns ‖θ − θ₀‖, the parts of all processes put together."""
+    params, squares = session.assembly.params, session.assembly.drift.squares()
+    if not params.sharded:
+        return math.sqrt(math.fsum(squares))
+    parts = [sum(x for i, x in enumerate(squares) if params.in_parts(i))]
+    whole = math.fsum(x for i, x in enumerate(squares) if not params.in_parts(i))
+    return math.sqrt(whole + math.fsum(x for (x,) in session.processes.exchange(parts)))
+
+
 def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: Journal) -> Row:
     """Scores the validation split, and the test split if that is a new best."""
     start = time.perf_counter()
@@ -171,7 +201,9 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     if bad is not None:
         raise NonFiniteError(step, f"parameter {bad[0]}", bad[1])
 
-    def score(examples: list[Encoded], split: str) -> Evaluation:
+    def score(
+        examples: list[Encoded], split: str, evaluator: Evaluator = session.evaluator
+    ) -> Evaluation:
         with journal.progress.evaluating(len(examples)) as done:
 
             def told(count: int) -> None:
@@ -179,10 +211,10 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
                 if stops:
                     journal.requests.heed()
 
-            found = session.evaluator.evaluate(examples, cfg.eval_tokens, told)
+            found = evaluator.evaluate(examples, cfg.eval_tokens, told)
         if assembly.params.sharded:
             found = session.processes.exchange(found)[0]
-        if journal.rewards is not None and session.evaluator is session.scorer:
+        if journal.rewards is not None and evaluator is session.scorer:
             journal.rewards.of_evaluation(step, split)
         if not math.isfinite(found.loss):
             raise NonFiniteError(step, f"{split} loss", found.loss)
@@ -203,8 +235,13 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         verdict = f"test {measure.shown(test.value)}, the best so far"
     else:
         verdict = f"best {best.shown} at step {best.step}"
+    if session.also is not None:
+        also = score(session.also.examples, "task.also", session.also.evaluator)
+        row |= {f"eval/also_{also.measure.name}": also.value, "eval/also_loss": also.loss}
+        verdict += f"; {session.also.name} {also.measure.shown(also.value)}"
     shown = measure.shown(val.value)
     journal.progress.say(f"step {step}: validation {shown}, loss {val.loss:.4f}; {verdict}")
+    row["eval/drift"] = _drift(session)
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)
     return row

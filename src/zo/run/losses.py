@@ -6,6 +6,8 @@ from typing import Any
 
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes
+from zo.lm.scoring.texts import TextScorer, loss_of
+from zo.rewards.tally import mean
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -18,21 +20,44 @@ class BatchLoss:
         scorer: What computes it.
         batch: The mini-batch, built once for all forward passes of a step.
         params: θ, which takes the time.
+        squares: Mean square of the texts' numbers of each pass, in order, of a scorer that rates texts.
     """
 
     scorer: Any
     batch: Any
     params: ParameterSpace
+    squares: list[float] = field(default_factory=list)
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
         with self.params.measuring():
+            if isinstance(self.scorer, TextScorer):
+                return self._rated(1)[0]
             return self.scorer.loss(self.batch)
+
+    def mean_square(self) -> float:
+        """Returns the mean square of the texts' numbers, over all passes since it was last asked for."""
+        squares, self.squares = self.squares, []
+        return mean(squares) or 0.0
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
         with self.params.measuring():
+            if isinstance(self.scorer, TextScorer):
+                return self._rated(n)
             return self.scorer.branches(self.batch, n)
+
+    def branch_bytes(self, own: bool) -> int:
+        """Returns about the most bytes that a copy of the mini-batch takes."""
+        if own or isinstance(self.scorer, TextScorer):
+            return self.scorer.branch_bytes(self.batch)
+        return 0  # points that share their right factors go together, as ever
+
+    def _rated(self, n: int) -> list[float]:
+        """Returns the losses of n copies of the prompts, and keeps the squares of their texts' numbers."""
+        copies = self.scorer.numbers(self.batch, n)
+        self.squares += [mean(x * x for x in of if x is not None) or 0.0 for of in copies]
+        return [loss_of(of) for of in copies]
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
@@ -78,3 +103,11 @@ class ShardedLoss(DividedLoss):
             return built[shard]
 
         super().__init__(part, [scorer.share(of) for of in parts], processes)
+        self._built, self._processes = built, processes
+
+    def mean_square(self) -> float:
+        """Returns the mean square of the texts' numbers, over all passes of all processes."""
+        own = [square for part in self._built.values() for square in part.squares]
+        for part in self._built.values():
+            part.squares.clear()
+        return mean(x for of_one in self._processes.exchange(own) for x in of_one) or 0.0

@@ -54,7 +54,7 @@ def resume(
 
 def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     """Returns the rows that need not be made again, and the directory of the run that made them."""
-    losses = cfg.optimizer.forwards_per_step if cfg.optimizer.replays else 0
+    losses = cfg.optimizer.losses_per_step if cfg.optimizer.replays else 0
     rows, source = usable_rows(read_rows(directory), cfg, losses), directory
     if not rows:
         rows, source = _rows_of_another_length(cfg, directory, losses)

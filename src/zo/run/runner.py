@@ -177,7 +177,7 @@ def _make(
     with requests.loading(), processes.together():
         session = Session.open(cfg, scratch)
     assembly = session.assembly
-    together.check_loaded(processes, cfg, assembly.params, session.read)
+    together.check_loaded(processes, cfg, session)
     with processes.together():
         if processes.leads:
             _record_inputs(cfg, directory, session)
@@ -187,7 +187,7 @@ def _make(
         memory.release()  # of the weights before they were quantised
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
-        divided = together.notes(processes, cfg, assembly.params)
+        divided = together.notes(processes, cfg, session)
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = resume(cfg, directory, session, progress, requests)

@@ -18,11 +18,17 @@ import torch
 from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
+from zo.lm.config import ModelError
+from zo.lm.scoring.texts import TextScorer
+from zo.run.assembly import Session
+from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
 from zo.weights.offload.stored import OffloadError
 from zo.weights.space import ParameterSpace
+from zo.tasks.batches import batch_indices
+from zo.weights.restore import RestoreError
 
 OWN = ("device", "threads")
 """Settings that may differ between processes."""
@@ -84,9 +90,7 @@ def check_start(processes: Processes, cfg: RunConfig) -> None:
     check_same(processes, code, "install the same version everywhere")
 
 
-def check_loaded(
-    processes: Processes, cfg: RunConfig, params: ParameterSpace, read: dict[str, str]
-) -> None:
+def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None:
     """Compares what was loaded, and whether so many processes can divide the method's steps.
 
     Raises:
@@ -94,7 +98,8 @@ def check_loaded(
     """
     if processes.world == 1:
         return
-    check_same(processes, read, "all processes need the same data and base weights")
+    params = session.assembly.params
+    check_same(processes, session.read, "all processes need the same data and base weights")
     if cfg.precision.noise == "torch":
         device = {"the device": device_name(params.like[0].device)}
         check_same(
@@ -106,29 +111,49 @@ def check_loaded(
         raise ProcessesError(
             f"optimizer={cfg.optimizer.name}: backpropagation runs in one process; start it without torchrun"
         )
-    together, passes = params.policy.measures_together, _passes(cfg, params)
+    passes, why, more = _passes(cfg, session), cfg.optimizer.name, "give more shards"
     shards = cfg.distributed.shards
+    if params.policy.measures_together:
+        budget = f"{cfg.precision.branch_gib:g} GiB" if _sized(session) else "a pass"
+        why = f"restore=factors measures all points in {budget} together"
+        more = "a smaller precision.branch_gib makes more of them" if _sized(session) else more
     if processes.world > passes * shards:
-        why = "restore=factors measures all points in one pass" if together else cfg.optimizer.name
         raise ProcessesError(
             f"{processes.world} processes for {passes} forward passes per step ({why}) × distributed.shards={shards}:"
-            f" start at most {passes * shards}, or give more shards"
+            f" start at most {passes * shards}, or {more}"
         )
 
 
-def _passes(cfg: RunConfig, params: ParameterSpace) -> int:
-    """Returns the forward passes of a step over one shard."""
-    return 1 if params.policy.measures_together else int(cfg.optimizer.forwards_per_step)
+def _sized(session: Session) -> bool:
+    """Returns whether the points of a step are measured in as many passes as their memory asks for."""
+    config = session.assembly.optimizer.config
+    return config.low_rank and (not config.adds_up or isinstance(session.scorer, TextScorer))
 
 
-def notes(processes: Processes, cfg: RunConfig, params: ParameterSpace) -> Iterator[str]:
+def _passes(cfg: RunConfig, session: Session) -> int:
+    """Returns the forward passes of a step over one shard; of the first mini-batch where they depend on it."""
+    params, count = session.assembly.params, int(cfg.optimizer.forwards_per_step)
+    if not params.policy.measures_together:
+        return count
+    indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, 0)
+    part = indices[: cfg.batch_size // cfg.distributed.shards]
+    batch = session.scorer.collate([session.train[i] for i in part])
+    loss = BatchLoss(session.scorer, batch, params)
+    try:
+        direction = session.assembly.optimizer.direction()
+        return len(params.policy.chunks(loss, [[(1.0, direction)]] * count))
+    except RestoreError as error:
+        raise ModelError(error.in_suite) from None
+
+
+def notes(processes: Processes, cfg: RunConfig, session: Session) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
-    if params.sharded:
+    if session.assembly.params.sharded:
         yield f"{processes.world} processes hold a part of each tensor"
         return
     if processes.world == 1 or cfg.steps == 0:
         return
-    passes = cfg.distributed.shards * _passes(cfg, params)
+    passes = cfg.distributed.shards * _passes(cfg, session)
     turns = -(-passes // processes.world)
     yield f"{processes.world} processes divide {passes} forward passes per step"
     if passes % processes.world:

@@ -83,6 +83,8 @@ class TaskConfig:
             a longer masked prompt the beginning of its longest column.
         options: of a task that is generated, see `zo.tasks.generated`.
         install: the command that brings the data, shown when they cannot be found.
+        also: another task, whose validation split every evaluation scores, too: a name of conf/task, or a mapping with
+            `name` and what differs from its file.
     """
 
     name: str = MISSING
@@ -124,6 +126,7 @@ class TaskConfig:
     max_length: int = 256
     options: dict[str, Any] = field(default_factory=dict)
     install: str | None = None
+    also: Any = None
 
     @property
     def words(self) -> list[str]:

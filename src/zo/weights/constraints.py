@@ -11,8 +11,8 @@ class Constraints(NamedTuple):
         exact: Whether a probe leaves θ's bits as they were.
         low_rank: Whether it probes and moves along directions of low rank alone.
         knows_theta: Whether a probe knows the weights that it displaces: False where it displaces them in place.
-        decay: Whether the update can decay the weights.
-        roundings: How its updates can be rounded.
+        decay: Whether an update that adds up beside the weights can decay them.
+        roundings: How such an update can be rounded.
         graphs: Whether a recorded forward pass measures its probes: False where Python code displaces the weights
             during the pass.
         shards: Whether it moves this process's parts of sharded tensors.
@@ -50,8 +50,10 @@ def conflicts(
     half: bool = True,
     philox: bool = True,
     low_rank: bool = True,
+    adds_up: bool = False,
     reads_weights: bool = False,
     decay: float = 0.0,
+    anchor: bool = False,
     graphs: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Yields (setting, what would be right) of every setting that does not go with the others.
@@ -61,9 +63,11 @@ def conflicts(
         rounding: How updates are rounded.
         half: Whether all weights are bfloat16 or float16.
         philox: Whether the noise is Philox's.
-        low_rank: Whether the method moves along directions of low rank, whose right factor it keeps.
+        low_rank: Whether the method moves along directions of low rank.
+        adds_up: Whether it keeps their right factor, so that updates add up beside the weights.
         reads_weights: Whether the method's directions depend on the weights.
         decay: The method's weight decay.
+        anchor: Whether the method pulls weights to their start, and could not pull left factors in their place.
         graphs: Whether forward passes are recorded and repeated.
     """
     policy = RESTORE_POLICIES[restore]
@@ -75,17 +79,20 @@ def conflicts(
         allowed = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.knows_theta)
         right = f"must be one of {allowed}: the method's directions depend on θ, which {restore} probes overwrite"
         yield "restore", right
-    if rounding not in policy.roundings:
+    if adds_up and rounding not in policy.roundings:
         right = f"must be nearest with restore={restore}, which adds updates up in float32"
         yield "rounding", right
     elif rounding != "nearest" and not half:
         yield "rounding", "must be nearest for float32, in which updates are computed"
     elif rounding == "stochastic" and not philox:
         yield "rounding", "must be nearest, or noise must be philox, which draws the bits"
-    if decay and not policy.decay:
+    if decay and adds_up and not policy.decay:
         yield (
             "weight_decay",
             f"must be 0 with restore={restore}, which writes no weight until a fold",
         )
+    if anchor and policy.low_rank:
+        kept = "l2 and directions whose right factor stays for good, as tezo's"
+        yield "restore", f"must be another with anchor=start: {restore} needs anchor_norm={kept}"
     if graphs and not policy.graphs:
         yield "graphs", f"must be false with restore={restore}, which displaces weights as it goes"

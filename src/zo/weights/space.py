@@ -1,7 +1,7 @@
 """The trainable tensors of a model, θ: moved along directions, lent to probes."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 
@@ -54,6 +54,8 @@ class ParameterSpace:
         rounding: As given.
         residuals: c, what rounding has lost of all updates so far, float32, one tensor per tensor of θ, under
             `rounding=compensated`, else None. They are state of the run, and belong into its checkpoints.
+        branch_budget: Bytes that branches of one forward pass may take together, under `factors`.
+        rereads: Position -> function that reads a tensor of the start again from its file, of those that have one.
         passes: Number of passes over the weights; displacing all modules, one after another, is one.
 
     Raises:
@@ -126,6 +128,8 @@ class ParameterSpace:
                 " nearest or stochastic"
             )
         self._stopwatch = Stopwatch(devices)
+        self.branch_budget = math.inf
+        self.rereads: dict[int, Callable[[], Tensor]] = {}
         self.passes = 0
         self._observed = True
         self.policy = POLICIES[restore](self, model)
@@ -236,6 +240,10 @@ class ParameterSpace:
     def shared(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Returns tensors of this process, one per tensor of θ, as DTensors where those of θ are."""
         return [shared_as(p, t) for p, t in zip(self.parameters, tensors, strict=True)]
+
+    def in_parts(self, i: int) -> bool:
+        """Returns whether this process holds only a part of tensor `i`."""
+        return i in self._parts
 
     def own(self, i: int, tensor: Tensor) -> Tensor:
         """Returns this process's part of a tensor that has the shape of tensor `i`, or all of it."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zo.noise import Engine, NoiseKey
-from zo.weights.directions import LowRank
+from zo.weights.directions import LowRank, Terms
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,21 @@ class MatrixProduct(LowRank):
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Returns the product of Uᵀ and Vᵀ, (rows, columns)."""
         return left.mT @ right
+
+
+@dataclass(frozen=True)
+class OuterProduct(MatrixProduct):
+    """U Vᵀ with both factors drawn for this direction alone; sums of many are one product, see `sum_of_products`."""
+
+
+def sum_of_products(terms: Terms, i: int, p: Tensor) -> Tensor | None:
+    """Returns Σ c_j U_j V_jᵀ for a matrix, float32, as one matrix product; None if a term is no `OuterProduct`."""
+    if p.dim() < 2 or not terms or not all(isinstance(z, OuterProduct) for _, z in terms):
+        return None
+    pairs = [(c, z) for c, z in terms if isinstance(z, OuterProduct)]
+    left = torch.cat([z.left(i, p).mul_(c * z.scale) for c, z in pairs])
+    right = torch.cat([z.right(i, p) for _, z in pairs])
+    return (left.mT @ right).view(p.shape)
 
 
 @dataclass(frozen=True)

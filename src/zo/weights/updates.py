@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zo.noise import DTYPES, Move, NoiseKey, PhiloxEngine
 from zo.weights.directions import Terms, at_least_float32, fused
+from zo.weights.subspaces import sum_of_products
 
 
 class Rounding(NamedTuple):
@@ -198,8 +199,11 @@ def add_(
         total = theta.float()
     if decay:
         total.mul_(1.0 - decay)
-    for c, z in terms:
-        total.add_(z.sample(i, theta), alpha=c)
+    if (product := sum_of_products(terms, i, theta)) is not None:
+        total.add_(product)
+    else:
+        for c, z in terms:
+            total.add_(z.sample(i, theta), alpha=c)
     if rounding is not None:
         rounding.engine.add_(out, total, Move(i, [], rounding=rounding.key))
     elif total is not out:

@@ -34,6 +34,9 @@ from zo.weights.prefix import BlockChain, FrozenPrefix, PrefixError
 MOST_LOSS = 700
 """Nats whose exponential is still a number."""
 
+STATES = 16
+"""Numbers that a forward pass holds at once for each token, as a multiple of the hidden size."""
+
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
 
@@ -220,6 +223,11 @@ class CandidateScorer:
         else:
             losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
         return torch.stack(losses).tolist()
+
+    def branch_bytes(self, batch: Batch) -> int:
+        """Returns about the most bytes that a copy of the batch takes in a forward pass."""
+        hidden: int = self._base.config.get_text_config().hidden_size
+        return STATES * hidden * self._base.dtype.itemsize * batch.input_ids.numel()
 
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from zo.lm.scoring.candidates import STATES
+from zo.lm.scoring.decoding import Decoder, can_decode, most_probable
 from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
@@ -43,7 +45,8 @@ class Generator:
         self._model, self._tokenizer, self._stop = model, tokenizer, stop
         self._left = not model.config.is_encoder_decoder
         self.max_new_tokens = max_new_tokens
-        self._ends = _ends(model, tokenizer)
+        self._ends, pad = _ends(model, tokenizer), tokenizer.pad_token_id
+        self._decoder = Decoder(model, pad, self._ends) if can_decode(model) else None
         self._options = {
             "max_new_tokens": max_new_tokens,
             "do_sample": False,
@@ -51,8 +54,18 @@ class Generator:
             "repetition_penalty": 1.0,
             "use_cache": True,
             "eos_token_id": self._ends or None,
-            "pad_token_id": tokenizer.pad_token_id,
+            "pad_token_id": pad,
         }
+
+    def row_bytes(self, width: int) -> int:
+        """Returns about the most bytes that a row takes behind a prompt of so many tokens: cache, states and scores."""
+        config = self._model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        bits = self._model.dtype.itemsize
+        cache = 2 * config.num_hidden_layers * heads * size * bits * (width + self.max_new_tokens)
+        states = STATES * config.hidden_size * bits * width
+        return int(cache + states + 2 * 4 * config.vocab_size)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the model sees the longest prompt and what follows.
@@ -76,8 +89,16 @@ class Generator:
         return [written.text for written in self.write(examples)]
 
     @torch.inference_mode()
-    def write(self, examples: Sequence[Encoded], draws: Draws | None = None) -> list[Written]:
-        """Returns what the model writes behind each prompt; without draws it is the most probable token each time."""
+    def write(
+        self, examples: Sequence[Encoded], draws: Draws | None = None, parts: int = 1
+    ) -> list[Written]:
+        """Returns what the model writes behind each prompt.
+
+        Args:
+            examples: With the prompts.
+            draws: How tokens are drawn; None: each is the most probable one.
+            parts: Number of branches that the examples are of, as many of each, one branch after another.
+        """
         width = max(len(e.prompt_ids) for e in examples)
         pad, rows, masks = self._options["pad_token_id"], [], []
         for example in examples:
@@ -89,25 +110,30 @@ class Generator:
             )
             masks.append(zeros + seen if self._left else seen + zeros)
         device = device_of(self._model)
-        written = self._model.generate(
-            torch.tensor(rows, device=device),
-            attention_mask=torch.tensor(masks, device=device),
-            logits_processor=self._drawing(examples, draws, width if self._left else 1),
-            stopping_criteria=self._criteria(width if self._left else 0),
-            **self._options,
-        )
-        written = written[
-            :, width if self._left else 1 :
-        ]  # a decoder of a pair begins with a token of its own
+        ids, mask = torch.tensor(rows, device=device), torch.tensor(masks, device=device)
+        begin = width if self._left else 1  # a decoder of a pair begins with a token of its own
+        draw = self._drawing(examples, draws, begin)
+        if self._decoder is not None:
+            choose = draw.tokens if draw else most_probable
+            ended = self._has_stop if self._stop else None
+            written = self._decoder(ids, mask, self.max_new_tokens, choose, ended, parts)
+        else:
+            written = self._model.generate(
+                ids,
+                attention_mask=mask,
+                logits_processor=[draw] if draw else [],
+                stopping_criteria=self._criteria(width if self._left else 0),
+                **self._options,
+            )[:, begin:]
         pairs = zip(self._texts(written), written.tolist(), strict=True)
-        return [self._written(text, ids) for text, ids in pairs]
+        return [self._written(text, tokens) for text, tokens in pairs]
 
-    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None, begin: int) -> list[Draw]:
+    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None, begin: int) -> Draw | None:
         """Returns what draws tokens, if they are drawn."""
         if draws is None:
-            return []
+            return None
         uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
-        return [Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)), begin)]
+        return Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)), begin)
 
     def _written(self, text: str, ids: list[int]) -> Written:
         """Returns a text and its tokens up to their end; behind it there is padding."""
@@ -130,10 +156,14 @@ class Generator:
         """
 
         def stopped(rows: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-            found = [str(self._stop) in text for text in self._texts(rows[:, begin:])]
-            return torch.tensor(found, device=rows.device)
+            return self._has_stop(rows[:, begin:])
 
         return [stopped] if self._stop else []
+
+    def _has_stop(self, written: torch.Tensor) -> torch.Tensor:
+        """Returns which rows contain the stop."""
+        found = [str(self._stop) in text for text in self._texts(written)]
+        return torch.tensor(found, device=written.device)
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:

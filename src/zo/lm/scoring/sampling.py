@@ -68,7 +68,7 @@ class Draws:
 
 
 class Draw:
-    """A logits processor of transformers that leaves each row one token, the one that is drawn.
+    """Chooses the tokens that are drawn; called as a logits processor of transformers, it leaves each row that one.
 
     Args:
         sampling: How.
@@ -81,13 +81,24 @@ class Draw:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores of which one per row is finite."""
-        u = self._uniforms[:, input_ids.shape[1] - self._begin, None]
+        rows = torch.arange(len(scores), device=scores.device)
+        drawn = self.tokens(rows, input_ids.shape[1] - self._begin, scores)
+        return torch.full_like(scores, -torch.inf).scatter_(-1, drawn[:, None], 0.0)
+
+    def tokens(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:
+        """Returns the token of each row that is drawn.
+
+        Args:
+            rows: Their numbers.
+            position: Of the token, from 0.
+            scores: (rows, vocabulary).
+        """
+        u = self._uniforms[rows, position, None]
         p = torch.softmax(scores.float() / self._sampling.temperature, -1)
         if self._sampling.top_p < 1:
             p = _nucleus(p, self._sampling.top_p)
         sums = p.double().cumsum(-1)
-        drawn = (sums <= u * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=p.shape[-1] - 1)
-        return torch.full_like(scores, -torch.inf).scatter_(-1, drawn, 0.0)
+        return (sums <= u * sums[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:

@@ -181,16 +181,24 @@ class TextScorer:
 
     def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
         """Returns the losses of n copies of the batch, which are written together: copy after copy."""
+        return [loss_of(numbers) for numbers in self.numbers(batch, n)]
+
+    def numbers(self, batch: Sequence[Encoded], n: int) -> list[list[float | None]]:
+        """Returns the texts' numbers of n copies of the batch; None of texts that no function rates."""
         how = self._decoding
-        numbers = [i for _ in batch for i in range(how.samples)] * n
+        samples = [i for _ in batch for i in range(how.samples)] * n
         examples = [example for example in batch for _ in range(how.samples)] * n
-        draws = None if how.sampling is None else Draws(how.sampling, self._step, numbers)
-        written = self._generator.write(examples, draws)
+        draws = None if how.sampling is None else Draws(how.sampling, self._step, samples)
+        written = self._generator.write(examples, draws, n)
         found = self._rated(examples, written)
         self._count(examples, written, found)
         size = len(examples) // n
-        parts = (found.totals[i * size : (i + 1) * size] for i in range(n))
-        return [0.0 - (mean(part) or 0.0) for part in parts]
+        return [found.totals[i * size : (i + 1) * size] for i in range(n)]
+
+    def branch_bytes(self, batch: Sequence[Encoded]) -> int:
+        """Returns about the most bytes that writing a copy of the batch takes."""
+        width = max(len(e.prompt_ids) for e in batch)
+        return self._generator.row_bytes(width) * len(batch) * self._decoding.samples
 
     def evaluate(
         self,
@@ -296,6 +304,11 @@ class TextScorer:
             state=self._state,
         )
         return self._rater.rate(request, [e.row for e in examples], together)
+
+
+def loss_of(numbers: Sequence[float | None]) -> float:
+    """Returns the mean of the numbers that are there, negated; 0 if none is."""
+    return 0.0 - (mean(numbers) or 0.0)
 
 
 def _samples(

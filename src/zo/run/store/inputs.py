@@ -19,6 +19,7 @@ READ = {
     "train": "the training examples are",
     "validation": "the validation examples are",
     "test": "the test examples are",
+    "also": "the examples of task.also are",
     "weights": "the base weights are",
     "noise": "the noise backend is",
     "parameters": "the number of trainable values is",

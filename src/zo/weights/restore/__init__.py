@@ -11,6 +11,7 @@ from zo.weights.restore.base import (
     RestoreError,
     RestorePolicy,
     SharedLoss,
+    SizedBranches,
     Unmoved,
 )
 from zo.weights.restore.factors import Factors
@@ -33,5 +34,6 @@ __all__ = [
     "RestoreError",
     "RestorePolicy",
     "SharedLoss",
+    "SizedBranches",
     "Unmoved",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkab
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
-from zo.weights.directions import LowRank, Terms
+from zo.weights.directions import LowRank, Terms, at_least_float32
 from zo.weights.offload.stored import OffloadRefused
 from zo.weights.updates import ParameterUpdate, UpdateTarget
 
@@ -30,6 +30,19 @@ class BranchedLoss(Protocol):
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch: row r of copy b is row b · rows + r of every layer."""
+        ...
+
+
+@runtime_checkable
+class SizedBranches(BranchedLoss, Protocol):
+    """A `BranchedLoss` that knows how much memory a branch takes."""
+
+    def branch_bytes(self, own: bool) -> int:
+        """Returns about the most bytes that one copy of the mini-batch takes; 0 is not limited.
+
+        Args:
+            own: Whether each branch has factors of its own.
+        """
         ...
 
 
@@ -65,6 +78,22 @@ class RestoreError(RuntimeError):
     def __init__(self, policy: str, what: str, remedy: str):
         super().__init__(f'restore="{policy}": {what}; use restore="{remedy}"')
         self.in_suite = f"precision.restore={policy}: {what}; use precision.restore={remedy}"
+
+
+class BranchBudgetError(RestoreError):
+    """One pair of branches takes more memory than the budget.
+
+    Args:
+        budget: Bytes.
+        needed: Bytes of a pair.
+    """
+
+    def __init__(self, budget: float, needed: int):
+        self.in_suite = (
+            f"precision.branch_gib={budget / 2**30:.3g}: must be at least {needed / 2**30:.3g}, which one pair of"
+            " members takes; or take a smaller batch_size or task.max_new_tokens"
+        )
+        RuntimeError.__init__(self, self.in_suite)
 
 
 class Probe(ABC):
@@ -147,9 +176,17 @@ class RestorePolicy(Probe):
     def flush(self) -> None:
         """Applies to θ's tensors an update that waits until they are on the device again."""
 
+    def entries(self, i: int, index: Tensor) -> Tensor:
+        """Returns the entries of tensor `i` of θ at flat positions, float32 or float64."""
+        return at_least_float32(self.space.tensors[i].reshape(-1)[index])
+
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Takes note that θ moves along these directions' V from now on; returns state that belongs in a checkpoint."""
         return {}
+
+    def chunks(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[Sequence[Terms]]:
+        """Returns the points of an excursion in the parts that one forward pass measures each."""
+        return [[terms] for terms in points]
 
     def fold(self) -> None:
         """Writes into θ's tensors what the policy holds beside them."""

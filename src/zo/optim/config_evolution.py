@@ -1,0 +1,102 @@
+"""Settings of evolution strategies, and of two released ones. Imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from zo.optim.config import Problems, Range, ZerothOrderConfig, failed, one_of
+
+
+@dataclass
+class ESConfig(ZerothOrderConfig):
+    """Settings of ES.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale, which papers on ES call σ.
+        n: N ≥ 2, members of the population: forward passes per step.
+        mirrored: Whether members come in pairs θ + ε z and θ − ε z. False gives each member a direction of its own.
+        shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
+            centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
+        baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the rewards
+            of all members and prompts (`prompt`).
+        directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
+            `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
+            biases and norms.
+        rank: r ≥ 1 of `low_rank`.
+        weight_decay: λ ≥ 0.
+    """
+
+    name: str = "es"
+    eps: float = 1e-3
+    n: int = 30
+    mirrored: bool = True
+    shaping: str = "zscore"
+    baseline: str = "population"
+    directions: str = "gaussian"
+    rank: int = 1
+    weight_decay: float = 0.0
+
+    shards: ClassVar[bool] = True
+    normalises: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "directions": one_of("gaussian", "rademacher", "low_rank"),
+        "shaping": one_of("zscore", "ranks", "none"),
+        "baseline": one_of("population", "prompt"),
+    }
+
+    @property
+    def forwards_per_step(self) -> int:
+        """One per member."""
+        return self.n
+
+    @property
+    def losses_per_step(self) -> int:
+        """One per member, and with `baseline=prompt` the mean square of all prompts' losses."""
+        return self.n + (self.baseline == "prompt")
+
+    @property
+    def low_rank(self) -> bool:
+        """Whether the directions are."""
+        return self.directions == "low_rank"
+
+    @property
+    def adds_up(self) -> bool:
+        """False: every direction has a right factor of its own."""
+        return False
+
+    @property
+    def anchors_factors(self) -> bool:
+        """True: every update writes the weights."""
+        return True
+
+    def problems(self) -> Problems:
+        """Returns (key, what would be right) of every value out of range."""
+        pairs = "must be even with mirrored=true: each direction is measured on both of its sides"
+        same = f"must be population with shaping={self.shaping}: only z-scores differ by it"
+        return super().problems() + failed(
+            [
+                ("n", self.n != 1, "must be at least 2: a member is weighed against the others"),
+                ("n", not self.mirrored or self.n % 2 == 0 or self.n == 1, pairs),
+                ("baseline", self.baseline != "prompt" or self.shaping == "zscore", same),
+            ]
+        )
+
+
+@dataclass
+class ESAtScaleConfig(ESConfig):
+    """ES as es-at-scale makes it: normals on all weights, each member a direction of its own, z-scores."""
+
+    name: str = "es_at_scale"
+    mirrored: bool = False
+
+
+@dataclass
+class EGGROLLConfig(ESConfig):
+    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all prompts' rewards."""
+
+    name: str = "eggroll"
+    n: int = 1024
+    baseline: str = "prompt"
+    directions: str = "low_rank"
+
+    shards: ClassVar[bool] = False

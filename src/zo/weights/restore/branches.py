@@ -1,0 +1,283 @@
+"""Layers that compute at several points of θ at once: the rows of their input belong to one point, or branch, each.
+
+A branch's matrix is W + L Rᵀ, with L and R thin. A linear layer computes x Wᵀ for all rows together, and adds
+(x R) Lᵀ to those of each branch. R is one for all branches, or each branch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+Forward: TypeAlias = Callable[..., Tensor]
+
+
+class BranchedLayers:
+    """The forwards of a model's layers at the branches' points.
+
+    The layers are `nn.Linear`, transformers' `Conv1D`, `nn.Embedding` with its subclasses whose output is linear in the
+    table, and layers without layers of their own whose trainable tensors have one dimension, such as norms. The rows of
+    their first input are those of branch 0, then as many of branch 1, and so on.
+
+    Args:
+        tensors: θ's tensors, which hold W.
+        a: Aᵀ of each matrix, (w, rows): what θ is beside W, where no branch is set.
+        v: Vᵀ of each matrix, (w, columns).
+
+    Attributes:
+        count: Number of branches.
+        left: Lᵀ of each matrix at every branch, (n, w, rows), and of each vector what it is displaced by, (n, values);
+            None leaves the layers at θ.
+        right: Rᵀ of each matrix at every branch, (n, w, columns); None is V at all branches.
+        moved: Whether A may be other than 0.
+        unread: Names of the tensors that no layer has computed a probe with.
+        inside: Calls of layers' own forwards that are under way.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], a: list[Tensor], v: list[Tensor]):
+        self._tensors, self._a, self._v = tensors, a, v
+        self.count = 1
+        self.left: list[Tensor] | None = None
+        self.right: list[Tensor] | None = None
+        self.moved = False
+        self.unread: dict[int, str] = {}
+        self.inside = 0
+        self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._together: dict[
+            type[nn.Module], bool
+        ] = {}  # norms that take a weight of each row's own
+
+    def forward_of(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
+        """Returns a layer's forward at the branches' points, or None if it is of no known kind.
+
+        Args:
+            module: The layer.
+            own: Its trainable tensors' names, and their positions.
+            path: Its name in the model.
+        """
+        plain = module.forward
+        if all(self._tensors[i].dim() < 2 for i in own.values()):
+            return None if list(module.children()) else self._small(module, plain, own, path)
+        weight, bias = own.get("weight"), own.get("bias")
+        if weight is None or own.keys() - {"weight", "bias"}:
+            return None
+        if type(module).forward is nn.Linear.forward:
+            return self._product(plain, weight, bias, path, transposed=False)
+        if type(module).__name__ == "Conv1D":  # transformers': y = x W + b
+            return self._product(plain, weight, bias, path, transposed=True)
+        if isinstance(module, nn.Embedding) and module.max_norm is None and bias is None:
+            return self._lookup(module, plain, weight, path)
+        return None
+
+    def settle(self) -> None:
+        """Gives modules their own tensors back where a call of one was interrupted."""
+        for held, own in self._lent:
+            held.update(own)
+        self._lent, self.inside = [], 0
+
+    def _plain(self, forward: Forward, *args: Any, **kwargs: Any) -> Tensor:
+        """Returns what a layer's own forward returns, which reads W."""
+        self.inside += 1
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self.inside -= 1
+
+    def _product(
+        self, plain: Forward, weight: int, bias: int | None, path: str, transposed: bool
+    ) -> Forward:
+        """A linear layer: adds (x R) Lᵀ, or (x L) Rᵀ if W is transposed; and a bias's displacement."""
+
+        def forward(x: Tensor) -> Tensor:
+            y = self._plain(plain, x)
+            if not self._differ(weight, bias):
+                return y
+            first, second = self._right(weight), self._left(weight)
+            if transposed:
+                first, second = second, first
+            rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
+            shift = None
+            if bias is not None and self.left is not None:
+                shift = self.left[bias][:, None]  # (n, 1, out)
+            if self.right is not None and y.dtype == torch.float32:
+                return _add_in_place(y, rows, second, shift)
+            if shift is None:
+                more = rows @ second  # (n, T, out)
+            else:
+                more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
+            return y.add_(more.view_as(y))
+
+        return forward
+
+    def _lookup(self, module: nn.Module, plain: Forward, weight: int, path: str) -> Forward:
+        """An embedding: adds L[ids] Rᵀ."""
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            y = self._plain(plain, *args, **kwargs)
+            if not self._differ(weight):
+                return y
+            if y.dim() < 3:
+                raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
+            find = self._shared_rows if self.right is None else self._own_rows
+            found = find(
+                lambda table: self._looked_up(module, plain, table, *args, **kwargs), weight, path
+            )
+            return y.add_((found @ self._right(weight)).view_as(y))
+
+        return forward
+
+    def _looked_up(
+        self, module: nn.Module, plain: Forward, table: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Returns what an embedding returns of another table."""
+        with self._holding(module, {"weight": table}):
+            return plain(*args, **kwargs)
+
+    def _shared_rows(self, look_up: Forward, weight: int, path: str) -> Tensor:
+        """Returns L[ids] of each branch, (n, T, w): looks up all branches' L side by side, and takes each one's own."""
+        left = self._left(weight)
+        found = look_up(left.flatten(0, 1).T)  # (n · P, L, n · w)
+        found = self._split(found, path).flatten(1, 2).unflatten(-1, left.shape[:2])
+        mine: Tensor = found.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+        return mine
+
+    def _own_rows(self, look_up: Forward, weight: int, path: str) -> Tensor:
+        """Returns the same: a table of row numbers and ones tells the layer's ids, and its factor of the table."""
+        left = self._left(weight)
+        numbers = torch.arange(left.shape[2], device=left.device, dtype=torch.float32)
+        found = self._split(look_up(torch.stack([numbers, torch.ones_like(numbers)], 1)), path)
+        number, factor = found.flatten(1, 2).float().unbind(-1)  # (n, T)
+        ids = (number / factor).round_().long()[:, None].expand(-1, left.shape[1], -1)
+        return left.gather(2, ids).mul_(factor[:, None]).mT
+
+    def _small(
+        self, module: nn.Module, plain: Forward, own: Mapping[str, int], path: str
+    ) -> Forward:
+        """A layer of biases and scales: runs on tensors that are displaced and rounded once."""
+
+        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            self._differ(*own.values())
+            if self.left is None:
+                return plain(x, *args, **kwargs)
+            there = {
+                name: (self._tensors[i] + self.left[i]).to(self._tensors[i].dtype)  # (n, values)
+                for name, i in own.items()
+            }
+            parts = self._split(x, path)
+            if self.right is not None and x.dim() > 2 and not args and not kwargs:
+                found = self._at_once(module, plain, parts, there)
+                if found is not None:
+                    return found
+            return self._one_by_one(module, plain, parts, there, *args, **kwargs)
+
+        return forward
+
+    def _one_by_one(
+        self,
+        module: nn.Module,
+        plain: Forward,
+        parts: Tensor,
+        there: Mapping[str, Tensor],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Returns what a layer returns of each branch's rows with that branch's tensors."""
+        outputs = []
+        for b, rows in enumerate(parts):
+            with self._holding(module, {name: t[b] for name, t in there.items()}):
+                outputs.append(plain(rows, *args, **kwargs))
+        return torch.cat(outputs)
+
+    def _at_once(
+        self, module: nn.Module, plain: Forward, parts: Tensor, there: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Returns the same from one call, or None where the layer needs tensors of one dimension.
+
+        A layer norm is computed without its tensors, which follow. Any other layer gets tensors that have a row for
+        each row of the input. The first call of a kind is compared, and has to have the same bits.
+        """
+        kind = type(module)
+        if isinstance(module, nn.LayerNorm) and kind.forward is nn.LayerNorm.forward:
+            shape, eps = module.normalized_shape, module.eps
+            found = nn.functional.layer_norm(parts.float(), shape, None, None, eps)
+            for name, combine in (("weight", torch.mul), ("bias", torch.add)):
+                given = there.get(name, getattr(module, name))
+                if given is not None:
+                    each = given.dim() > 1  # else it is not trained
+                    found = combine(found, (_beside(given, found) if each else given).float())
+            return found.to(parts.dtype).flatten(0, 1)
+        if self._together.get(kind) is False:
+            return None
+        spread = {
+            name: t.repeat_interleave(parts.shape[1], 0).view(
+                -1, *[1] * (parts.dim() - 3), t.shape[1]
+            )
+            for name, t in there.items()
+        }
+        with self._holding(module, spread):
+            try:
+                found = plain(parts.flatten(0, 1))
+            except RuntimeError:  # its shapes do not fit
+                self._together[kind] = False
+                return None
+        if kind not in self._together:
+            self._together[kind] = torch.equal(found, self._one_by_one(module, plain, parts, there))
+        return found if self._together[kind] else None
+
+    @contextmanager
+    def _holding(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """While the body runs, the module computes with other tensors than its own."""
+        held: dict[str, Any] = module._parameters
+        self._lent.append((held, {name: held[name] for name in tensors}))
+        held.update(tensors)
+        try:
+            yield
+        finally:
+            self.settle()
+
+    def _differ(self, *tensors: int | None) -> bool:
+        """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""
+        if self.left is not None and self.unread:
+            for i in tensors:
+                self.unread.pop(i, None)  # type: ignore[arg-type]
+        return self.left is not None or self.moved
+
+    def _left(self, i: int) -> Tensor:
+        """Returns Lᵀ of matrix `i` at every branch: (n, w, rows)."""
+        return self._a[i][None] if self.left is None else self.left[i]
+
+    def _right(self, i: int) -> Tensor:
+        """Returns Rᵀ of matrix `i`: (w, columns), or (n, w, columns)."""
+        return self._v[i] if self.right is None else self.right[i]
+
+    def _split(self, x: Tensor, path: str) -> Tensor:
+        """Returns x as one part per branch: (n, its rows, …).
+
+        Raises:
+            ValueError: If the branches have not as many rows each.
+        """
+        if x.shape[0] % self.count:
+            raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self.count} branches")
+        parts: Tensor = x.unflatten(0, (self.count, -1))
+        return parts
+
+
+def _add_in_place(y: Tensor, rows: Tensor, second: Tensor, shift: Tensor | None) -> Tensor:
+    """Returns y + rows · second + shift, in y: (n · P, …, out), (n, T, w), (n, w, out), (n, 1, out)."""
+    parts = y.view(len(rows), -1, y.shape[-1])
+    if second.shape[1] == 1:
+        parts.addcmul_(rows, second)
+    else:
+        parts.baddbmm_(rows, second)
+    if shift is not None:
+        parts.add_(shift)
+    return y
+
+
+def _beside(values: Tensor, rows: Tensor) -> Tensor:
+    """Returns each branch's values in a shape that its rows are combined with: (n, values), (n, P, …, values)."""
+    return values.view(len(values), *[1] * (rows.dim() - 2), values.shape[1])

@@ -1,0 +1,157 @@
+"""Texts of a whole population from one batch: those that each member writes alone."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from tests.support.tiny_models import DECODERS, UNUSUAL, kind_of, llama, opt, t5, tokenizer
+from zo.lm.scoring.decoding import can_decode, needed
+from zo.lm.scoring.generation import Generator
+from zo.lm.scoring.sampling import Draws, Sampling
+from zo.lm.scoring.texts import Decoding, TextScorer
+from zo.optim import OPTIMIZERS
+from zo.rewards.tally import Ratings
+from zo.run.losses import BatchLoss
+from zo.tasks import Encoded
+from zo.weights.restore import RestoreError
+from zo.weights.space import ParameterSpace
+
+TOKENS = tokenizer()
+TOKENS.pad_token = TOKENS.eos_token
+PROMPTS = ["the film was", "the plot", "a story that it was good to see , and"]
+ASKED = [
+    Encoded(TOKENS(text)["input_ids"], [], 0, prompt=text, row=i) for i, text in enumerate(PROMPTS)
+]
+SAMPLING = Sampling(temperature=1.0, top_p=0.9, seed=7)
+WRITERS = {k: make for k, make in (DECODERS | UNUSUAL).items() if kind_of(make()) == "decoder"}
+DROPPING = {name for name, make in WRITERS.items() if can_decode(make())}
+
+
+class Numbers:
+    """Rates texts by a number of their letters, and those with no `e` not at all."""
+
+    names, own, notes = [], [], []
+
+    def __init__(self):
+        self.written = []
+
+    def rate(self, request, rows, together=False):
+        self.written.extend(request.texts)
+        return Ratings([float(sum(map(ord, t)) % 97) if "e" in t else None for t in request.texts])
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("name", sorted(DROPPING))
+def test_rows_that_end_are_dropped_and_every_text_is_that_of_generate(name, drawn):
+    """Ends of about every third token, so that rows end one after another."""
+    model, ends = WRITERS[name](), list(range(2, VOCABULARY := 300, 3))
+    model.generation_config.eos_token_id = ends
+    write, passed = Generator(model, TOKENS, 12, None), []
+    model.register_forward_pre_hook(
+        lambda _, __, given: passed.append(len(given["input_ids"])), with_kwargs=True
+    )
+    draws = Draws(SAMPLING, 3, [i for i in range(4) for _ in ASKED]) if drawn else None
+    found = write.write(ASKED * 4, draws)
+    assert passed[0] == 12
+    assert passed[-1] < 12 or len(passed) < 12  # or all at once
+    write._decoder = None
+    assert found == write.write(ASKED * 4, draws)
+    assert len({text.text for text in found}) > 1
+    assert model.config.get_text_config().vocab_size == VOCABULARY
+
+
+def test_models_whose_cache_is_of_another_kind_are_left_to_generate():
+    assert {*DECODERS, "gemma 2", "gpt-oss", "a sliding window"} <= DROPPING
+    assert not DROPPING & {"no attention", "convolutions"}
+    assert not can_decode(t5())
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_rows_that_are_left_are_as_many_of_each_branch_and_all_that_have_not_ended(parts):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        done = torch.rand(parts * 6, generator=generator) < 0.7
+        kept = needed(done, parts)
+        most = int((~done).view(parts, -1).sum(1).max())
+        if kept is None:
+            assert most > 4
+            continue
+        assert (
+            kept.div(6, rounding_mode="floor").bincount(minlength=parts).tolist() == [most] * parts
+        )
+        assert set((~done).nonzero().flatten().tolist()) <= set(kept.tolist())
+        assert kept.tolist() == sorted(set(kept.tolist()))
+
+
+def population(make, restore, budget=float("inf"), decoding=None, **settings):
+    """Returns what three steps of ES measure and write on rewards of texts, and how many rows passes had."""
+    model, rater, passes = make(), Numbers(), []
+    settings = {"n": 8, "directions": "low_rank", "eps": 0.05, **settings}
+    write = Generator(model, TOKENS, 10, None)
+    scorer = TextScorer(write, rater, "reward", decoding=decoding)
+    params = ParameterSpace.of(model, restore)
+    params.branch_budget = budget
+    es = OPTIMIZERS["es"]
+    opt = es.optimizer(params, es.config(**settings), lr=0.02, seed=4)
+    if write._decoder is not None:
+        decode = write._decoder
+        write._decoder = lambda ids, *given, **more: (
+            passes.append(len(ids)) or decode(ids, *given, **more)
+        )
+    infos = []
+    for step in range(1, 4):
+        scorer.begin(step, 3)
+        infos.append(opt.step(BatchLoss(scorer, ASKED, params)))
+    return [info.losses for info in infos], rater.written, passes
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (opt, {}),
+        (llama, {"rank": 2, "shaping": "ranks"}),
+        (DECODERS["mistral"], {"mirrored": False, "n": 5}),
+        (DECODERS["gpt2"], {}),
+        (UNUSUAL["gemma 2"], {"eps": 0.5}),
+        (UNUSUAL["gpt-j"], {}),
+        (partial(opt, tie_word_embeddings=False), {"rank": 3}),
+    ],
+)
+def test_a_population_in_one_batch_writes_what_its_members_write_alone(make, settings):
+    losses, texts, rows = population(make, "factors", **settings)
+    alone, each, _ = population(make, "snapshot", **settings)
+    assert texts == each
+    assert losses == alone
+    assert len({*texts}) >= 8
+    members = settings.get("n", 8)
+    assert rows == [3 * members] * 3
+    assert len(losses[0]) == members
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_any_budget_writes_the_same_texts_and_keeps_pairs_together(samples):
+    """Greedy texts, and several that are drawn for each prompt."""
+    decoding = Decoding(SAMPLING, samples) if samples > 1 else None
+    whole, texts, rows = population(llama, "factors", decoding=decoding)
+    with pytest.raises(RestoreError, match=r"precision\.branch_gib=.*: must be at least") as error:
+        population(llama, "factors", 1.0, decoding)
+    pair = float(str(error.value).partition("at least ")[2].split(",")[0]) * 2**30 * 1.01
+    for budget, expected in ((pair, [6] * 4), (2 * pair, [12, 12]), (3 * pair, [18, 6])):
+        found = population(llama, "factors", budget, decoding)
+        assert found == (whole, texts, [samples * rows for rows in expected] * 3)
+    assert rows == [24 * samples] * 3
+    assert (whole, texts) == population(llama, "snapshot", decoding=decoding)[:2]
+
+
+def test_directions_that_share_a_right_factor_write_texts_together_too():
+    model, alone = (llama() for _ in range(2))
+    lozo = OPTIMIZERS["lozo"]
+    found = []
+    for of, restore in ((model, "factors"), (alone, "snapshot")):
+        params = ParameterSpace.of(of, restore)
+        opt = lozo.optimizer(params, lozo.config(n=3, eps=0.05, interval=2), lr=1e-3, seed=1)
+        scorer = TextScorer(Generator(of, TOKENS, 10, None), Numbers(), "reward")
+        found.append([opt.step(BatchLoss(scorer, ASKED, params)).losses for _ in range(3)])
+    assert found[0] == found[1]
+    assert len({*found[0][0]}) > 1
