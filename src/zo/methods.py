@@ -1288,13 +1288,13 @@ class ES(ZerothOrder):
         θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
 
     `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
-    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i's text p, and var is over all of
     both.
 
     Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
-    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
-    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
-    same length whatever the rewards are, so that it does not shrink near an optimum.
+    (`merged`), 1 with `factors`, which measures directions of low rank together. Equal rewards make no step. With
+    `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the same length whatever
+    the rewards are, so that it does not shrink near an optimum.
 
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
     ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
@@ -1310,7 +1310,7 @@ class ES(ZerothOrder):
         shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
             centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
         baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
-            rewards of all members and prompts (`prompt`).
+            rewards of all members' texts (`prompt`).
         directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
             `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
             biases and norms.
@@ -1372,13 +1372,13 @@ class ESAtScale(ZerothOrder):
         θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
 
     `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
-    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i's text p, and var is over all of
     both.
 
     Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
-    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
-    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
-    same length whatever the rewards are, so that it does not shrink near an optimum.
+    (`merged`), 1 with `factors`, which measures directions of low rank together. Equal rewards make no step. With
+    `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the same length whatever
+    the rewards are, so that it does not shrink near an optimum.
 
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
     ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
@@ -1394,7 +1394,7 @@ class ESAtScale(ZerothOrder):
         shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
             centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
         baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
-            rewards of all members and prompts (`prompt`).
+            rewards of all members' texts (`prompt`).
         directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
             `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
             biases and norms.
@@ -1446,7 +1446,7 @@ class ESAtScale(ZerothOrder):
 
 
 class EGGROLL(ZerothOrder):
-    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all prompts' rewards.
+    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all texts' rewards.
 
         for i = 1 … N:  member θ + s_i ε z_i, s_i = ±1;  R_i = −L(θ + s_i ε z_i)
             `mirrored`: members 2j − 1 and 2j share a direction, s = +1 and −1; else each has its own, s = +1
@@ -1456,13 +1456,13 @@ class EGGROLL(ZerothOrder):
         θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
 
     `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each
-    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of
+    direction; z ~ N(0, I) for biases and norms. R_ip is the reward of member i's text p, and var is over all of
     both.
 
     Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1
-    (`merged`), 1 with `factors`, where directions of low rank are measured in one pass of the model. Equal rewards
-    make no step. With `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the
-    same length whatever the rewards are, so that it does not shrink near an optimum.
+    (`merged`), 1 with `factors`, which measures directions of low rank together. Equal rewards make no step. With
+    `shaping=none` and pairs it is MeZO with `n` = N/2. With z-scores and ranks a step has the same length whatever
+    the rewards are, so that it does not shrink near an optimum.
 
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (pairs,
     ranks); Qiu et al. 2025, "Evolution Strategies at Scale: LLM Fine-Tuning Beyond Reinforcement Learning"
@@ -1478,7 +1478,7 @@ class EGGROLL(ZerothOrder):
         shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
             centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
         baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the
-            rewards of all members and prompts (`prompt`).
+            rewards of all members' texts (`prompt`).
         directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
             `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
             biases and norms.

@@ -18,7 +18,7 @@ class ESConfig(ZerothOrderConfig):
         shaping: What the step weighs directions by: `zscore`, rewards over their standard deviation; `ranks`, their
             centred ranks, from −½ to ½, where equal rewards share a rank; or `none`, rewards over ε, a slope.
         baseline: Of the z-scores, the standard deviation of the members' mean rewards (`population`), or of the rewards
-            of all members and prompts (`prompt`).
+            of all members' texts (`prompt`).
         directions: What a direction's entries are: `gaussian`, standard normals; `rademacher`, random signs; or
             `low_rank`, those of A Bᵀ / √r in matrices, with A and B new for each direction, and standard normals in
             biases and norms.
@@ -51,7 +51,7 @@ class ESConfig(ZerothOrderConfig):
 
     @property
     def losses_per_step(self) -> int:
-        """One per member, and with `baseline=prompt` the mean square of all prompts' losses."""
+        """One per member, and with `baseline=prompt` the mean square of all texts' rewards."""
         return self.n + (self.baseline == "prompt")
 
     @property
@@ -92,7 +92,7 @@ class ESAtScaleConfig(ESConfig):
 
 @dataclass
 class EGGROLLConfig(ESConfig):
-    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all prompts' rewards."""
+    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all texts' rewards."""
 
     name: str = "eggroll"
     n: int = 1024

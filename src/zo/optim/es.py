@@ -8,7 +8,7 @@
     θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
 
 `directions=low_rank`: z = A Bᵀ / √r for every matrix, A and B ~ N(0, I), m × r and n × r, new for each direction;
-z ~ N(0, I) for biases and norms. R_ip is the reward of member i for prompt p, and var is over all of both.
+z ~ N(0, I) for biases and norms. R_ip is the reward of member i's text p, and var is over all of both.
 
 Cost: N forward passes per step; no state. Passes over the weights: N + 2 (`restore=subtract`), N + 1 (`merged`), 1 with
 `factors`, which measures directions of low rank together. Equal rewards make no step. With `shaping=none` and pairs it
@@ -41,7 +41,7 @@ STD_EPS = 1e-8
 """Added to the standard deviation of the members' rewards, as in es-at-scale."""
 
 VARIANCE_EPS = 1e-5
-"""Added to the variance of all prompts' rewards, as in EGGROLL."""
+"""Added to the variance of all texts' rewards, as in EGGROLL."""
 
 
 class ES(MeZO):
