@@ -25,9 +25,8 @@ from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
-from zo.weights.offload.stored import OffloadError
-from zo.weights.space import ParameterSpace
 from zo.tasks.batches import batch_indices
+from zo.weights.offload.stored import OffloadError
 from zo.weights.restore import RestoreError
 
 OWN = ("device", "threads")
