@@ -175,6 +175,8 @@ class ZOOptimizer(ABC):
             for value in found.record:
                 self._finite("coefficient", value)
             self.advance(found.record)
+            if self._survival:
+                self.params.flush()  # the update of offloaded tensors has to be made before it is measured
         finally:
             self.params.settle()
             survival, self._survival, self.watches_rounding = self._survival, None, False

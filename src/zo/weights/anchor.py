@@ -54,6 +54,7 @@ class Anchor:
     shares: Sequence[float]
     l1: bool
 
+    @torch.inference_mode()  # the memory that offloaded tensors are brought to is of that kind
     def pull_(self, i: int, theta: Tensor) -> None:
         """Moves tensor `i`, float32 or float64, in place."""
         start, share = self.start.of(i, theta), self.shares[i]
@@ -69,25 +70,24 @@ class Survival:
 
     Attributes:
         watched: Positions of the tensors that are looked at.
-        actual: Σ of intended times actual move.
-        intended: Σ of intended moves, squared.
+        seen: Of each tensor, Σ of intended times actual move and Σ of intended moves, squared.
     """
 
     watched: Collection[int]
-    actual: float = 0.0
-    intended: float = 0.0
+    seen: dict[int, tuple[float, float]] = field(default_factory=dict)
 
-    def see(self, before: Tensor, intended: Tensor, after: Tensor) -> None:
-        """Adds a tensor: before the update, its float32 result, and that rounded."""
+    def see(self, i: int, before: Tensor, intended: Tensor, after: Tensor) -> None:
+        """Adds tensor `i`: before the update, its float32 result, and that rounded."""
         was = before.float()
         move = intended - was
-        self.actual += float((move * (after.float() - was)).sum(dtype=torch.float64))
-        self.intended += float(move.square_().sum(dtype=torch.float64))
+        actual = float((move * (after.float() - was)).sum(dtype=torch.float64))
+        self.seen[i] = actual, float(move.square_().sum(dtype=torch.float64))
 
     @property
     def share(self) -> float | None:
         """Length of the actual move along the intended one, over that one's; None if nothing was to move."""
-        return self.actual / self.intended if self.intended else None
+        actual, intended = (math.fsum(sums) for sums in zip((0.0, 0.0), *self.seen.values(), strict=True))
+        return actual / intended if intended else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +119,7 @@ class SeenUpdate(ParameterUpdate):
         for at in targets:
             self.anchor.pull_(at.i, at.p)
 
+    @torch.inference_mode()
     def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
         """Updates a tensor in float32, and rounds it once, as `ParameterUpdate.apply`."""
         watched = self.survival is not None and at.i in self.survival.watched
@@ -137,7 +138,7 @@ class SeenUpdate(ParameterUpdate):
         elif wide is not at.p:
             at.p.copy_(wide)
         if self.survival is not None and watched:
-            self.survival.see(before, wide, at.p)
+            self.survival.see(at.i, before, wide, at.p)
         if residual is not None:
             residual.sub_(at.p)
 
