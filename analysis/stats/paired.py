@@ -40,4 +40,5 @@ def detectable(n: int, tests: int) -> float:
     def missed(effect: float) -> float:
         return float(stats.nct.cdf(least, n - 1, effect * sqrt(n))) - (1 - POWER)
 
-    return float(optimize.brentq(missed, 0.0, 1e3))
+    # Far beyond the answer scipy's noncentral t is NaN for some n.
+    return float(optimize.brentq(missed, 0.0, (2 * least + 10) / sqrt(n)))
