@@ -205,7 +205,7 @@ def test_memory_and_time_are_estimated_and_nothing_moves(make_run, overrides):
     start = session.assembly.weights_hash()
     line = estimated(cfg, session, 50)
     told = re.match(
-        r"about ([\d.]+) GiB and ([\d.]+) (s|min): 150 steps of .*, 4 evaluations", line
+        r"about ([\d.]+) GiB and ([\d.]+) (ms|s|min): 150 steps of .*, 4 evaluations", line
     )
     assert told, line
     assert f"{session.assembly.optimizer.forwards_per_step} forward passes of" in line

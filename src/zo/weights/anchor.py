@@ -86,7 +86,9 @@ class Survival:
     @property
     def share(self) -> float | None:
         """Length of the actual move along the intended one, over that one's; None if nothing was to move."""
-        actual, intended = (math.fsum(sums) for sums in zip((0.0, 0.0), *self.seen.values(), strict=True))
+        actual, intended = (
+            math.fsum(sums) for sums in zip((0.0, 0.0), *self.seen.values(), strict=True)
+        )
         return actual / intended if intended else None
 
 
