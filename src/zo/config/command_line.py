@@ -7,6 +7,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -82,7 +83,8 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
     try:
         check_installed()
         if args.help:
-            print(help_text())
+            with suppress(BrokenPipeError):  # `| head` has read enough
+                print(help_text(), flush=True)
             raise SystemExit(0)
         if args.config_name or args.config_path:
             key = "--config-name" if args.config_name else "--config-path"
