@@ -44,7 +44,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 """Tasks of reasoning-gym, and their options."""
 
-WEIGHTS = {"chain_sum": 6, "basic_arithmetic": 3, "products": 2, "spell_backward": 2, "gcd": 1}
+WEIGHTS = {"chain_sum": 8, "basic_arithmetic": 3, "products": 2, "spell_backward": 2, "gcd": 1}
 """How often a task is read beside the others: the harder it is, the oftener."""
 
 WORDINGS = (
@@ -66,7 +66,7 @@ class Recipe:
     """All that decides the weights, beside the machine and its thread count."""
 
     seed: int = option(0, "of the initial weights and the order of problems")
-    steps: int = option(1_000, "optimizer steps")
+    steps: int = option(1_100, "optimizer steps")
     batch_size: int = option(128, "problems per step")
     lr: float = option(2e-3, "peak learning rate of AdamW")
     warmup: int = option(200, "steps of linear warmup; a cosine to 0 follows")
