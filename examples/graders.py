@@ -27,3 +27,8 @@ async def praise(prompts: list[str], completions: list[str], log_extra, **_) -> 
 async def _praised(text: str) -> float:
     await asyncio.sleep(0)  # where another model would be asked
     return float(any(word in text for word in ("great", "good", "wonderful")))
+
+
+def exact(completions: list[str], answer: list[str], **_) -> list[float]:
+    """Returns 1 for a text that is the answer of its problem, and else 0."""
+    return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
