@@ -32,3 +32,12 @@ async def _praised(text: str) -> float:
 def exact(completions: list[str], answer: list[str], **_) -> list[float]:
     """Returns 1 for a text that is the answer of its problem, and else 0."""
     return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def in_place(completions: list[str], answer: list[str], **_) -> list[float]:
+    """Returns the share of characters in their places, of the longer of text and answer: 1 for the answer."""
+    return [
+        sum(a == b for a, b in zip(text.strip(), right, strict=False))
+        / max(len(text.strip()), len(right))
+        for text, right in zip(completions, answer, strict=True)
+    ]
