@@ -1,4 +1,4 @@
-"""Trains reasoning-tiny by TRL's GRPOTrainer on the rows, prompt, scorer and number of texts of sweep=reward.
+"""Trains reasoning-tiny by TRL's GRPOTrainer on the rows, prompt, reward and number of texts of sweep=reward.
 
     python -m benchmarks.grpo --seeds 1 2 3 4 5 --lr 1e-3 [--out results/measured/reward]
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ import yaml
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from examples.graders import exact, in_place
 from zo.config.origin import CONFIG_DIR
 from zo.tasks.config import GENERATED, TaskConfig
 from zo.tasks.data import Example
-from zo.tasks.generated import dataset, load_generated
+from zo.tasks.generated import load_generated
 from zo.tasks.package_files import resolve
 
 MODEL = "package:zo/assets/reasoning-tiny"
@@ -48,12 +49,6 @@ def task_of(sweep: dict[str, Any]) -> TaskConfig:
     return TaskConfig(**{**values, "path": f"{GENERATED}{values['name']}"})
 
 
-def scorer(task: TaskConfig) -> Callable[[str, Example], float]:
-    """Returns the number of a text, by the task's own scorer."""
-    score = dataset(**task.generated_by()).score_answer
-    return lambda text, row: float(score(text.strip(), dict(row.columns)))
-
-
 def prompts_of(task: TaskConfig, rows: Sequence[Example]) -> list[str]:
     """Returns the prompts of some rows."""
     return [str(task.prompt).format(**row.columns) for row in rows]
@@ -62,28 +57,23 @@ def prompts_of(task: TaskConfig, rows: Sequence[Example]) -> list[str]:
 @torch.no_grad()
 def evaluate(model: Any, tokenizer: Any, task: TaskConfig, rows: Sequence[Example]) -> list[float]:
     """Returns the mean reward of the most probable texts, and the share that is exact."""
-    score, texts = scorer(task), []
-    prompts = prompts_of(task, rows)
+    prompts, texts = prompts_of(task, rows), []
     for i in range(0, len(rows), AT_ONCE):
         ids = tokenizer(prompts[i : i + AT_ONCE], return_tensors="pt", padding=True)
         how = {"max_new_tokens": task.max_new_tokens, "do_sample": False}
         asked, mask = ids["input_ids"], ids["attention_mask"]
         made = model.eval().generate(input_ids=asked, attention_mask=mask, **how)
         texts += tokenizer.batch_decode(made[:, asked.shape[1] :], skip_special_tokens=True)
-    pairs = [*zip(texts, rows, strict=True)]
-    right = [text.strip() == row.columns["answer"] for text, row in pairs]
-    return [sum(score(*pair) for pair in pairs) / len(rows), sum(right) / len(rows)]
+    answers = [str(row.columns["answer"]) for row in rows]
+    return [sum(grade(texts, answers)) / len(rows) for grade in (in_place, exact)]
 
 
 def run(sweep: dict[str, Any], seed: int, lr: float) -> dict[str, Any]:
     """Trains once; returns a row."""
     task, texts = task_of(sweep), sweep["steps"] * sweep["batch_size"]
-    splits, score = load_generated(task), scorer(task)
+    splits = load_generated(task)
     tokenizer = AutoTokenizer.from_pretrained(resolve(MODEL), padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(resolve(MODEL), dtype=torch.float32)
-
-    def reward(completions: list[str], row: list[int], **_: Any) -> list[float]:
-        return [score(text, splits.train[i]) for text, i in zip(completions, row, strict=True)]
 
     def rated(when: str) -> dict[str, float]:
         test = evaluate(model, tokenizer, task, splits.test)
@@ -92,7 +82,8 @@ def run(sweep: dict[str, Any], seed: int, lr: float) -> dict[str, Any]:
         return dict(zip(names, [*test, validation], strict=True))
 
     before = rated("before")
-    data = {"prompt": prompts_of(task, splits.train), "row": [*range(len(splits.train))]}
+    answers = [str(row.columns["answer"]) for row in splits.train]
+    data = Dataset.from_dict({"prompt": prompts_of(task, splits.train), "answer": answers})
     with tempfile.TemporaryDirectory() as scratch:
         arguments = trl.GRPOConfig(
             scratch,
@@ -110,9 +101,7 @@ def run(sweep: dict[str, Any], seed: int, lr: float) -> dict[str, Any]:
             logging_strategy="no",
             disable_tqdm=True,
         )
-        trainer = trl.GRPOTrainer(
-            model, reward, arguments, Dataset.from_dict(data), processing_class=tokenizer
-        )
+        trainer = trl.GRPOTrainer(model, in_place, arguments, data, processing_class=tokenizer)
         begin, cpu = time.perf_counter(), time.process_time()
         trainer.train()
         took = {"seconds": time.perf_counter() - begin, "cpu_s": time.process_time() - cpu}

@@ -75,10 +75,10 @@ def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
 
 
 def evaluations(history: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a run's history with a validation accuracy.
+    """The rows of a run's history with a validation loss.
 
     Returns:
-        `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats).
+        `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats, or minus the reward).
     """
     rows = history.reindex(columns=["step", *EVALUATED])
     forwards = rows["train/forwards"].where(rows["step"] > 0, 0.0)
@@ -92,4 +92,4 @@ def evaluations(history: pd.DataFrame) -> pd.DataFrame:
             "loss": rows["eval/val_loss"].astype(float),
         }
     )
-    return frame[frame["accuracy"].notna()].reset_index(drop=True)
+    return frame[frame[["accuracy", "loss"]].notna().any(axis=1)].reset_index(drop=True)

@@ -33,13 +33,19 @@ from analysis.select.comparison import (
 )
 from analysis.select.provenance import foot
 
+LOSS, REWARD = (
+    ("Validation loss (nats)", "nats"),
+    ("Minus the validation reward", "minus the reward"),
+)
+"""What a line loses, and its unit."""
+
 REPORTED = (
-    "Validation loss (nats) at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % "
+    "{} at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % "
     "interval. A collapsed seed counts with the loss of the untrained model, or its own last loss if that is higher.",
     "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the difference "
     "that these seeds find with a probability of 80 % at the level of Holm's first.",
 )
-TUNED = "Loss: validation loss after the budget, a mean over the tuning seeds. Compared are the settings of most seeds."
+TUNED = "Loss: {} after the budget, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 
 
@@ -53,18 +59,22 @@ def comparison(
     names = model_label(first["model"]), task_label(first["task"])
     title = f"{sweep}: {names[0]} on {names[1]}, {first['precision']}"
     mine = frames.runs[frames.runs["run_id"].isin(runs["run_id"])]
+    rewarded = bool(runs["val_reward"].notna().any())
+    what = REWARD if rewarded else LOSS
     below = [foot(f"{len(mine)} runs", mine), *(f"{sentence}." for sentence in shortfall(cells))]
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
         frame = choices(runs[runs["steps"] > 0]).sort_values("loss", ignore_index=True)
-        return frame, _tuning_table(title, frame, [TUNED, *below]), []
+        return frame, _tuning_table(title, frame, [TUNED.format(_lower(what[0])), *below]), []
     chosen = _chosen(sweep)
     frame = lines_frame(runs, float(sweeper_of(sweep)["smallest"]))
     for key, missing in (("edge", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
-    table = _table(title, frame, [*REPORTED, *below], f"sweep-{sweep}")
-    return frame, table, [_figure(title, frame)]
+    said = [sentence.format(what[0]) for sentence in REPORTED]
+    test = "test, exact %" if rewarded else "test %"
+    table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test)
+    return frame, table, [_figure(title, frame, what)]
 
 
 def write_comparison(
@@ -117,8 +127,12 @@ def _interval(row: Row) -> Cell:
     return Cell(" to ".join(ends) if pd.notna(row["low"]) else "")
 
 
-def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str) -> Table:
-    """The reporting runs: the frame of `lines_frame`."""
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str, test: str) -> Table:
+    """The reporting runs: the frame of `lines_frame`; `test` heads what was measured on test examples."""
     base = line_label(next(iter(frame.loc[frame["role"] == BASE, "line"]), "the base"))
     columns: dict[str, Column] = {
         "line": lambda row: line_label(row["line"]),
@@ -138,7 +152,7 @@ def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str) -> Ta
         "verdict": "verdict",
         "detectable": ("detectable", ".4f"),
         "minus its method": _with_half("own", "+.4f"),
-        "test %": _with_half("test", ".1f"),
+        test: _with_half("test", ".1f"),
     }
     breaks = [int((frame["role"] != OTHER).sum())]
     facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
@@ -159,7 +173,7 @@ def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
     return Table.of(title, frame.to_dict("records"), columns, names=2, caption=caption)
 
 
-def _figure(title: str, frame: pd.DataFrame) -> Figure:
+def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     """The losses of lines that have a colour over the budget, and every line's difference at the end."""
     shares = [float(share) for share in SHARES]
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
@@ -173,10 +187,10 @@ def _figure(title: str, frame: pd.DataFrame) -> Figure:
         words, ticks[y] = f"{label}: {row['gap']:+.4f}", label
         gaps.append(Series("reference", [row["low"], row["high"]], [y, y], words))
         gaps.append(Series(row["method"], [row["gap"]], [y], words, "points", end=" "))
-    over = Panel("losses", "per cent of the budget", "validation loss (nats)", curves)
+    over = Panel("losses", "per cent of the budget", _lower(what[0]), curves)
     beside = Panel(
         "minus the first line's, 95 %",
-        "nats",
+        what[1],
         "",
         gaps,
         yticks=ticks,

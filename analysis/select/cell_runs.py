@@ -41,6 +41,8 @@ TAKEN = {
     "run_status": "status",
     "val_accuracy": "best/val_accuracy",
     "test_accuracy": "best/test_accuracy",
+    "val_reward": "best/val_reward",
+    "test_exact": "eval/test_rewards/exact",
     "val_loss": "eval/val_loss",
     "best_step": "best/step",
     "val_n": "best/val_n",
@@ -68,7 +70,8 @@ TEXT = ("run_status", "device", "predictions", "labels")
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The frame of runs: the columns of `sweep_cells.cells`, `status`, those of TAKEN, VARIED and `choose`.
 
-    Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation;
+    Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation,
+    minus the reward where a run improves one, which has no accuracy but `val_reward` and maybe `test_exact`;
     `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
     with None, where the run did not log it.
 
@@ -243,7 +246,7 @@ def command(sweep: str) -> str:
 
 def _check_complete(filled: pd.DataFrame) -> None:
     """Refuse a finished run without its numbers, rather than show a gap that looks like a missing one."""
-    finished = filled[filled["status"] == "finished"]
+    finished = filled[(filled["status"] == "finished") & filled["val_reward"].isna()]
     for name in ("best_step", "val_accuracy", "test_accuracy", "val_n", "test_n"):
         bad = finished[finished[name].isna()]
         if len(bad):

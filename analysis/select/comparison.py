@@ -172,10 +172,12 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
     Returns:
         `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `run_ids`; the means of LOSSES and
-        of `test` (%), each with `_half`, half the width of its 95 % interval; the columns of `decide` for the
-        differences from the base; `own` and `own_half`, of another setting's difference from its method's line.
+        of `test` (%, exact texts if rewards trained), each with `_half`, half the width of its 95 % interval; the
+        columns of `decide` for the differences from the base; `own` and `own_half`, of another setting's difference
+        from its method's line.
     """
-    runs = runs.assign(test=100 * runs["test_accuracy"], lost=runs["status"] == "collapsed")
+    tested = runs["test_exact"].fillna(runs["test_accuracy"])
+    runs = runs.assign(test=100 * tested, lost=runs["status"] == "collapsed")
     frame = runs.groupby("line", sort=False).agg(
         role=("role", "first"),
         setting=("setting", "first"),
