@@ -10,6 +10,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from analysis.logs.run_file import LogError
+from analysis.report import comparison as report
+from analysis.report.table import markdown
 from analysis.select import comparison
 from analysis.select.cell_runs import fill
 from analysis.select.comparison import choices, decide, lines_frame, run_losses, settings_file
@@ -90,6 +92,27 @@ def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_highe
         row = lines_frame(runs, 0.01).set_index("line").loc["bszo"]
         assert (row["seeds"], row["collapsed"]) == (3, 1)
         assert row["gap"] == pytest.approx((lost - (loss + 0.02)) / 3, abs=1e-3)
+
+
+def test_a_comparison_of_rewards_says_so_and_shows_exact_answers(monkeypatch):
+    made = cells({"mezo": "base", "es": "family"}, rates=(1e-4,), eps=(1e-3,))
+    frames = made_frames(made, loss=lambda cell: -0.5)
+    names = {
+        "best/val_accuracy": "best/val_reward",
+        "best/test_accuracy": "eval/test_rewards/exact",
+    }
+    monkeypatch.setattr(report, "sweeper_of", lambda sweep: {"smallest": 0.01})
+    for rewarded, head, test in (
+        (True, "Minus the validation reward", "test, exact %"),
+        (False, "Validation loss (nats)", "test %"),
+    ):
+        runs = frames.runs.rename(columns=names if rewarded else {})
+        frame, table, (figure,) = report.comparison("tuned", fill(made, runs), frames)
+        assert markdown(table).count(head) == 1
+        assert f"| {test} |" in markdown(table)
+        assert figure.panels[0].ylabel.lower() == head.lower()
+        exact = runs.filter(regex="test_accuracy|exact").mean().item()
+        assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
 
 def test_settings_are_written_for_complete_tuning_alone(monkeypatch):
