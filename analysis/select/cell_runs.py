@@ -43,6 +43,7 @@ TAKEN = {
     "test_accuracy": "best/test_accuracy",
     "val_reward": "best/val_reward",
     "test_exact": "eval/test_rewards/exact",
+    "drift": "eval/drift",
     "val_loss": "eval/val_loss",
     "best_step": "best/step",
     "val_n": "best/val_n",

@@ -171,9 +171,9 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         smallest: smallest difference of interest, nats.
 
     Returns:
-        `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `run_ids`; the means of LOSSES and
-        of `test` (%, exact texts if rewards trained), each with `_half`, half the width of its 95 % interval; the
-        columns of `decide` for the differences from the base; `own` and `own_half`, of another setting's difference
+        `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `drift`, `run_ids`; the means
+        of LOSSES and of `test` (%, exact texts if rewards trained), each with `_half`, half the width of its 95 %
+        interval; the columns of `decide` for the differences from the base; `own` and `own_half`, of another setting's difference
         from its method's line.
     """
     tested = runs["test_exact"].fillna(runs["test_accuracy"])
@@ -184,6 +184,7 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         seeds=("seed", "size"),
         collapsed=("lost", "sum"),
         passes=("forwards_per_step", "first"),
+        drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
     )
     for name in (*LOSSES, "test"):
