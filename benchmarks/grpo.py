@@ -81,6 +81,9 @@ def run(sweep: dict[str, Any], seed: int, lr: float, texts: int) -> dict[str, An
         names = (f"{what}_{when}" for what in ("test_reward", "test_exact", "val_reward"))
         return dict(zip(names, [*test, validation], strict=True))
 
+    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
+        return [*in_place(completions, answer)]
+
     before = rated("before")
     answers = [str(row.columns["answer"]) for row in splits.train]
     data = Dataset.from_dict({"prompt": prompts_of(task, splits.train), "answer": answers})
@@ -101,7 +104,7 @@ def run(sweep: dict[str, Any], seed: int, lr: float, texts: int) -> dict[str, An
             logging_strategy="no",
             disable_tqdm=True,
         )
-        trainer = trl.GRPOTrainer(model, in_place, arguments, data, processing_class=tokenizer)
+        trainer = trl.GRPOTrainer(model, reward, arguments, data, processing_class=tokenizer)
         begin, cpu = time.perf_counter(), time.process_time()
         trainer.train()
         took = {"seconds": time.perf_counter() - begin, "cpu_s": time.process_time() - cpu}
