@@ -74,8 +74,8 @@ def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
     return pq.read_table(rows, columns=wanted).to_pandas()
 
 
-def evaluations(history: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a run's history with a validation loss.
+def evaluations(history: pd.DataFrame, by: str = "accuracy") -> pd.DataFrame:
+    """The rows of a run's history with a validation accuracy, or with a loss, which runs that train rewards have alone.
 
     Returns:
         `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats, or minus the reward).
@@ -92,4 +92,4 @@ def evaluations(history: pd.DataFrame) -> pd.DataFrame:
             "loss": rows["eval/val_loss"].astype(float),
         }
     )
-    return frame[frame[["accuracy", "loss"]].notna().any(axis=1)].reset_index(drop=True)
+    return frame[frame[by].notna()].reset_index(drop=True)

@@ -74,7 +74,7 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
     untrained = ended.loc[ended["steps"] == 0, "val_loss"].max()
     rows = []
     for run in ended.to_dict("records"):
-        curve = evaluations(frames.history.one(run["run_id"], EVALUATED))
+        curve = evaluations(frames.history.one(run["run_id"], EVALUATED), by="loss")
         rows.append(_at_shares(curve, run, untrained))
     losses = pd.DataFrame(rows, columns=LOSSES, index=ended.index, dtype=float)
     return ended.assign(setting=[_setting(run) for run in ended.to_dict("records")]).join(losses)
