@@ -204,6 +204,13 @@ def bf16_wants_a_larger_eps() -> tuple[()]:
     return ()
 
 
+def bf16_costs() -> list[float]:
+    """What MeZO's loss in bfloat16 is not above that in float32 by."""
+    (bf16,), (fp32,) = (compared(of, "mezo", "loss_100") for of in ("compare_bf16", "compare"))
+    assert bf16 - fp32 < 1e-3
+    return [1e-3]
+
+
 def none_below() -> list[int]:
     """Lines of which none is decided to be better than MeZO."""
     found = family("compare")["verdict"]
@@ -348,8 +355,8 @@ SENTENCES: list[Row] = [
     ),
     (
         COMPARISON,
-        "ZO-Muon ends {:.4f} ± {:.4f} and BSZO-B {:.4f} ± {:.4f} above MeZO",
-        lambda: gap("compare", "zo_muon") + gap("compare", "bszo_b"),
+        "ZO-Muon ends {:.4f} ± {:.4f} above MeZO",
+        lambda: gap("compare", "zo_muon"),
     ),
     (README, "of {} lines none ends below MeZO", none_below),
     (
@@ -366,11 +373,8 @@ SENTENCES: list[Row] = [
     (COMPARISON, "All six chose an ε of 10⁻³ or 10⁻² in bfloat16", bf16_wants_a_larger_eps),
     (
         COMPARISON,
-        "bfloat16 costs MeZO {:.3f} nats",
-        lambda: [
-            compared("compare_bf16", "mezo", "loss_100")[0]
-            - compared("compare", "mezo", "loss_100")[0]
-        ],
+        "bfloat16 costs MeZO less than {:.3f} nats",
+        bf16_costs,
     ),
     (COMPARISON, "in float32 {} of {} lines chose 10⁻⁴", at_smallest_eps),
     (
