@@ -27,7 +27,7 @@ from analysis.report.table import Column, Table, console, markdown, show
 from zo.distributed.loss import DividedLoss
 from zo.distributed.processes import Processes, join
 from zo.optim import OPTIMIZERS
-from zo.run.provenance import provenance
+from zo.run.provenance import provenance, sentence
 from zo.weights.space import ParameterSpace
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -116,11 +116,10 @@ def main() -> None:
     if not processes.leads:
         return
     made = provenance(torch.device("cpu"))
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     caption = (
         f"{made['device']}, one thread per process; OPT of {args.layers} layers and width 768, float32, {EXAMPLES}"
         f" examples of {TOKENS} tokens; `merged`, `philox`; seconds, medians of {args.steps} steps and of their ratios;"
-        f" {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+        f" {sentence(made)}"
     )
     table = Table.of("One process and two", found, COLUMNS, names=2, caption=[caption])
     show(table, console())

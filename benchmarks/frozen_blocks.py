@@ -27,7 +27,7 @@ from analysis.report.figures.vega import on_paper, render
 from analysis.report.table import Column, Table, console, markdown, show
 from zo.config import RunConfig, command_line, register
 from zo.run.assembly import Session
-from zo.run.provenance import provenance
+from zo.run.provenance import provenance, sentence
 from zo.run.reuse import begin_reuse
 from zo.tasks.batches import batch_indices
 
@@ -149,11 +149,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     register()
     rows = pd.DataFrame(list(_rows(args.trained, args.rounds)))
     made = provenance(torch.device("cpu"))
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     caption = (
         f"{made['device']}, one thread; SmolLM2-135M's shape, float32, {BATCH} reviews in a mini-batch, 32 in an"
-        f" evaluation; `merged`, `philox`; processor seconds, medians of {args.rounds} rounds; {versions};"
-        f" commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+        f" evaluation; `merged`, `philox`; processor seconds, medians of {args.rounds} rounds; {sentence(made)}"
     )
     title = "MeZO with frozen blocks"
     table = Table.of(title, rows.to_dict("records"), COLUMNS, names=1, caption=[caption])

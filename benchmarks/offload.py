@@ -286,17 +286,15 @@ def main() -> None:
         )
     finally:
         shutil.rmtree(scratch)
-    from zo.run.provenance import provenance
+    from zo.run.provenance import provenance, sentence
 
     made = provenance(torch.device("cpu"))
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     same = all(found["disk"][key] == found["memory"][key] for key in ("losses", "weights hash"))
     caption = (
         f"{made['device']}, one thread per process; {args.shape}, {found['bytes'] / 1e9:.2f} GB of float32 weights,"
         f" mini-batches of 16, {' '.join(args.settings) or 'optimizer=mezo'}, `streamed`, `philox`; medians of"
         f" {args.turns} turns of {TOGETHER} steps. Losses and weights of the two are"
-        f" {'equal' if same else 'NOT EQUAL'}, bit for bit; {versions}; commit"
-        f" {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+        f" {'equal' if same else 'NOT EQUAL'}, bit for bit; {sentence(made)}"
     )
     table = Table.of(
         "Weights on disk", [found["memory"], found["disk"]], COLUMNS, names=1, caption=[caption]

@@ -26,7 +26,7 @@ from analysis.report.table import Column, Table, console, markdown, show
 from zo.lm.scoring.generation import Generator
 from zo.optim.config_evolution import ESConfig
 from zo.optim.es import ES
-from zo.run.provenance import provenance
+from zo.run.provenance import provenance, sentence
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -131,11 +131,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     found = [measured(args, members) for members in args.members]
     made = provenance(torch.device("cpu"))
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     caption = (
         f"{made['device']}, one thread; SmolLM2-135M's shape, float32, rank {args.rank}, {PROMPTS} prompts of at most"
         f" {args.prompt} tokens, {args.tokens} tokens each; processor seconds, medians of {args.rounds} rounds in"
-        f" turns; {versions}; commit {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
+        f" turns; {sentence(made)}"
     )
     table = Table.of("A population's texts", found, COLUMNS, names=1, caption=[caption])
     show(table, console())

@@ -159,7 +159,7 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str) ->
         found = {key: row[key] for key in ("loss", "seeds", "tried", "edge")}
         found["loss"] = round(found["loss"], 6)
         lines.setdefault(row["line"], []).append({**json.loads(row["setting"]), **found})
-    head = f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest validation loss after"
+    head = f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest loss after"
     return f"{head} the budget.\n# {said}\n" + yaml.safe_dump(lines, sort_keys=False, width=160)
 
 

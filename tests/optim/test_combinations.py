@@ -12,6 +12,7 @@ import zo
 from tests.support.tiny_models import llama, opt
 from zo.methods import METHODS
 from zo.noise import NOISES
+from zo.optim.losses import counter
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import RestoreError
 
@@ -122,7 +123,9 @@ def problem_of(subject, name, restore, noise, record):
     if len(start) == len(after) and all(map(torch.equal, start, after)):
         return f"no step moves the weights; losses {losses}"
     with torch.no_grad():
-        optimizer.method.estimate(lambda: float(loss_of(model)))
+        method = optimizer.method
+        closure = partial(loss_of, model)
+        method.estimate(counter(closure, lambda _, loss: loss, method.params.settle))
     optimizer.method.params.settle()
     exact, unit = RESTORE_POLICIES[restore].exact, torch.finfo(dtype).eps
     for was, now in zip(after, weights_of(optimizer), strict=True):

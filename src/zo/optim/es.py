@@ -83,10 +83,8 @@ class ES(MeZO):
         spread = math.sqrt(sum(x * x for x in apart) / len(losses))
         self._finite("standard deviation of the losses", spread)
         if self.config.baseline == "prompt":
-            square = sum(loss * loss for loss in losses) / len(losses)  # of one prompt
-            if isinstance(loss_fn, PromptLosses):
-                square = loss_fn.mean_square()
-            variance = max(square - mean * mean, 0.0)
+            assert isinstance(loss_fn, PromptLosses)
+            variance = max(loss_fn.mean_square() - mean * mean, 0.0)
             divisor = math.sqrt(variance + VARIANCE_EPS)
         else:
             divisor = spread + STD_EPS

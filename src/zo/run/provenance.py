@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,13 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def sentence(made: Mapping[str, Any]) -> str:
+    """Returns versions, commit (with + if there were changes) and date of a `provenance`, as a caption ends."""
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
+    commit = f"{made['git_revision'][:12]}{'+' * made['git_dirty']}"
+    return f"{versions}; commit {commit}; {made['started'][:10]}."
 
 
 def git_revision() -> str:

@@ -47,9 +47,8 @@ class BranchedLayers:
         self.unread: dict[int, str] = {}
         self.inside = 0
         self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._together: dict[
-            type[nn.Module], bool
-        ] = {}  # norms that take a weight of each row's own
+        # Kinds of norms, and whether they take a weight of each row's own.
+        self._together: dict[type[nn.Module], bool] = {}
 
     def forward_of(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' points, or None if it is of no known kind.
