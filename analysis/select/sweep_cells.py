@@ -25,7 +25,11 @@ DECIDING = (
     *("conf/**/*.yaml", "src/zo/optim/*.py", "src/zo/tasks/config.py", "launch/expected.py"),
     "src/zo/config/*.py",
     "src/zo/lm/config.py",
+    *("src/zo/weights/**/*.py", "src/zo/noise/**/*.py"),
 )
+METHOD_CODE = ("src/zo/optim", "src/zo/weights", "src/zo/noise")
+"""As `zo.config.method_code` has them."""
+
 COLUMNS = (
     *("sweep", "run_id", "model", "task", "optimizer", "precision"),
     *("seed", "lr", "steps", "variant", "command", "line", "role"),
@@ -88,8 +92,16 @@ def _ask(sweeps: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _state() -> str:
-    """A hash of every file that decides which cells there are and what their ids are."""
+    """A hash of every file that decides which cells there are and what their ids are.
+
+    A method's code is part of an id where it is not committed, so that a commit changes ids and no file.
+    """
     digest = hashlib.sha256()
+    with suppress(
+        OSError, subprocess.SubprocessError
+    ):  # without git no code is told from a commit's
+        edited = ["git", "status", "--porcelain", "--untracked-files=all", "--", *METHOD_CODE]
+        digest.update(subprocess.run(edited, cwd=ROOT, capture_output=True, timeout=10).stdout)
     for pattern in DECIDING:
         for path in sorted(ROOT.glob(pattern)):
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
