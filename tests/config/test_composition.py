@@ -13,7 +13,7 @@ from zo.config.schema import to_run_config
 config.register()
 
 SWEEPS = sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
-PLAIN = [name for name in SWEEPS if not name.startswith("compare")]
+PLAIN = [name for name in SWEEPS if not name.startswith(("compare", "reward"))]
 
 
 def by_hydra(overrides):
@@ -33,7 +33,7 @@ GRIDS = [
     ["adapter=scales", "model.quantization=int4,int8", "lr=1"],
     ["optimizer=mezo", "model.lr_grid={mezo: [1e-3, 2e-3]}", "lr_index=0,1"],
     ["+model.lr_grid.sgd=[0.1]", "optimizer=sgd", "seed=0,1"],
-    ["task.data_files={train: a.csv},{validation: b.csv}", "task.data_files.test=c.csv"],
+    ["task.data_files={train: a.csv},{train: b.csv}", "+task.data_files.test=c.csv"],
 ]
 
 

@@ -200,7 +200,7 @@ def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_mod
 @pytest.mark.parametrize("kind", ["SFT", "DPO", "Reward"])
 def test_trls_trainers_of_losses_learn_with_zeroth_order_steps(kind, tmp_path):
     args = getattr(trl, f"{kind}Config")(
-        str(tmp_path), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-2, lr_scheduler_type="constant",
+        str(tmp_path), max_steps=30, per_device_train_batch_size=8, learning_rate=1e-2, lr_scheduler_type="constant",
         report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no", gradient_checkpointing=False,
         disable_tqdm=True,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunC
     return lambda _: setattr(ParameterSpace, "carry_out", spoiling)
 
 
-def _refuse(cfg: RunConfig) -> None:
+def _refuse(cfg: RunConfig, scratch: Path) -> None:
     raise ModelError("model.path: it is not there")
 
 

@@ -28,13 +28,18 @@ class OuterProduct(MatrixProduct):
     """U Vᵀ with both factors drawn for this direction alone; sums of many are one product, see `sum_of_products`."""
 
 
-def sum_of_products(terms: Terms, i: int, p: Tensor) -> Tensor | None:
-    """Returns Σ c_j U_j V_jᵀ for a matrix, float32, as one matrix product; None if a term is no `OuterProduct`."""
+def sum_of_products(terms: Terms, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor | None:
+    """Returns Σ c_j U_j V_jᵀ for a matrix, float32, as one matrix product; None if a term is no `OuterProduct`.
+
+    With `rows`, (r,), it is these rows of the sum alone.
+    """
     if p.dim() < 2 or not terms or not all(isinstance(z, OuterProduct) for _, z in terms):
         return None
     pairs = [(c, z) for c, z in terms if isinstance(z, OuterProduct)]
     left = torch.cat([z.left(i, p).mul_(c * z.scale) for c, z in pairs])
     right = torch.cat([z.right(i, p) for _, z in pairs])
+    if rows is not None:
+        return left[:, rows].mT @ right
     return (left.mT @ right).view(p.shape)
 
 

@@ -227,8 +227,11 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
         one.engine.add_(some, theta, one.move(i, rows=rows))
     else:
         total = at_least_float32(theta[rows])
-        for c, z in terms:
-            total.add_(z.sample(i, theta, rows), alpha=c)
+        if (product := sum_of_products(terms, i, theta, rows)) is not None:
+            total.add_(product)
+        else:
+            for c, z in terms:
+                total.add_(z.sample(i, theta, rows), alpha=c)
         some = total.to(theta.dtype)
     out.index_copy_(0, rows, some)
 
