@@ -44,6 +44,7 @@ TAKEN = {
     "val_reward": "best/val_reward",
     "test_exact": "eval/test_rewards/exact",
     "drift": "eval/drift",
+    "also": "eval/also_reward",
     "val_loss": "eval/val_loss",
     "best_step": "best/step",
     "val_n": "best/val_n",

@@ -172,8 +172,8 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
     Returns:
         `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `drift`, `run_ids`; the means
-        of LOSSES and of `test` (%, exact texts if rewards trained), each with `_half`, half the width of its 95 %
-        interval; the columns of `decide` for the differences from the base; `own` and `own_half`, of another
+        of LOSSES, of `test` (%, exact texts if rewards trained) and of `also` (reward of `task.also`), each with
+        `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own` and `own_half`, of another
         setting's difference from its method's line.
     """
     tested = runs["test_exact"].fillna(runs["test_accuracy"])
@@ -187,7 +187,7 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
     )
-    for name in (*LOSSES, "test"):
+    for name in (*LOSSES, "test", "also"):
         frame = frame.join(_mean(runs, name, name))
     base = runs.loc[runs["role"] == BASE, "line"].unique()
     from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series("".join(base), runs.index)))

@@ -89,7 +89,14 @@ def test_a_state_of_another_start_and_factors_are_refused():
     [
         (("optimizer=lozo", *PULLED[1:], "precision.restore=factors"), "anchor_norm=l2 and direct"),
         (("optimizer=mezo", "optimizer.anchor=start"), "anchor_decay=0.0: must be greater than 0"),
-        (("optimizer=mezo", "task.also=nosuch"), "task.also: must be a task of conf/task with ans"),
+        (
+            ("optimizer=mezo", "task.also=nosuch"),
+            "task.also: must be reasoning_gym:TASK, or a task of conf/task with ans",
+        ),
+        (
+            ("optimizer=mezo", "task.also={path: 'reasoning_gym:gcd', nope: 1}"),
+            "task.also: .* nope is none",
+        ),
         (("optimizer=mezo", "task.also={name: classification}"), "task.also: must have a path, as"),
         (("optimizer=mezo", "task.also={name: sst2, nope: 1}"), "task.also: .* nope is none"),
     ],

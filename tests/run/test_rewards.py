@@ -63,6 +63,23 @@ def own(folder, *overrides):
     return made(folder / "out", "task=reward", f"task.path={folder / 'prompts.jsonl'}", *overrides)
 
 
+def test_a_generated_task_is_scored_beside_the_runs_own(tmp_path):
+    """By its own scorer and not by the run's function: as a run of that task scores the same weights."""
+    sizes = "train_size: 6, validation_size: 4, test_size: 4, max_new_tokens: 5"
+    options = "options: {min_word_len: 3, max_word_len: 4}"
+    also = f"task.also={{path: 'reasoning_gym:spell_backward', {options}, {sizes}}}"
+    tiny = ("model=reasoning-tiny", "steps=0")
+    spelled = made(tmp_path / "out", *tiny, *GYM[:2], f"task.{options.replace(': {', '={', 1)}")
+    expected = run(spelled)["best/val_reward"]
+    functions = f"objective.function={tmp_path}/rules.py:vowels"
+    run(before := own(tmp_path, *tiny, functions, also))
+    assert read_rows(directory_of(before))[-1]["eval/also_reward"] == expected
+    run(trained := own(tmp_path, tiny[0], functions, also))
+    evaluated = [row for row in read_rows(directory_of(trained)) if "eval/val_reward" in row]
+    assert len(evaluated) == 2
+    assert all(0 <= row["eval/also_reward"] <= 1 < row["eval/val_reward"] for row in evaluated)
+
+
 def texts(directory):
     return [json.loads(line) for line in (directory / "texts.jsonl").read_text().splitlines()]
 

@@ -14,7 +14,7 @@ import yaml
 from zo.config.precision import AUTO, NAMES, PrecisionConfig
 from zo.lm.config import ModelConfig
 from zo.tasks import hub, package_files
-from zo.tasks.config import MISSING, TaskConfig
+from zo.tasks.config import GENERATED, MISSING, TaskConfig
 
 DEFAULT = "reviews-tiny"
 """The model of conf/config.yaml: what a run has that names no other one."""
@@ -63,11 +63,18 @@ def read_also(task: TaskConfig) -> list[tuple[str, str]]:
     if task.also is None:
         return []
     given = {"name": task.also} if isinstance(task.also, str) else task.also
-    files = {name: file for name, file in _files("task").items() if file.get("kind") != "prompts"}
-    name = given.get("name") if isinstance(given, Mapping) else None
-    if name not in files:
-        return [("also", f"must be a task of conf/task with answers: {', '.join(sorted(files))}")]
-    task.also = {k: v for k, v in {**files[name], **given}.items() if k != "defaults"}
+    files = {n: file for n, file in _files("task").items() if file.get("kind") != "prompts"}
+    named = given if isinstance(given, Mapping) else {}
+    address = str(named.get("path", named.get("name")))
+    if address.startswith(GENERATED):
+        own = {"path": address, "name": address.removeprefix(GENERATED)}
+        file = next(f for f in _files("task").values() if f["path"].startswith(GENERATED))
+    elif (name := named.get("name")) in files:
+        own, file = {}, files[name]
+    else:
+        right = f"must be {GENERATED}TASK, or a task of conf/task with answers: {', '.join(sorted(files))}"
+        return [("also", right)]
+    task.also = {k: v for k, v in {**file, **named, **own}.items() if k != "defaults"}
     known = {field.name for field in fields(TaskConfig)} - {"also"}
     if unknown := [key for key in task.also if key not in known]:
         return [("also", f"must have keys of a task alone, and {unknown[0]} is none")]

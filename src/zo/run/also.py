@@ -1,7 +1,7 @@
 """A task that evaluations score beside the run's own: what the model learnt before, and should not lose."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zo.config import RunConfig
@@ -10,7 +10,6 @@ from zo.lm.load import Loaded
 from zo.lm.objectives import Scorer, scorers
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, TaskConfig, TaskError, load_splits, tokenize
-from zo.tasks.objective import ObjectiveConfig
 from zo.tasks.own import complete
 
 
@@ -42,7 +41,8 @@ class Also:
         try:
             task, _ = complete(TaskConfig(**given))
             validation = load_splits(task).validation
-            how = ObjectiveConfig(), cfg.precision.loss, False
+            limits = replace(cfg.objective, name="task", function=None, functions={})
+            how = limits, cfg.precision.loss, False
             _, evaluator = scorers(loaded, task, *how, processes)
             examples = tokenize(task, loaded.tokenizer, validation, cfg.model.kind)
             evaluator.check(examples)

@@ -238,6 +238,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     if session.also is not None:
         also = score(session.also.examples, "task.also", session.also.evaluator)
         row |= {f"eval/also_{also.measure.name}": also.value, "eval/also_loss": also.loss}
+        row |= {f"eval/also_{name}": value for name, value in also.more.items()}
         verdict += f"; {session.also.name} {also.measure.shown(also.value)}"
     shown = measure.shown(val.value)
     journal.progress.say(f"step {step}: validation {shown}, loss {val.loss:.4f}; {verdict}")

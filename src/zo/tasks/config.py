@@ -83,8 +83,8 @@ class TaskConfig:
             a longer masked prompt the beginning of its longest column.
         options: of a task that is generated, see `zo.tasks.generated`.
         install: the command that brings the data, shown when they cannot be found.
-        also: another task, whose validation split every evaluation scores, too: a name of conf/task, or a mapping with
-            `name` and what differs from its file.
+        also: another task, whose validation split every evaluation scores, too: a name of conf/task, `reasoning_gym:`
+            and the name of a task that is generated, or a mapping with `name` or `path` and what differs from its file.
     """
 
     name: str = MISSING
