@@ -173,8 +173,8 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
     Returns:
         `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `drift`, `run_ids`; the means
         of LOSSES, of `test` (%, exact texts if rewards trained) and of `also` (reward of `task.also`), each with
-        `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own` and `own_half`, of another
-        setting's difference from its method's line.
+        `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own`
+        and `own_half`, of another setting's difference from its method's line.
     """
     tested = runs["test_exact"].fillna(runs["test_accuracy"])
     runs = runs.assign(test=100 * tested, lost=runs["status"] == "collapsed")
