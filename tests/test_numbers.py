@@ -242,16 +242,31 @@ def settings_of_bszo() -> list[float]:
 
 
 def rewarded(line: str) -> list[float]:
-    """Reward and exact answers of a line, each with half of its interval, and its drift."""
+    """Reward and exact answers of a line, its drift, and the score of what was learnt before, with half intervals."""
     name = "reward/comparison.csv"
-    of = [
-        one(name, c, line=line) for c in ("loss_100", "loss_100_half", "test", "test_half", "drift")
-    ]
+    numbers = ("loss_100", "loss_100_half", "test", "test_half", "drift", "also", "also_half")
+    of = [one(name, number, line=line) for number in numbers]
+    return [-of[0], *of[1:]]
+
+
+ANCHORED = "es, anchor at 0.03"
+
+
+def anchored() -> list[float]:
+    """The score of what was learnt before, with the anchor and a reward that is level with that of ES."""
+    gap, half = (one("reward/comparison.csv", name, line=ANCHORED) for name in ("own", "own_half"))
+    assert abs(gap) < half
+    return [rewarded(ANCHORED)[5]]
+
+
+def before_a_step() -> list[float]:
+    """Reward, exact answers, and the score of what was learnt before."""
+    of = [one("reward/comparison.csv", c, line="zero_shot") for c in ("loss_100", "test", "also")]
     return [-of[0], *of[1:]]
 
 
 def untrained_reward() -> float:
-    return rewarded("zero_shot")[0]
+    return before_a_step()[0]
 
 
 def grpo(texts: int) -> list[float]:
@@ -374,7 +389,7 @@ SENTENCES: list[Row] = [
     *(
         (
             REWARDS,
-            f"| {name} | {{:.3f}} ± {{:.3f}} | {{:.1f}} ± {{:.1f}} | {{:.1f}} |",
+            f"| {name} | {{:.3f}} ± {{:.3f}} | {{:.1f}} ± {{:.1f}} | {{:.1f}} | {{:.3f}} ± {{:.3f}} |",
             partial(rewarded, line),
         )
         for name, line in {
@@ -383,7 +398,8 @@ SENTENCES: list[Row] = [
             "EGGROLL, n=32": "eggroll",
             "ES, n=32": "es",
             "BSZO": "bszo",
-            "ES, n=32, with `optimizer.anchor=start`": "es, anchor",
+            "ES, n=32, with `optimizer.anchor=start`": ANCHORED,
+            "ES, n=32, with `optimizer.anchor=start`, a third of the rate": "es, anchor",
             "EGGROLL, n=8": "eggroll, n=8",
             "EGGROLL, n=128": "eggroll, n=128",
         }.items()
@@ -391,11 +407,14 @@ SENTENCES: list[Row] = [
     *(
         (
             REWARDS,
-            f"| GRPO, {texts:,} texts | {{:.3f}} ± {{:.3f}} | {{:.1f}} ± {{:.1f}} | |",
+            f"| GRPO, {texts:,} texts | {{:.3f}} ± {{:.3f}} | {{:.1f}} ± {{:.1f}} | | |",
             partial(grpo, texts),
         )
         for texts in (4096, 2048)
     ),
+    (REWARDS, "| before a step | {:.3f} | {:.1f} | 0 | {:.3f} |", before_a_step),
+    (REWARDS, "ES falls from {:.3f} to {:.3f}.", lambda: [before_a_step()[2], rewarded("es")[5]]),
+    (REWARDS, "the anchor leaves {:.3f}, and the reward differs by less than chance", anchored),
     (REWARDS, "raise the reward, by {:.3f} to {:.3f};", gains),
     (
         REWARDS,
