@@ -159,9 +159,7 @@ def test_a_citation_and_the_workflow_agree_with_the_project():
 
 
 def test_the_profile_of_table_3s_page_is_one():
-    (block,) = re.findall(
-        r"```yaml\n(.*?)```", (ROOT / "docs/table3-on-slurm.md").read_text(), re.S
-    )
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/clusters.md").read_text(), re.S)
     values = yaml.safe_load(block)
     assert values.pop("defaults") == ["slurm", "_self_"]
     assert not list(SlurmProfile(**values).problems())

@@ -1,17 +1,23 @@
-"""MkDocs hook: brings the pages and pictures of results/ that the documentation links to into the site."""
+"""MkDocs hook: adds README.md, as the first page, and the pages and pictures of results/ to the site."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
 SHOWN = ("paper", "measured")
 SUFFIXES = (".md", ".png", ".csv", ".json")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the committed files of results/ under `data/`."""
+    """Adds README.md as `index.md`, and the committed files of results/ under `data/`."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = readme.replace("](docs/", "](").replace("](results/", "](data/")
+    outside = r"\[([^][]+)\]\((?!data/|#|https?:|[\w/-]+\.md)[^)]*\)"  # files that the site lacks
+    files.append(File.generated(config, "index.md", content=re.sub(outside, r"\1", readme)))
     for folder in SHOWN:
         for path in sorted((RESULTS / folder).rglob("*")):
             if path.suffix in SUFFIXES:
