@@ -10,6 +10,7 @@ import hydra  # noqa: E402
 
 from launch import profile  # noqa: E402
 from zo.config import command_line  # noqa: E402
+from zo.extras import print_every_character  # noqa: E402
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.argv[1:] = command_line.readable(sys.argv[1:])
     profile.register()
     signals.leave(main())

@@ -124,7 +124,7 @@ def main() -> None:
     table = Table.of("One process and two", found, COLUMNS, names=2, caption=[caption])
     show(table, console())
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "divided_steps.md").write_text(markdown(table))
+    (args.out / "divided_steps.md").write_text(markdown(table), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(table, console(200))
     args.out.mkdir(parents=True, exist_ok=True)
     rows.to_csv(args.out / "frozen_blocks.csv", index=False, float_format="%.4g")
-    (args.out / "frozen_blocks.md").write_text(markdown(table))
+    (args.out / "frozen_blocks.md").write_text(markdown(table), encoding="utf-8")
     draw(rows, args.out / "frozen_blocks.png")
 
 

@@ -95,7 +95,7 @@ def write_model(directory: Path, shape: Sequence[str]) -> int:
     flush()
     size = sum(p.numel() * 4 for p in model.parameters())
     content = {"metadata": {"total_size": size}, "weight_map": index}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(content))
+    (directory / "model.safetensors.index.json").write_text(json.dumps(content), encoding="utf-8")
     return size
 
 
@@ -130,13 +130,15 @@ def answer(pipe: Connection, overrides: list[str], scratch: Path, case: Case) ->
 
 def _status(key: str) -> float:
     """Returns an entry of this process's status, GiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith(key))
 
 
 def _io() -> tuple[float, float]:
     """Returns what this process has read from disks and written to them, GiB."""
-    found = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    found = dict(
+        line.split(": ") for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+    )
     return int(found["read_bytes"]) / GIB, int(found["write_bytes"]) / GIB
 
 
@@ -162,8 +164,8 @@ def limited(pid: int, limit: int) -> Iterator[bool]:
             if not (root / "cgroup.procs").exists():
                 continue
             group.mkdir()
-            (group / key).write_text(str(limit))
-            (group / "cgroup.procs").write_text(str(pid))
+            (group / key).write_text(str(limit), encoding="utf-8")
+            (group / "cgroup.procs").write_text(str(pid), encoding="utf-8")
         except OSError:
             with suppress(OSError):
                 group.rmdir()
@@ -301,7 +303,7 @@ def main() -> None:
     )
     show(table, console())
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "offload.md").write_text(markdown(table))
+    (args.out / "offload.md").write_text(markdown(table), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = Table.of("A population's texts", found, COLUMNS, names=1, caption=[caption])
     show(table, console())
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "population.md").write_text(markdown(table))
+    (args.out / "population.md").write_text(markdown(table), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def python_path() -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """Returns a JSON object from a file; nothing if there is none that can be read."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -21,6 +21,7 @@ from launch.sweep import Run, Sweep
 from zo import config
 from zo.config import ConfigError, command_line
 from zo.config.lines import NotChosenError
+from zo.extras import print_every_character
 
 COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
 """Keys that have a column of their own; every other one that varies, but for `lr_index`, is a variant."""
@@ -96,4 +97,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

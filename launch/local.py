@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launch import python_path
 from launch.pool import INTERRUPTED, Pool, slots
+from zo.extras import print_every_character
 from zo.run.store.lock import held, holder
 
 STARTS_WITHIN_S = 60.0
@@ -26,7 +27,7 @@ def prepare(folder: Path, directories: Sequence[Path], processes: int, threads: 
     """Writes the list of runs for `work` to read."""
     folder.mkdir(parents=True)
     plan = {"directories": [*map(str, directories)], "processes": processes, "threads": threads}
-    (folder / "runs.json").write_text(json.dumps(plan, indent=1) + "\n")
+    (folder / "runs.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
 
 
 def start_detached(folder: Path, environment: dict[str, str]) -> None:
@@ -61,7 +62,7 @@ def work(folder: Path, changed: Callable[[], None] = lambda: None) -> int:
     Returns:
         0 if all finished, 1 if one failed, 143 if this process was told to stop; the runs have saved.
     """
-    plan = json.loads((folder / "runs.json").read_text())
+    plan = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
     gpus = visible_gpus()
     places = slots(gpus, plan["processes"] * max(1, len(gpus)), plan["threads"])
     pool = Pool([Path(path) for path in plan["directories"]], places, True, changed)
@@ -82,12 +83,15 @@ def of_gpus(field: str) -> list[str]:
     """Returns a property of every GPU of this machine, as nvidia-smi names and tells it; none without a driver."""
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", check=True, timeout=30
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.split()
 
 
 if __name__ == "__main__":
+    print_every_character()
     with held(Path(sys.argv[1])):
         sys.exit(work(Path(sys.argv[1])))

@@ -27,6 +27,7 @@ from launch import ROOT, local, parser
 from launch.profile import register
 from launch.sweep import Sweep, counted, standings
 from zo.config import ConfigError
+from zo.extras import print_every_character
 from zo.run.store.lock import LockedError, held
 
 TRAIN = ROOT / "train.py"
@@ -110,7 +111,11 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         try:
             child.wait(SAVING_S)
         except subprocess.TimeoutExpired:
-            runs = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+            runs = (
+                Path(f"/proc/{child.pid}/task/{child.pid}/children")
+                .read_text(encoding="utf-8")
+                .split()
+            )
             child.kill()
             for run in runs:
                 os.kill(int(run), signal.SIGKILL)
@@ -171,4 +176,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

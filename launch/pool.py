@@ -154,7 +154,7 @@ def _why(path: Path, code: int) -> str:
         return f"another process has held {path} for {BUSY_LIMIT_S / 60:.0f} minutes"
     if code < 0:
         return f"killed by {signal.Signals(-code).name}, see {log_of(path)}"
-    lines = log_of(path).read_text(errors="replace").strip().splitlines()
+    lines = log_of(path).read_text(errors="replace", encoding="utf-8").strip().splitlines()
     return f"{lines[-1].strip()} (exit status {code}), see {log_of(path)}"
 
 

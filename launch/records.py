@@ -81,7 +81,7 @@ def queue(names: list[str]) -> set[tuple[str, int]]:
     if shutil.which("squeue") is None:
         raise QueueError("squeue is not on PATH here, and runs were given to SLURM")
     command = ["squeue", "--noheader", "--array", "--format=%j|%K", f"--name={','.join(names)}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
     rows = (line.rpartition("|") for line in done.stdout.split())

@@ -29,6 +29,7 @@ from launch.records import QueueError
 from launch.sweep import ENDED, STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
+from zo.extras import print_every_character
 
 MS_PER_HOUR = 3.6e6
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
@@ -43,7 +44,7 @@ def step_times(
     for run in sweep.runs:
         if (taken := found[run.run_id].status.get("time/step_ms_median")) is not None:
             measured[run.kind].append(float(taken))  # type: ignore[arg-type]
-    paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text())
+    paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text(encoding="utf-8"))
     for printed in paper.values():
         printed["bszo_b"] = printed["bszo"] * 4 / 3  # 4 forward passes for 3
     times = {}
@@ -137,4 +138,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

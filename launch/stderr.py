@@ -30,8 +30,10 @@ def of_early_death(directory: Path, record: Record) -> str | None:
     A cancelled job did not die.
     """
     try:
-        paths = json.loads(_file(directory.parent, record.name).read_text())["stderr"]
-        text = Path(paths[record.index]).read_text(errors="replace")
+        paths = json.loads(_file(directory.parent, record.name).read_text(encoding="utf-8"))[
+            "stderr"
+        ]
+        text = Path(paths[record.index]).read_text(errors="replace", encoding="utf-8")
     except FileNotFoundError:  # not on SLURM, or never started
         return None
     lines = [line for line in text.splitlines() if line.strip()][-LAST_LINES:]

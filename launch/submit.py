@@ -31,6 +31,7 @@ from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.command_line import CommandLine
+from zo.extras import print_every_character
 from zo.run.multirun import note
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
@@ -206,4 +207,5 @@ def with_launcher(overrides: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

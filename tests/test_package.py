@@ -1,5 +1,6 @@
 """What the package imports and brings: nothing heavy before a run, and three libraries without extras."""
 
+import ast
 import json
 import os
 import re
@@ -119,6 +120,28 @@ def test_the_wheel_without_extras_trains_and_replays(tmp_path):
 
 
 @pytest.mark.process
+def test_every_text_file_is_opened_with_its_encoding():
+    """Otherwise the locale decides how a file that was written elsewhere is read."""
+    found = []
+    for path in (p for room in ("src", "launch", "analysis") for p in (ROOT / room).rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or {k.arg for k in call.keywords} & {
+                "encoding",
+                "text",
+            }:
+                continue
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            mode = next((str(a.value) for a in call.args if isinstance(a, ast.Constant)), "r")
+            owner = ast.unparse(getattr(call.func, "value", call.func))
+            if name in ("read_text", "write_text") or (
+                name == "open"
+                and "b" not in mode
+                and owner not in ("os", "self", "Session", "Also")
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert not found
+
+
 def test_the_command_does_what_the_modules_do():
     for given, module in (
         ("train", "train.py"),

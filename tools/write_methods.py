@@ -76,7 +76,9 @@ def attributes_of(config: type) -> dict[str, str]:
 def class_of(name: str) -> str:
     """Returns the source of a method's class."""
     method = OPTIMIZERS[name]
-    doc = ast.get_docstring(ast.parse(Path(f"src/zo/optim/{method.module}.py").read_text()))
+    doc = ast.get_docstring(
+        ast.parse(Path(f"src/zo/optim/{method.module}.py").read_text(encoding="utf-8"))
+    )
     paragraphs = (doc or "").split("\n\n")
     if method.title != method.name:
         paragraphs[0] = inspect.getdoc(method.config)
@@ -134,4 +136,4 @@ def methods_file() -> str:
 
 
 if __name__ == "__main__":
-    METHODS_FILE.write_text(methods_file())
+    METHODS_FILE.write_text(methods_file(), encoding="utf-8")

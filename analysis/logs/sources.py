@@ -46,7 +46,7 @@ def _multiruns(directories: Sequence[Path]) -> dict[str, set[str]]:
     """The multiruns that were typed, as they say themselves."""
     found: dict[str, set[str]] = {}
     for path in sorted(path for top in directories for path in top.rglob("multiruns.jsonl")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # torn
                 noted = json.loads(line)
                 found.setdefault(noted["name"], set()).update(noted["runs"])
@@ -59,7 +59,7 @@ def _say_unlogged(directories: Sequence[Path], runs: pd.DataFrame) -> None:
     unlogged = []
     for path in sorted(path for top in directories for path in top.rglob("status.json")):
         with suppress(ValueError):
-            status = json.loads(path.read_text()).get("run/status")
+            status = json.loads(path.read_text(encoding="utf-8")).get("run/status")
             if status in ("finished", "collapsed") and path.parent.name not in ended:
                 unlogged.append(str(path.parent))
     first = " ".join(unlogged[:20]) + " ..." * (len(unlogged) > 20)

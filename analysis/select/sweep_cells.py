@@ -62,7 +62,11 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
     kept = None if cache_dir is None else cache_dir / "expected" / f"{_state()}.json"
     known: dict[str, list[dict[str, Any]]] = {}
     with suppress(OSError, ValueError):  # another process may remove it
-        known = json.loads(kept.read_text()) if kept is not None and kept.is_file() else {}
+        known = (
+            json.loads(kept.read_text(encoding="utf-8"))
+            if kept is not None and kept.is_file()
+            else {}
+        )
     missing = [name for name in wanted if name not in known]
     if missing:
         known |= {name: [] for name in missing}
@@ -70,7 +74,7 @@ def cells(sweeps: Sequence[str] = (), cache_dir: Path | None = None) -> pd.DataF
             known[cell["sweep"]].append(cell)
     if missing and kept is not None:
         with whole(kept) as partial:
-            partial.write_text(json.dumps(known))
+            partial.write_text(json.dumps(known), encoding="utf-8")
         for earlier in set(kept.parent.glob("*.json")) - {kept}:
             earlier.unlink(missing_ok=True)
     rows = [cell for name in wanted for cell in known[name]]

@@ -14,7 +14,7 @@ Each has --help.
 import runpy
 import sys
 
-from zo.extras import missing
+from zo.extras import missing, print_every_character
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("train",),
@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 def main() -> None:
     """Runs the module that a command names."""
+    print_every_character()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(__doc__)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import missing
+from zo.extras import missing, print_every_character
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,4 +48,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

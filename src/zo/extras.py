@@ -1,6 +1,14 @@
-"""What a command says where the libraries of the suite are not installed."""
+"""What commands share: streams that print every character, and a sentence where the suite's libraries are missing."""
 
+import io
 import sys
+
+
+def print_every_character() -> None:
+    """Makes standard output and error escape a character that the locale's encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def missing(command: str, error: ModuleNotFoundError) -> int:

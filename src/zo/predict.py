@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from zo.extras import print_every_character
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
@@ -49,4 +51,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.extras import missing
+from zo.extras import missing, print_every_character
 from zo.run.store.trajectory import Trajectory, TrajectoryError
 
 
@@ -145,4 +145,5 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    print_every_character()
     sys.exit(main())

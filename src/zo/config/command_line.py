@@ -157,7 +157,9 @@ def help_text() -> str:
 
     Hydra would print the same text, but it lists all groups of all its plugins before, which takes three times as long.
     """
-    template = yaml.safe_load((CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text())["hydra"]["help"]
+    template = yaml.safe_load((CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8"))[
+        "hydra"
+    ]["help"]
     return string.Template(template["template"]).substitute()
 
 

@@ -61,12 +61,12 @@ def _of_settled(path: Path, inode: int, size: int, changed_ns: int) -> str:
     root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
     kept, partial = root / "digests" / key, root / "digests" / f".{key}.{os.getpid()}"
     with suppress(OSError):
-        if len(text := kept.read_text()) == 32:
+        if len(text := kept.read_text(encoding="utf-8")) == 32:
             return text
     digest = read(path)
     with suppress(OSError):  # the cache directory cannot be written
         kept.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(digest)
+        partial.write_text(digest, encoding="utf-8")
         partial.replace(kept)
     return digest
 

@@ -70,12 +70,12 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
     if own:
         released = [_module(package, other) for other in RELEASED if other in OPTIMIZERS]
         counted |= files - set[Path]().union(*(_imported(file, package) for file in released))
-    pieces = {str(file.relative_to(package)): file.read_text() for file in counted}
+    pieces = {str(file.relative_to(package)): file.read_text(encoding="utf-8") for file in counted}
     config = OPTIMIZERS[name].config
     for settings in config.__mro__:
         if is_dataclass(settings) and settings.__module__.startswith("zo."):
             file = package.joinpath(*settings.__module__.split(".")[1:]).with_suffix(".py")
-            text = _class(file.read_text(), settings.__name__)
+            text = _class(file.read_text(encoding="utf-8"), settings.__name__)
             if (own and settings is config) or (
                 file in edited and text != _class(_committed(file), settings.__name__)
             ):
@@ -111,7 +111,9 @@ def _git(directory: Path, *arguments: str) -> str:
     """Returns what git prints, or nothing where there is no git or no commit."""
     command = ["git", "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout
@@ -137,7 +139,7 @@ def _imports(file: Path) -> Iterable[str]:
     """Returns the dotted names that a file imports."""
     names: list[str] = []
     try:
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_text(encoding="utf-8"))
     except SyntaxError:  # whoever imports the file says so
         return names
     for node in ast.walk(tree):

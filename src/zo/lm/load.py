@@ -131,7 +131,7 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) ->
     source, options = source_of(cfg)
     adapter = Path(source, "adapter_config.json")
     if adapter.is_file() and not adapter.with_name("config.json").is_file():
-        about = json.loads(adapter.read_text())
+        about = json.loads(adapter.read_text(encoding="utf-8"))
         base = about.get("base_model_name_or_path") or "BASE"
         kind = str(about.get("peft_type")).partition("_")[0].lower()
         raise ModelError(

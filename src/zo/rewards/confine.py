@@ -97,7 +97,7 @@ def enter() -> bool:
             ("uid_map", f"{user} {user} 1"),
             ("gid_map", f"{group} {group} 1"),
         ):
-            with open(f"/proc/self/{name}", "w") as file:
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     return True
 

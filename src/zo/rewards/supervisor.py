@@ -300,7 +300,7 @@ def _descendants(pid: int) -> list[int]:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
         for thread in threads:
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="utf-8") as file:
                 found += [int(child) for child in file.read().split()]
     except OSError:  # it has ended, or the kernel does not list them
         return found
@@ -310,7 +310,7 @@ def _descendants(pid: int) -> list[int]:
 def _has_ended(pid: int) -> bool:
     """Returns whether of a process there is its status alone."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from zo.extras import print_every_character
 from zo.run import signals
 
 
@@ -72,5 +73,6 @@ def _log(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    print_every_character()
     signals.end_at_once()
     signals.leave(main())

@@ -18,7 +18,9 @@ def reset_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
         return
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: peak = current resident size
+        Path("/proc/self/clear_refs").write_text(
+            "5", encoding="utf-8"
+        )  # Linux: peak = current resident size
     except OSError:
         return  # elsewhere the peak is that of the process since it started
 
@@ -29,7 +31,7 @@ def peak_gib(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / GIB
     status = Path("/proc/self/status")
     if status.exists():
-        for line in status.read_text().splitlines():
+        for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 / GIB
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux

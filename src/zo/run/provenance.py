@@ -59,7 +59,7 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return f"cpu: {line.split(':', 1)[1].strip()}"
     return f"cpu: {platform.processor() or platform.machine()}"
@@ -71,7 +71,7 @@ def _git(*arguments: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), *arguments],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=10,
             check=True,
         )

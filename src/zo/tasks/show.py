@@ -15,6 +15,7 @@ from rich.text import Text
 
 from zo import config
 from zo.config import ConfigError, RunConfig, command_line
+from zo.extras import print_every_character
 from zo.lm.config import ModelError
 from zo.lm.tokenizer import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
@@ -111,4 +112,5 @@ def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:
 
 
 if __name__ == "__main__":
+    print_every_character()
     raise SystemExit(main(sys.argv[1:]))

@@ -178,7 +178,9 @@ def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
 
 def _check_kind(path: str, name: str) -> None:
     """Makes sure that a directory holds an adapter of the configured kind."""
-    found = json.loads(Path(path, "adapter_config.json").read_text()).get("peft_type")
+    found = json.loads(Path(path, "adapter_config.json").read_text(encoding="utf-8")).get(
+        "peft_type"
+    )
     if found != PEFT_TYPES[name]:
         names = {kind: name for name, kind in PEFT_TYPES.items()}
         raise ModelError(f"adapter.path={path}: is a {found} adapter; adapter={names.get(found)}")

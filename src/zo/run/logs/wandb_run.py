@@ -153,7 +153,7 @@ class WandbRun:
 def wandb_id(directory: Path) -> str:
     """Returns the id of a run at W&B: the run's own, or the one of its newest beginning."""
     path = directory / ID
-    return path.read_text().strip() if path.exists() else directory.name
+    return path.read_text(encoding="utf-8").strip() if path.exists() else directory.name
 
 
 def renew_wandb_id(directory: Path) -> None:

@@ -122,7 +122,7 @@ def _revisions(run: Path) -> list[str]:
     """Returns the commits that the run's steps were made with."""
     found = []
     with suppress(OSError):
-        for line in (run / ATTEMPTS).read_text().splitlines():
+        for line in (run / ATTEMPTS).read_text(encoding="utf-8").splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn
                 found.append(json.loads(line)["git_revision"])
     return list(dict.fromkeys(found))

@@ -177,10 +177,10 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
         if whole:
             _restore_settings(partial, model)
         settings = _settings(reached, whole)
-        (partial / SETTINGS).write_text(to_yaml(settings))
+        (partial / SETTINGS).write_text(to_yaml(settings), encoding="utf-8")
         cfg = replace(reached.cfg, task=settings.task)
         facts = card(cfg, reached.step, reached.run, written, whole)
-        (partial / NAME).write_text(facts)
+        (partial / NAME).write_text(facts, encoding="utf-8")
         for file in partial.iterdir():
             file.chmod(0o666 & ~_umask())
         partial.rename(out)
@@ -211,13 +211,13 @@ def _restore_settings(out: Path, model: Any) -> None:
     """Gives the exported configuration the base model's keys and values, but for the dtype and the class."""
     if not model.config.name_or_path:
         return  # random weights: there is no base model
-    written = json.loads((out / CONFIG_NAME).read_text())
+    written = json.loads((out / CONFIG_NAME).read_text(encoding="utf-8"))
     source = _base_file(model, CONFIG_NAME)
     if source is not None:
-        settings = json.loads(source.read_text())
+        settings = json.loads(source.read_text(encoding="utf-8"))
         own = {"architectures": "architectures", "dtype": "dtype", "torch_dtype": "dtype"}
         settings |= {key: written[name] for key, name in own.items() if key in settings}
-        (out / CONFIG_NAME).write_text(json.dumps(settings, indent=2) + "\n")
+        (out / CONFIG_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (out / GENERATION_CONFIG_NAME).unlink(missing_ok=True)
     if (generation := _base_file(model, GENERATION_CONFIG_NAME)) is not None:
         shutil.copyfile(generation, out / GENERATION_CONFIG_NAME)

@@ -98,7 +98,7 @@ def _of_export(directory: Path) -> tuple[RunConfig, TaskConfig]:
             " python -m zo.export wrote"
         )
     try:
-        cfg = from_yaml(settings.read_text())
+        cfg = from_yaml(settings.read_text(encoding="utf-8"))
     except (ConfigError, UnicodeDecodeError) as error:
         why = "; ".join(str(error).splitlines())
         raise TaskError(f"{settings}: is not what zo.export wrote ({why}); export again") from None

@@ -47,7 +47,7 @@ def freeze(cfg: RunConfig) -> Path:
                 wanted.save(directory, writer)
             atomic.replace(path, to_yaml(cfg), writer)
             return directory
-        frozen = from_yaml(path.read_text())
+        frozen = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         where = error.filename or directory
         raise DirectoryError(f"{where}: {error.strerror}; out= chooses another") from None
@@ -78,7 +78,7 @@ def load(directory: Path) -> RunConfig:
     """
     path = directory / CONFIG
     try:
-        cfg = from_yaml(path.read_text())
+        cfg = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DirectoryError(f"{path}: {error.strerror}; a run's directory is wanted") from None
     except (ConfigError, UnicodeDecodeError) as error:
@@ -99,7 +99,7 @@ def load(directory: Path) -> RunConfig:
 def base_of(adapter: str | None) -> ModelConfig | None:
     """Returns the model that an exported adapter was trained on; None if no export wrote it."""
     try:
-        return from_yaml(Path(str(adapter), SETTINGS).read_text()).model
+        return from_yaml(Path(str(adapter), SETTINGS).read_text(encoding="utf-8")).model
     except (OSError, ConfigError, UnicodeDecodeError):
         return None
 
@@ -121,7 +121,7 @@ def task_of(directory: Path, cfg: RunConfig) -> TaskConfig:
     if not path.exists():
         return complete(cfg.task)[0]
     try:
-        return TaskConfig(**json.loads(path.read_text()))
+        return TaskConfig(**json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
         why = f"{path} is not the run's task: {_one_line(error)}"
         raise DirectoryError(f"{why}; remove it, and the data tell the task") from None

@@ -60,7 +60,7 @@ def held(directory: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
     Raises:
         LockedError: If a live process holds it for `patience_s`.
     """
-    with (directory / NAME).open("a+") as file:
+    with (directory / NAME).open("a+", encoding="utf-8") as file:
         if not _lock(file, patience_s):
             raise LockedError(directory, _read(file))
         if (gone := _read(file)) is not None:
@@ -75,7 +75,7 @@ def held(directory: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
 def holder(directory: Path) -> Holder | None:
     """Returns the live process that holds the directory, or None; a dead one's lock counts for nothing."""
     try:
-        with (directory / NAME).open("r") as file:
+        with (directory / NAME).open("r", encoding="utf-8") as file:
             if _lock(file, patience_s=0.0, shared=True):
                 return None
             unknown = Holder("an unknown machine", 0, None, os.fstat(file.fileno()).st_mtime)
