@@ -440,13 +440,18 @@ SENTENCES: list[Row] = [
     (REWARDS, "| before a step | {:.3f} | {:.1f} | 0 | {:.3f} |", before_a_step),
     (REWARDS, "ES falls from {:.3f} to {:.3f}.", lambda: [before_a_step()[2], rewarded("es")[5]]),
     (REWARDS, "the anchor leaves {:.3f}, and the reward differs by less than chance", anchored),
-    (REWARDS, "raise the reward, by {:.3f} to {:.3f};", gains),
+    (REWARDS, "raise the reward, by {:.3f} to {:.3f}.", gains),
     (
         REWARDS,
-        "the reward by {:.3f}; with half of the texts, which takes about as long as ES, by {:.3f}",
+        "EGGROLL with 8, 32 and 128 members ends at {:.3f}, {:.3f} and {:.3f}",
+        lambda: [rewarded(line)[0] for line in ("eggroll, n=8", "eggroll", "eggroll, n=128")],
+    ),
+    (
+        REWARDS,
+        "the reward by {:.3f}. With half of the texts, which takes about as long as ES, it raises it by {:.3f}",
         grpo_gains,
     ),
-    (REWARDS, "BSZO alone differs from MeZO after Holm's correction (p {:.3f})", only_bszo),
+    (REWARDS, "**BSZO is worse than MeZO** (p {:.3f} after Holm's correction)", only_bszo),
     # Comparison
     *(
         (
