@@ -5,10 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 BENCH ?=
-MEASURED ?=
 COMPARE ?= compare
 
-.PHONY: help setup quickstart tables report bench bench-distributed bench-frozen compare measured test test-all test-slurm test-slow docs lint dist format clean
+.PHONY: help setup quickstart tables report bench bench-distributed bench-frozen compare test test-all test-slurm test-slow docs lint dist format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,9 +40,6 @@ compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning
 	$(BIN)/python -m analysis choose $(COMPARE)
 	$(BIN)/python train.py -m sweep=$(COMPARE)
 	$(BIN)/python -m analysis tables $(COMPARE)
-
-measured: $(VENV)/run ## fill results/local/ with what is measured here, in 25 minutes, and go on when called again; MEASURED="--minutes 120"
-	$(BIN)/python -m launch.measured $(MEASURED); code=$$?; $(MAKE) tables report && exit $$code
 
 test: $(VENV)/dev ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope

@@ -19,9 +19,8 @@ from analysis.report import comparison, paper_tables
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.vega import write
 from analysis.report.markdown import write_record, write_runs, write_texts
-from analysis.report.study import write_study
 from analysis.report.sweep import write_tables
-from analysis.select import study_runs, sweep_cells, trials
+from analysis.select import sweep_cells, trials
 from analysis.select.cell_runs import fill
 from analysis.select.comparison import recorded, settings_file, sweeper_of, tuning_of
 from analysis.select.paper_cells import SWEEPS, beside
@@ -109,8 +108,7 @@ def tables(call: Call) -> Paths:
     if not asked:
         yield from paper(call)
         yield write_runs(call.frames.runs, call.results)
-    every = dict.fromkeys([*sweep_cells.sweep_names(), *groups])
-    names = asked or [name for name in every if not study_runs.part_of(name)]
+    names = asked or list(dict.fromkeys([*sweep_cells.sweep_names(), *groups]))
     for name, there in progress(list(_trials(call, names)), "tables and figures"):
         directory = call.results / name
         if there is None and asked:
@@ -123,10 +121,6 @@ def tables(call: Call) -> Paths:
             continue
         if there and (asked or name in groups):
             yield from write_tables(there, directory)
-        if there and name in study_runs.names():
-            filled = call.filled(study_runs.sweeps(name))
-            study = study_runs.of_filled(name, filled, call.frames)
-            yield from write_study(study, directory) if study.any else ()
         figures = curves.sweep_figures(there) if there else []
         for figure in [*figures, *beside_paper.efficiency(name, call.printed, there)]:
             yield from write(figure, directory)

@@ -1,17 +1,14 @@
-"""What is written: pages in Markdown, out of the templates in pages/, tables as csv, and all runs as parquet."""
+"""What is written: tables as csv, and all runs as parquet."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import pandas as pd
 
 from analysis.logs import committed
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.history import EVALUATED
-from analysis.report.table import escape, markdown
 from analysis.select.cell_runs import TAKEN
 from analysis.select.provenance import plain
 
@@ -21,20 +18,6 @@ OF_MACHINE = (
 )
 LARGE = ("best/test_predictions", "test/labels")
 """What no table of a comparison reads."""
-
-PAGES = Path(__file__).parent / "pages"
-
-
-def page(name: str, directory: Path = PAGES, **values: Any) -> str:
-    """The text of a page, of a template in a directory; a `Table` in it is written by the filter `markdown`."""
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(directory),
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    templates.filters |= {"markdown": markdown, "cell": lambda cell: escape(str(cell))}
-    return templates.get_template(f"{name}.md").render(**values)
 
 
 def csv(frame: pd.DataFrame, digits: str | None = None) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.logs.run_file import LogError
 
@@ -25,12 +24,3 @@ def right_answers(run: Mapping[Any, Any]) -> Any:
             f"but its predictions have {right.mean() / 100:.6f}"
         )
     return right
-
-
-def check_examples(filled: pd.DataFrame) -> None:
-    """Refuse runs that were tested on different examples: they cannot be paired."""
-    done = filled[filled["status"] == "finished"]
-    first = done.drop_duplicates("labels")
-    if len(first) > 1:
-        one, other = first["run_id"].iloc[:2]
-        raise LogError(f"runs {one} and {other} were tested on different examples (test/labels)")

@@ -231,9 +231,7 @@ def shortfall(filled: pd.DataFrame) -> list[str]:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             text = f"{lacking} of {len(cells)} runs of {sweep} lack ({why})"
             if lacking > counts["duplicated"]:
-                open_ = cells["status"].isin(STATUSES[2:4])
-                names = cells.loc[open_, "made_by"].unique() if "made_by" in cells else [sweep]
-                text += f": {' and '.join(f'`{command(str(name))}`' for name in names)} makes them"
+                text += f": `{command(str(sweep))}` makes them"
             if counts["duplicated"]:
                 ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
                 text += f"; read only one source of each duplicated run ({ids})"

@@ -19,7 +19,7 @@ from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.select import sweep_cells
 from analysis.select.cell_runs import shortfall
-from analysis.stats.contrasts import CONTRADICTED, HOLDS, NONE, OPEN, verdicts
+from analysis.stats.intervals import LEVEL, holm
 from analysis.stats.paired import detectable, paired_estimates
 
 BASE, FAMILY, OTHER = "base", "family", "other"
@@ -28,7 +28,7 @@ SHARES = (25, 50, 100)
 
 LOSSES = [f"loss_{share}" for share in SHARES]
 AT_END = LOSSES[-1]
-WORDS = {HOLDS: "better", CONTRADICTED: "worse", OPEN: "not decided", NONE: ""}
+BETTER, WORSE, OPEN = "better", "worse", "not decided"
 
 
 @cache
@@ -216,16 +216,18 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
         Holm's first.
     """
     by = ["claim", "line", "role"]
-    lead = paired_estimates(-gaps["gap"], [gaps[key] for key in by]).reset_index()
-    frame = verdicts(lead, lead["role"] == FAMILY)
-    tests = (frame["role"] == FAMILY).groupby(frame["claim"]).transform("sum")
-    sizes = [detectable(n, many) for n, many in zip(frame["n"], tests, strict=True)]
-    frame["detectable"] = np.array(sizes) * frame["spread"]
-    frame["low"], frame["high"] = -frame["high"], -frame["low"]
-    words = frame["verdict"].map(WORDS)
-    small = (frame["verdict"] == OPEN) & (frame["low"] > -smallest) & (frame["high"] < smallest)
-    words = words.where(~small, f"{WORDS[OPEN]}, less than {smallest:g}")
-    frame = frame.assign(gap=-frame["estimate"], verdict=words)
+    frame = paired_estimates(gaps["gap"], [gaps[key] for key in by]).reset_index()
+    claimed, sets = frame["role"] == FAMILY, frame["claim"]
+    p = frame["p_value"].where(claimed)
+    frame["p_holm"] = p.groupby(sets).transform(lambda some: holm(list(some)))
+    sizes = zip(frame["n"], claimed.groupby(sets).transform("sum"), strict=True)
+    frame["detectable"] = [detectable(*size) for size in sizes] * frame["spread"]
+    small = (frame["low"] > -smallest) & (frame["high"] < smallest)
+    words = np.where(small, f"{OPEN}, less than {smallest:g}", OPEN)
+    decided = np.where(frame["estimate"] < 0, BETTER, WORSE)
+    frame["verdict"] = np.where(frame["p_holm"] < LEVEL, decided, words)
+    frame["verdict"] = frame["verdict"].where(p.notna(), "")
+    frame = frame.rename(columns={"estimate": "gap"})
     return frame[[*by, "gap", "low", "high", "p_value", "p_holm", "verdict", "detectable"]]
 
 

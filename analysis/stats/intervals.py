@@ -1,21 +1,14 @@
-"""Intervals and tests of one accuracy, of two classifiers, and of a few paired values.
+"""Intervals and tests of one accuracy, of two classifiers, and of a few values, by SciPy and statsmodels.
 
-They are SciPy's and statsmodels' wherever these have them. The exact Wilcoxon test with ties and the resamples of a
-bootstrap are written out, as neither library has them; Holm's correction, as statsmodels' takes 0.2 s a call.
+Holm's correction is written out: statsmodels' takes 0.2 s a call.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import combinations_with_replacement
-from math import factorial, prod
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
 
 LEVEL = 0.05
-MIDDLE = (0.025, 0.975)  # quantiles of a 95 % interval
-RESAMPLES = 10_000
 DIGITS = 9  # beyond them a sum depends on its order
 NAN = float("nan")
 
@@ -28,37 +21,6 @@ def wilson_interval(correct: int, n: int) -> tuple[float, float]:
     return 0.0 if correct == 0 else float(low), 1.0 if correct == n else float(high)
 
 
-def resamples(n: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Every resample of n values, as the indices that it has, and in how many orders it can be drawn."""
-    for pick in combinations_with_replacement(range(n), n):
-        yield pick, factorial(n) // prod(factorial(pick.count(i)) for i in set(pick))
-
-
-def weighted_ends(values: Any, weights: Any) -> tuple[float, float]:
-    """The ends between which the middle 95 % of weighted values lie."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(np.asarray(weights)[order])
-    low, high = np.searchsorted(reached, np.array(MIDDLE) * reached[-1])
-    return float(values[order][low]), float(values[order][high])
-
-
-def bootstrap(values: Any) -> tuple[float, float]:
-    """Percentile interval of a mean, by 10,000 resamples of its values."""
-    means = resample_counts(len(values)) @ np.asarray(values, float) / len(values)
-    low, high = np.quantile(means, MIDDLE)
-    return float(low), float(high)
-
-
-@lru_cache(maxsize=2)
-def resample_counts(n: int) -> Any:
-    """How often each of n values is in each resample, (RESAMPLES, n)."""
-    rng = np.random.default_rng(0)
-    counts = np.zeros((RESAMPLES, n))
-    for row in counts:
-        row += np.bincount(rng.integers(0, n, n), minlength=n)
-    return counts
-
-
 def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """Student's 95 % interval of a mean; NaN for values that are all equal, whose spread is unknown, not zero."""
     if len(values) < 2:
@@ -67,13 +29,6 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
         return NAN, NAN
     interval = stats.ttest_1samp(values, 0).confidence_interval()
     return float(interval.low), float(interval.high)
-
-
-def paired_t(values: Sequence[float]) -> float:
-    """Two-sided p-value that the mean of the values is 0; NaN if they do not vary, or are fewer than 2."""
-    if len(values) < 2 or np.ptp(np.round(values, DIGITS)) == 0:
-        return NAN
-    return float(stats.ttest_1samp(values, 0).pvalue)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -1,4 +1,4 @@
-"""Paired differences over seeds of many lines at once: the estimates of `contrasts.of_values` for a whole frame."""
+"""Paired differences over seeds of many lines at once, and how small a difference so many seeds can find."""
 
 from functools import lru_cache
 from math import sqrt

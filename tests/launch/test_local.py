@@ -1,73 +1,15 @@
-"""hydra/launcher=local on sweeps of a second: stopped, continued, detached, and stage by stage by launch.measured."""
+"""hydra/launcher=local on sweeps of a second: stopped, continued and detached."""
 
-import json
 import signal
 import subprocess
 import sys
-import time
-from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
-from launch import ROOT, measured, status, submit
-from launch.measured import Stage
+from launch import ROOT, status, submit
 from launch.sweep import Sweep
 from tests.launch.conftest import attempts, changed, states
 from tests.support.waiting import wait_for
-
-
-@pytest.mark.process
-def test_the_time_is_up_then_all_is_made_but_what_fails_then_nothing_is_left(
-    grid, monkeypatch, capfd
-):
-    *rest, out = grid
-    first = changed(rest, "seed=0", "optimizer=bszo")
-    second = changed(rest, "seed=1")
-    lost = changed(rest, "model.path=package:no_such_package/x.gguf")
-    runs = [*Sweep.of([*first, out]).runs, *Sweep.of([*second, out]).runs]
-
-    def call(*stages, arguments=()):
-        made = [Stage(str(i), tuple(of), gpu=False) for i, of in enumerate(stages)]
-        monkeypatch.setattr(measured, "STAGES", made)
-        return measured.main(["--out", out.removeprefix("out="), *arguments])
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert call(first, second, arguments=["--minutes", "0.001"]) == 3
-    assert "no time left for 0" in capfd.readouterr().out
-    assert states(runs) == ["missing"] * 3
-    (runs[2].directory / "predictions.json").mkdir(parents=True)  # a file cannot be written there
-    assert call(lost, first, second) == 1
-    assert states(runs) == ["finished", "finished", "failed"]
-    told = capfd.readouterr()
-    assert "no_such_package" in told.err
-    assert "failed: IsADirectoryError" in told.out
-    given = [json.loads((run.directory / "job.json").read_text())["when"] for run in runs]
-    assert given[0] < min(given[1:])
-    assert call(first) == 0
-    assert attempts(runs[0]) == 1
-
-
-STAND_IN = """
-import pathlib, signal, subprocess, time
-run = subprocess.Popen(["sleep", "60"], start_new_session=True)
-pathlib.Path(__file__).with_name("run").write_text(str(run.pid))
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-time.sleep(60)
-"""
-
-
-@pytest.mark.process
-def test_a_stage_that_does_not_save_at_the_deadline_is_killed_with_its_run(monkeypatch, tmp_path):
-    """A stand-in for the stage, which is deaf to SIGTERM."""
-    (tmp_path / "train.py").write_text(STAND_IN)
-    monkeypatch.setattr(measured, "TRAIN", tmp_path / "train.py")
-    monkeypatch.setattr(measured, "SAVING_S", 1.0)
-    args = Namespace(out=tmp_path, processes=1)
-    stage = Stage("one", (), gpu=False)
-    assert measured.make(stage, args, [], time.monotonic() + 4) == measured.TIME_UP
-    run = int((tmp_path / "run").read_text())
-    wait_for(lambda: not Path(f"/proc/{run}").exists(), "the run to die", 5)
 
 
 @pytest.mark.process

@@ -43,7 +43,7 @@ def ids(sweep):
     return {run.run_id for run in planned(sweep)[0]}
 
 
-LARGE = ("smollm2", "roundings", "table1", "table3", "study_tiny_eps", "bf16", "table4_fast")
+LARGE = ("smollm2", "table1", "table3", "bf16", "table4_fast")
 
 
 @pytest.mark.parametrize(

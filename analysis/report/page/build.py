@@ -20,14 +20,10 @@ from analysis.report.figures.curves import single_run_figure, sweep_figures
 from analysis.report.figures.drawing import Figure
 from analysis.report.page import rows
 from analysis.report.paper_tables import build as paper_tables
-from analysis.report.study import study_page_tables, study_sentences
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
 from analysis.select.comparison import sweeper_of
 from analysis.select.paper_cells import SWEEPS, beside
-from analysis.select.study_claims import claims_frame
-from analysis.select.study_runs import Study, of_filled
-from analysis.select.study_runs import names as study_names
 from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
@@ -58,7 +54,7 @@ def folded(title: str, small: str, blocks: Sequence[Block]) -> Block:
 
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
-    sections = [*_own(material), *_studies(material), *_paper(material)]
+    sections = [*_own(material), *_paper(material)]
     head = rows.headline(material.frames, material.filled)
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
@@ -116,20 +112,6 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
         blocks.append(rows.runs_table(going, f"{sweep}: running, killed or failed"))
     drawn = [*sweep_figures(there), *efficiency(sweep, material.paper, there)]
     return [*blocks, *figures(drawn, there.notes)]
-
-
-def _studies(material: Material) -> Iterator[Block]:
-    """Which of the paper's claims hold at a study's scale."""
-    blocks: list[Block] = []
-    for name in study_names():
-        study: Study = of_filled(name, material.filled, material.frames)
-        if study.any:
-            claims = claims_frame(study)
-            first, *more = study_page_tables(study, claims)
-            quotes = {"kind": "quotes", "quotes": study_sentences(claims)}
-            every = folded("Every table", "ablations, claims", more)
-            blocks += [first, quotes, every]
-    yield section("studies", "Studies", blocks)
 
 
 def _paper(material: Material) -> Iterator[Block]:
