@@ -71,8 +71,7 @@ dist: $(VENV)/dev ## build sdist and wheel in build/dist, check them, and try th
 	$(BIN)/check-wheel-contents build/dist/*.whl
 	tools/try_wheel.sh build/dist/*.whl
 
-format: $(VENV)/dev ## let ruff rewrite; write src/zo/methods.py
-	$(BIN)/python -m tools.write_methods
+format: $(VENV)/dev ## let ruff rewrite
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -1,12 +1,14 @@
 """What the package imports and brings: nothing heavy before a run, and three libraries without extras."""
 
 import ast
+import inspect
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
@@ -14,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import zo
-from tools.write_methods import METHODS_FILE, methods_file
 from zo.methods import METHODS
+from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "datasets", "pandas", "pyarrow", "vl_convert", "wandb", "scipy")
@@ -158,10 +160,16 @@ def test_the_command_does_what_the_modules_do():
 
 
 def test_the_public_classes_are_those_of_the_registry_with_its_settings():
-    assert METHODS_FILE.read_text() == methods_file(), "make format writes it"
     found = {name for name in zo.__all__ if isinstance(getattr(zo, name), type)}
     assert {kind.__name__ for kind in METHODS.values()} < found
     assert dir(zo) == sorted(zo.__all__)
+    for name, kind in METHODS.items():
+        config, arguments = OPTIMIZERS[name].config, inspect.signature(kind).parameters
+        given = {key: of.default for key, of in arguments.items() if hasattr(config, key)}
+        assert config(**given) == config()
+        assert {of.name for of in fields(config)} - {"name"} <= given.keys()
+        assert list(arguments)[:2] == ["params", "lr"]
+        assert all(f"    {key}: " in kind.__doc__ for key in given), name
     assert zo.__version__ == metadata.version("zo-suite")
 
 

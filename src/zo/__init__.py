@@ -4,77 +4,24 @@
     optimizer = zo.BSZO(model, lr=1e-6, k=2)
     loss = optimizer.step(lambda: model(**batch).loss)
 
-What is not in `__all__` is internal. Importing the package imports nothing else; the first use of a name imports torch.
+What is not in `dir(zo)` is internal. Importing the package imports nothing else; the first use of a name imports torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zo.distributed.processes import ProcessesError, ProcessLostError
-    from zo.library import ZerothOrder, optimizer, replay
-    from zo.methods import (
-        BSZO,
-        BSZOB,
-        EGGROLL,
-        ES,
-        FZOO,
-        LOZO,
-        LOZOM,
-        AdaMeZO,
-        ConMeZO,
-        ESAtScale,
-        HiZOO,
-        MeZO,
-        MeZOAdam,
-        SparseMeZO,
-        SubZero,
-        TeZO,
-        ZOConservative,
-        ZOMomentum,
-        ZOMuon,
-        ZOSign,
-    )
-    from zo.optim.base import NonFiniteError, StepInfo
-    from zo.run.store.trajectory import TrajectoryError
-    from zo.weights.offload.begin import offload
-    from zo.weights.offload.stored import OffloadError
+    from zo.distributed.processes import ProcessesError as ProcessesError
+    from zo.distributed.processes import ProcessLostError as ProcessLostError
+    from zo.library import ZerothOrder as ZerothOrder
+    from zo.methods import *  # noqa: F403
+    from zo.optim.base import NonFiniteError as NonFiniteError
+    from zo.optim.base import StepInfo as StepInfo
+    from zo.run.store.trajectory import TrajectoryError as TrajectoryError
+    from zo.weights.offload.begin import offload as offload
+    from zo.weights.offload.stored import OffloadError as OffloadError
 
     __version__: str
-
-__all__ = [
-    "BSZO",
-    "BSZOB",
-    "EGGROLL",
-    "ES",
-    "FZOO",
-    "LOZO",
-    "LOZOM",
-    "AdaMeZO",
-    "ConMeZO",
-    "ESAtScale",
-    "HiZOO",
-    "MeZO",
-    "MeZOAdam",
-    "NonFiniteError",
-    "OffloadError",
-    "ProcessLostError",
-    "ProcessesError",
-    "SparseMeZO",
-    "StepInfo",
-    "SubZero",
-    "TeZO",
-    "TrajectoryError",
-    "ZOConservative",
-    "ZOMomentum",
-    "ZOMuon",
-    "ZOSign",
-    "ZerothOrder",
-    "__version__",
-    "offload",
-    "optimizer",
-    "replay",
-]
 
 _HOMES = {
     "NonFiniteError": "zo.optim.base",
@@ -85,10 +32,17 @@ _HOMES = {
     "TrajectoryError": "zo.run.store.trajectory",
     "ZerothOrder": "zo.library",
     "offload": "zo.weights.offload.begin",
-    "optimizer": "zo.library",
-    "replay": "zo.library",
+    "optimizer": "zo.methods",
+    "replay": "zo.methods",
 }
 """Where a name is defined; the others are methods."""
+
+
+def __dir__() -> list[str]:
+    from zo.optim import OPTIMIZERS
+
+    methods = (method.title for method in OPTIMIZERS.values() if method.config.replays)
+    return sorted([*_HOMES, *methods, "__version__"])
 
 
 if not TYPE_CHECKING:  # a checker would take every name for one of the package's
@@ -98,10 +52,8 @@ if not TYPE_CHECKING:  # a checker would take every name for one of the package'
             from importlib.metadata import version
 
             return version("zo-suite")
-        if name not in __all__:
+        if name == "__all__":
+            return __dir__()
+        if name not in _HOMES and (name.startswith("_") or name not in __dir__()):
             raise AttributeError(f"module 'zo' has no attribute {name!r}")
         return getattr(import_module(_HOMES.get(name, "zo.methods")), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

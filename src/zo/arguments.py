@@ -6,6 +6,8 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, TypeAlias, get_args, get_type_hints
@@ -40,13 +42,17 @@ def config_of(name: str, settings: Mapping[str, Any]) -> MethodConfig:
     """Returns the method's settings.
 
     Raises:
-        TypeError: If one has another type.
+        TypeError: If there is no such setting, or one has another type.
         ValueError: If one is out of range.
     """
-    types = get_type_hints(OPTIMIZERS[name].config)
-    config = OPTIMIZERS[name].config(
-        **{k: typed(k, value, types[k]) for k, value in settings.items()}
-    )
+    kind = OPTIMIZERS[name].config
+    hints = get_type_hints(kind)
+    types = {of.name: hints[of.name] for of in fields(kind) if of.name != "name"}
+    for key in settings.keys() - types.keys():
+        close = get_close_matches(key, types, n=1)
+        right = f"did you mean {close[0]}?" if close else f"there are {', '.join(types)}"
+        raise TypeError(f"{key}: no such setting of {name}; {right}")
+    config = kind(**{k: typed(k, value, types[k]) for k, value in settings.items()})
     for key, right in config.problems():
         raise ValueError(f"{key}={getattr(config, key)}: {right}")
     return config
@@ -72,11 +78,6 @@ def typed(key: str, value: Any, kind: Any) -> Any:
     if isinstance(found, float) and not math.isfinite(found):
         raise ValueError(f"{key}={value}: must be finite")
     return found
-
-
-def given(local: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a constructor, from its local names."""
-    return {key: value for key, value in local.items() if key not in ("self", "__class__")}
 
 
 def groups_of(params: Any) -> tuple[list[dict[str, Any]], list[tuple[str, Tensor]]]:
@@ -174,5 +175,5 @@ def check_processes(space: ParameterSpace, model: nn.Module | None, grouped: boo
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"group: not given, so each of torch.distributed's {dist.get_world_size()} processes trains by itself",
-            stacklevel=4,
+            stacklevel=3,
         )

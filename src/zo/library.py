@@ -42,17 +42,26 @@ from zo.distributed.processes import Processes
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
-from zo.record import Recorder, check, fingerprint, header_of, read_record, repeat
-from zo.run.store.trajectory import TrajectoryError
+from zo.record import Recorder, fingerprint
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from dataclasses import field
+    from typing import Literal
+
+    from typing_extensions import Self, dataclass_transform
+
+    @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+    class _Base(torch.optim.Optimizer):
+        """Has checkers read the arguments of a method's constructor from annotations."""
+
+else:
+    _Base = torch.optim.Optimizer
 
 
-class ZerothOrder(torch.optim.Optimizer):
+class ZerothOrder(_Base):
     """A zeroth-order method as a torch optimizer: `step(closure)` moves the weights without a backward pass.
 
     Base of all methods of `zo`. As a context manager it calls `close` at the end.
@@ -89,6 +98,20 @@ class ZerothOrder(torch.optim.Optimizer):
 
     name: ClassVar[str]
     """In `zo.optim.OPTIMIZERS`."""
+
+    if TYPE_CHECKING:
+        params: Parameters = field(kw_only=False)
+        lr: float = field(kw_only=False)
+        weight_decay: float = 0.0
+        seed: int = 0
+        restore: Literal["merged", "subtract", "snapshot", "streamed", "factors"] | None = None
+        noise: Literal["torch", "philox"] | None = None
+        rounding: Literal["nearest", "stochastic", "compensated"] = "nearest"
+        model: nn.Module | None = None
+        check_closure: bool = True
+        record: str | Path | None = None
+        group: dist.ProcessGroup | None = None
+        check_every: int | None = 100
 
     def __init__(
         self,
@@ -338,61 +361,3 @@ class ZerothOrder(torch.optim.Optimizer):
         if folded:
             policy.fold()
         return folded
-
-
-def method_named(name: str) -> type[ZerothOrder]:
-    """Returns the optimizer class of a method's name.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    from zo.methods import METHODS  # here, since it needs this module
-
-    if name not in METHODS:
-        raise ValueError(f"method {name!r}: must be one of {', '.join(METHODS)}")
-    return METHODS[name]
-
-
-def optimizer(name: str, params: Parameters, lr: float, **kwargs: Any) -> ZerothOrder:
-    """Returns the optimizer of a method's name, `bszo` and so on; other arguments as of `ZerothOrder`."""
-    return method_named(name)(params, lr, **kwargs)
-
-
-def replay(
-    params: Parameters,
-    record: str | Path,
-    steps: int | None = None,
-    model: nn.Module | None = None,
-) -> ZerothOrder:
-    """Makes the weights of a recorded training, without a forward pass.
-
-    Args:
-        params: The model before the first step, or its tensors, as they were given to the optimizer.
-        record: The file that `record=` wrote.
-        steps: How many steps to make again; None is all.
-        model: The model of tensors or groups, which `streamed` and `factors` need.
-
-    Returns:
-        The optimizer after these steps. Training can go on with it.
-
-    Raises:
-        TrajectoryError: If the file is no record, or of other weights, other groups or other noise; if it is damaged
-            or cut off and `steps` is None; or if the weights become others than those of the training.
-        ValueError: If it has fewer steps.
-    """
-    found = read_record(Path(record))
-    config = dict(found.header.config)
-    name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
-    if found.torn and steps is None:
-        whole = len(found.losses)
-        raise TrajectoryError(
-            f"{record}: what follows step {whole} is cut off or was altered; steps={whole} makes those before it"
-        )
-    config = {**OPTIMIZERS[name].config.unwritten, **config}
-    made = method_named(name)(params, 0.0, model=model, **config)
-    check(found, header_of(made.method))
-    count = len(found.losses) if steps is None else steps
-    if not 0 <= count <= len(found.losses):
-        raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
-    made.goes_on_from(repeat(found, made.method, count))
-    return made

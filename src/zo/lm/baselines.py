@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from zo.optim.config import MethodConfig
+from zo.optim.config import Count, MethodConfig, Positive
 
 
 @dataclass
@@ -31,7 +31,7 @@ class ICLConfig(BaselineConfig):
     """
 
     name: str = "icl"
-    k: int = 32
+    k: Count = 32
     separator: str = "\n\n"
 
     evaluates_by: ClassVar[str] = "InContext"
@@ -46,7 +46,7 @@ class LinearProbeConfig(BaselineConfig):
     """
 
     name: str = "linear_probe"
-    c: float = 1.0
+    c: Positive = 1.0
 
     evaluates_by: ClassVar[str] = "LinearProbe"
 

@@ -58,7 +58,7 @@ class BSZO(ZOOptimizer):
             warnings.warn(
                 f"prior_std: √(n / 10⁶) is {auto:.2g} for n = {params.numel:,} trained numbers, so a step follows about"
                 f" {auto**2:.1g} of slopes of size 1: the weights hardly move; give prior_std=1.0",
-                stacklevel=4,
+                stacklevel=3,
             )
         self.numbers["noise_var"] = self.noise_std_start**2  # the running σ_e², without the floor
 

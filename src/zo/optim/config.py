@@ -3,60 +3,90 @@
 A field's default is the method's default. `problems` names every value out of range.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
-
-Problems = list[tuple[str, str]]
-"""(key, what would be right), one pair for each value out of range."""
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 
-Range = tuple[Callable[[Any], bool], str]
-"""Whether a value is right, and what would be right."""
+class Range(NamedTuple):
+    """What a field's value may be.
+
+    Attributes:
+        holds: Whether a value is right.
+        right: What would be right.
+        options: The names that it is one of, if it is.
+    """
+
+    holds: Callable[[Any], bool]
+    right: str
+    options: tuple[str, ...] = ()
 
 
-def one_of(*options: str) -> Range:
-    """Returns the range of a setting that is one of some names."""
-    return lambda x: x in options, f"must be one of {', '.join(options)}"
+if TYPE_CHECKING:
+    from typing import Literal as OneOf
+else:
+
+    class OneOf:
+        """Type of a setting that is one of some names; a text for Hydra, which knows no `Literal`."""
+
+        def __class_getitem__(cls, options: str | tuple[str, ...]) -> Any:
+            names = (options,) if isinstance(options, str) else options
+            right = f"must be one of {', '.join(names)}"
+            return Annotated[str, Range(lambda x: x in names, right, names)]
 
 
-POSITIVE: Range = lambda x: x > 0, "must be greater than 0"
-AT_LEAST_0: Range = lambda x: x >= 0, "must be at least 0"
-AT_LEAST_1: Range = lambda x: x >= 1, "must be at least 1"
-BELOW_1: Range = lambda x: 0 <= x < 1, "must be in [0, 1)"
-UP_TO_1: Range = lambda x: 0 < x <= 1, "must be in (0, 1]"
+_POSITIVE = Range(lambda x: x > 0, "must be greater than 0")
+_AT_LEAST_0 = Range(lambda x: x >= 0, "must be at least 0")
+
+Positive = Annotated[float, _POSITIVE]
+AtLeast0 = Annotated[float, _AT_LEAST_0]
+Steps = Annotated[int, _AT_LEAST_0]
+Count = Annotated[int, Range(lambda x: x >= 1, "must be at least 1")]
+Decay = Annotated[float, Range(lambda x: 0 <= x < 1, "must be in [0, 1)")]
+Share = Annotated[float, Range(lambda x: 0 < x <= 1, "must be in (0, 1]")]
+AutoPositive = Annotated[float | None, Range(lambda x: x is None or x > 0, "must be > 0, or null")]
+
+StepNorm = OneOf["none", "rms"]
+AnchorPoint = OneOf["none", "start"]
+AnchorNorm = OneOf["l2", "l1"]
+Directions = OneOf["gaussian", "rademacher"]
+StateDtype = OneOf["param", "float32"]
+Schedule = OneOf["constant", "cosine"]
+NoiseUpdate = OneOf["every", "extra"]
 
 FOREVER = 2**31 - 1
 """Steps of an interval that does not end."""
 
-RANGES: dict[str, Range] = {
-    **dict.fromkeys(("eps", "adam_eps", "scale", "c"), POSITIVE),
-    **dict.fromkeys(("weight_decay", "anchor_decay", "hold", "vector_lr", "std_floor"), AT_LEAST_0),
-    **dict.fromkeys(("n", "k", "rank", "interval", "ramp", "smooth_steps"), AT_LEAST_1),
-    **dict.fromkeys(("beta1", "beta2", "beta", "beta_start", "norm_beta", "momentum"), BELOW_1),
-    "hessian_smooth": BELOW_1,
-    **dict.fromkeys(("share", "noise_ema"), UP_TO_1),
-    **dict.fromkeys(
-        ("prior_std", "noise_std"), (lambda x: x is None or x > 0, "must be > 0, or null")
-    ),
-    "noise_floor": (lambda x: 0 <= x <= 1, "must be in [0, 1]"),
-    "angle": (lambda x: 0 <= x <= 1.5708, "must be in [0, π/2]"),
-    "window": (lambda x: 1 <= x <= 1024, "must be in 1 to 1024"),
-    "directions": one_of("gaussian", "rademacher"),
-    "state_dtype": one_of("param", "float32"),
-    "step_norm": one_of("none", "rms"),
-    "anchor": one_of("none", "start"),
-    "anchor_norm": one_of("l2", "l1"),
-    "scope": one_of("matrices", "all"),
-    "smooth_schedule": one_of("constant", "cosine"),
-    "noise_update": one_of("every", "extra"),
-    "variant": one_of("sgd", "momentum", "adam"),
-    "msign": one_of("newton_schulz", "svd"),
-}
-"""Of settings that mean the same in every method that has them."""
+
+class Rule(NamedTuple):
+    """What settings have to be beside one another.
+
+    Attributes:
+        key: The setting to change.
+        holds: Whether the settings are right.
+        right: What would be right; `{of.k}` stands for the setting k.
+    """
+
+    key: str
+    holds: Callable[[Any], bool]
+    right: str
 
 
-@dataclass
+def gaussian_alone(why: str) -> Rule:
+    """Returns the rule of a method whose directions are normals alone."""
+    return Rule("directions", lambda of: of.directions != "rademacher", f"must be gaussian: {why}")
+
+
+@cache
+def ranges_of(config: type) -> dict[str, Range]:
+    """Returns the range of each field whose type has one."""
+    types = get_type_hints(config, include_extras=True)
+    pairs = ((key, of) for key, kind in types.items() for of in get_args(kind)[1:])
+    return {key: of for key, of in pairs if isinstance(of, Range)}
+
+
+@dataclass(kw_only=True)
 class MethodConfig:
     """What the settings of every method have.
 
@@ -81,8 +111,8 @@ class MethodConfig:
     normalises: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
 
-    ranges: ClassVar[Mapping[str, Range]] = {}
-    """Of settings that have another range in this method than in RANGES, or none there."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Of this class's settings beside one another; those of its bases hold, too."""
 
     unwritten: ClassVar[Mapping[str, Any]] = {}
     """What run ids, and files that lack a setting, mean by it where that is not its default."""
@@ -123,23 +153,23 @@ class MethodConfig:
         needs = {"low_rank": self.low_rank, "adds_up": self.adds_up, "decay": decay}
         return {**needs, "reads_weights": self.reads_weights}
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        ranges = {**RANGES, **self.ranges}
-        known = [of.name for of in fields(self) if of.name in ranges]
-        return failed((key, ranges[key][0](getattr(self, key)), ranges[key][1]) for key in known)
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns the key of every value that is out of range or does not fit another, and what would be right."""
+        ranges = ranges_of(type(self)).items()  # type: ignore[arg-type]  # a class is hashable
+        found = [(key, of.right) for key, of in ranges if not of.holds(getattr(self, key))]
+        rules = [
+            rule for kind in reversed(type(self).__mro__) for rule in vars(kind).get("rules", ())
+        ]
+        return found + [
+            (key, right.format(of=self)) for key, holds, right in rules if not holds(self)
+        ]
 
     def notes(self) -> list[str]:
         """Returns what a person should know of these values."""
         return []
 
 
-def failed(checks: Iterable[tuple[str, bool, str]]) -> Problems:
-    """Returns key and right value of every check, (key, whether it is right, what would be right), that failed."""
-    return [(key, right) for key, ok, right in checks if not ok]
-
-
-@dataclass
+@dataclass(kw_only=True)
 class ZerothOrderConfig(MethodConfig):
     """What the settings of every zeroth-order method have.
 
@@ -151,11 +181,11 @@ class ZerothOrderConfig(MethodConfig):
         anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.
     """
 
-    step_norm: str = "none"
-    norm_beta: float = 0.99
-    anchor: str = "none"
-    anchor_decay: float = 0.0
-    anchor_norm: str = "l2"
+    step_norm: StepNorm = "none"
+    norm_beta: Decay = 0.99
+    anchor: AnchorPoint = "none"
+    anchor_decay: AtLeast0 = 0.0
+    anchor_norm: AnchorNorm = "l2"
 
     @property
     def anchored(self) -> bool:
@@ -171,19 +201,21 @@ class ZerothOrderConfig(MethodConfig):
         """Returns what a restore policy has to allow."""
         return {**super().restore_needs(), "anchor": self.anchored and not self.anchors_factors}
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        none = "must be greater than 0 with anchor=start"
-        idle = "must be start, or anchor_decay 0, which anchor=none does not read"
-        return super().problems() + failed(
-            [
-                ("anchor_decay", not self.anchored or self.anchor_decay != 0, none),
-                ("anchor", self.anchor != "none" or self.anchor_decay == 0, idle),
-            ]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "anchor_decay",
+            lambda of: not of.anchored or of.anchor_decay != 0,
+            "must be greater than 0 with anchor=start",
+        ),
+        Rule(
+            "anchor",
+            lambda of: of.anchored or of.anchor_decay == 0,
+            "must be start, or anchor_decay 0, which anchor=none does not read",
+        ),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MeZOConfig(ZerothOrderConfig):
     """Settings of MeZO.
 
@@ -196,11 +228,11 @@ class MeZOConfig(ZerothOrderConfig):
     """
 
     name: str = "mezo"
-    eps: float = 1e-4
+    eps: Positive = 1e-4
     two_sided: bool = True
-    n: int = 1
-    weight_decay: float = 0.0
-    directions: str = "gaussian"
+    n: Count = 1
+    weight_decay: AtLeast0 = 0.0
+    directions: Directions = "gaussian"
 
     shards: ClassVar[bool] = True
 
@@ -210,7 +242,7 @@ class MeZOConfig(ZerothOrderConfig):
         return 2 * self.n if self.two_sided else 1 + self.n
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MeZOAdamConfig(MeZOConfig):
     """Settings of MeZO-Adam: those of MeZO, and of Adam.
 
@@ -222,16 +254,16 @@ class MeZOAdamConfig(MeZOConfig):
     """
 
     name: str = "mezo_adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    adam_eps: float = 1e-8
-    state_dtype: str = "param"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    adam_eps: Positive = 1e-8
+    state_dtype: StateDtype = "param"
 
     state_tensors: ClassVar[int] = 2
     normalises: ClassVar[bool] = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class HiZOOConfig(ZerothOrderConfig):
     """Settings of HiZOO.
 
@@ -246,13 +278,13 @@ class HiZOOConfig(ZerothOrderConfig):
     """
 
     name: str = "hizoo"
-    eps: float = 1e-4
-    hessian_smooth: float = 1e-8
-    smooth_schedule: str = "constant"
-    smooth_steps: int = 20_000
-    state_dtype: str = "param"
-    weight_decay: float = 0.0
-    directions: str = "gaussian"
+    eps: Positive = 1e-4
+    hessian_smooth: Decay = 1e-8
+    smooth_schedule: Schedule = "constant"
+    smooth_steps: Count = 20_000
+    state_dtype: StateDtype = "param"
+    weight_decay: AtLeast0 = 0.0
+    directions: Directions = "gaussian"
 
     state_tensors: ClassVar[int] = 1
     shards: ClassVar[bool] = True
@@ -262,10 +294,9 @@ class HiZOOConfig(ZerothOrderConfig):
         """Always 3."""
         return 3
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        why = "must be gaussian: H moves by z², which is 1 for every sign, so H would be one number"
-        return super().problems() + failed([("directions", self.directions != "rademacher", why)])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        gaussian_alone("H moves by z², which is 1 for every sign, so H would be one number"),
+    )
 
     def notes(self) -> list[str]:
         """Returns what a person should know of these values."""
@@ -277,7 +308,7 @@ class HiZOOConfig(ZerothOrderConfig):
         ]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LOZOConfig(MeZOConfig):
     """Settings of LOZO: those of MeZO, and of its directions.
 
@@ -289,8 +320,8 @@ class LOZOConfig(MeZOConfig):
     """
 
     name: str = "lozo"
-    rank: int = 2
-    interval: int = 50
+    rank: Count = 2
+    interval: Count = 50
     divide_by_rank: bool = False
 
     shards: ClassVar[bool] = False
@@ -305,13 +336,12 @@ class LOZOConfig(MeZOConfig):
         """Whether θ − θ₀ is A Vᵀ with one V, and the pull scales it."""
         return self.interval == FOREVER and self.anchor_norm == "l2"
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        why = "must be gaussian: U and V are; they are small, and signs would save no time"
-        return super().problems() + failed([("directions", self.directions != "rademacher", why)])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        gaussian_alone("U and V are; they are small, and signs would save no time"),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BSZOConfig(ZerothOrderConfig):
     """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
 
@@ -335,20 +365,20 @@ class BSZOConfig(ZerothOrderConfig):
     """
 
     name: str = "bszo"
-    eps: float = 1e-4
-    k: int = 2
+    eps: Positive = 1e-4
+    k: Count = 2
     m: int | None = None
     reuse_probes: bool = True
     two_sided: bool = False
-    prior_std: float | None = None
-    noise_std: float | None = None
+    prior_std: AutoPositive = None
+    noise_std: AutoPositive = None
     adaptive_noise: bool = True
-    noise_ema: float = 0.1
-    noise_update: str = "every"
-    noise_floor: float = 0.1
+    noise_ema: Share = 0.1
+    noise_update: NoiseUpdate = "every"
+    noise_floor: Annotated[float, Range(lambda x: 0 <= x <= 1, "must be in [0, 1]")] = 0.1
     adaptive_sampling: bool = True
-    weight_decay: float = 0.0
-    directions: str = "gaussian"
+    weight_decay: AtLeast0 = 0.0
+    directions: Directions = "gaussian"
 
     shards: ClassVar[bool] = True
 
@@ -363,13 +393,12 @@ class BSZOConfig(ZerothOrderConfig):
         measured = self.k if self.cached else self.k + 1 if self.m is None else self.m
         return 2 * measured if self.two_sided else 1 + measured
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        right = f"must be at least k={self.k}, or null"
-        return super().problems() + failed([("m", self.m is None or self.m >= self.k, right)])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("m", lambda of: of.m is None or of.m >= of.k, "must be at least k={of.k}, or null"),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BSZOBConfig(BSZOConfig):
     """BSZO-B, the paper's baseline: extra measurements are made, not looked up."""
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from zo.optim.config import MethodConfig
+from zo.optim.config import AtLeast0, Decay, MethodConfig, Positive
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BackpropConfig(MethodConfig):
     """What the settings of methods by backpropagation have."""
 
@@ -18,7 +18,7 @@ class BackpropConfig(MethodConfig):
         return 1
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AdamConfig(BackpropConfig):
     """Settings of Adam.
 
@@ -30,13 +30,13 @@ class AdamConfig(BackpropConfig):
     """
 
     name: str = "adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    adam_eps: Positive = 1e-8
+    weight_decay: AtLeast0 = 0.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SGDConfig(BackpropConfig):
     """Settings of SGD.
 
@@ -46,5 +46,5 @@ class SGDConfig(BackpropConfig):
     """
 
     name: str = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    momentum: Decay = 0.0
+    weight_decay: AtLeast0 = 0.0

@@ -1,13 +1,16 @@
 """Settings of evolution strategies, and of two released ones. Imports no torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from zo.optim.config import Problems, Range, ZerothOrderConfig, failed, one_of
+from zo.optim.config import AtLeast0, Count, OneOf, Positive, Rule, ZerothOrderConfig
+
+Shaping = OneOf["zscore", "ranks", "none"]
+Baseline = OneOf["population", "prompt"]
+AllDirections = OneOf["gaussian", "rademacher", "low_rank"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ESConfig(ZerothOrderConfig):
     """Settings of ES.
 
@@ -27,22 +30,17 @@ class ESConfig(ZerothOrderConfig):
     """
 
     name: str = "es"
-    eps: float = 1e-3
-    n: int = 30
+    eps: Positive = 1e-3
+    n: Count = 30
     mirrored: bool = True
-    shaping: str = "zscore"
-    baseline: str = "population"
-    directions: str = "gaussian"
-    rank: int = 1
-    weight_decay: float = 0.0
+    shaping: Shaping = "zscore"
+    baseline: Baseline = "population"
+    directions: AllDirections = "gaussian"
+    rank: Count = 1
+    weight_decay: AtLeast0 = 0.0
 
     shards: ClassVar[bool] = True
     normalises: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "directions": one_of("gaussian", "rademacher", "low_rank"),
-        "shaping": one_of("zscore", "ranks", "none"),
-        "baseline": one_of("population", "prompt"),
-    }
 
     @property
     def forwards_per_step(self) -> int:
@@ -69,20 +67,24 @@ class ESConfig(ZerothOrderConfig):
         """True: every update writes the weights."""
         return True
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        pairs = "must be even with mirrored=true: each direction is measured on both of its sides"
-        same = f"must be population with shaping={self.shaping}: only z-scores differ by it"
-        return super().problems() + failed(
-            [
-                ("n", self.n != 1, "must be at least 2: a member is weighed against the others"),
-                ("n", not self.mirrored or self.n % 2 == 0 or self.n == 1, pairs),
-                ("baseline", self.baseline != "prompt" or self.shaping == "zscore", same),
-            ]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "n", lambda of: of.n != 1, "must be at least 2: a member is weighed against the others"
+        ),
+        Rule(
+            "n",
+            lambda of: not of.mirrored or of.n % 2 == 0 or of.n == 1,
+            "must be even with mirrored=true: each direction is measured on both of its sides",
+        ),
+        Rule(
+            "baseline",
+            lambda of: of.baseline != "prompt" or of.shaping == "zscore",
+            "must be population with shaping={of.shaping}: only z-scores differ by it",
+        ),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ESAtScaleConfig(ESConfig):
     """ES as es-at-scale makes it: normals on all weights, each member a direction of its own, z-scores."""
 
@@ -90,13 +92,13 @@ class ESAtScaleConfig(ESConfig):
     mirrored: bool = False
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EGGROLLConfig(ESConfig):
     """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all texts' rewards."""
 
     name: str = "eggroll"
-    n: int = 1024
-    baseline: str = "prompt"
-    directions: str = "low_rank"
+    n: Count = 1024
+    baseline: Baseline = "prompt"
+    directions: AllDirections = "low_rank"
 
     shards: ClassVar[bool] = False

@@ -4,12 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zo.optim.config import FOREVER, LOZOConfig, MeZOConfig, Problems, failed
+from zo.optim.config import (
+    FOREVER,
+    AtLeast0,
+    Count,
+    Decay,
+    LOZOConfig,
+    MeZOConfig,
+    OneOf,
+    Positive,
+    Rule,
+    gaussian_alone,
+)
 
-ONE = "must be 1: the momentum is along one direction"
+ONE = Rule("n", lambda of: of.n == 1, "must be 1: the momentum is along one direction")
+
+Variant = OneOf["sgd", "momentum", "adam"]
+MatrixSign = OneOf["newton_schulz", "svd"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LOZOMConfig(LOZOConfig):
     """Settings of LOZO-M: those of LOZO, and of the momentum.
 
@@ -18,20 +32,18 @@ class LOZOMConfig(LOZOConfig):
     """
 
     name: str = "lozo_m"
-    eps: float = 1e-3
-    momentum: float = 0.9
+    eps: Positive = 1e-3
+    momentum: Decay = 0.9
 
     @property
     def numbers(self) -> int:
         """1 since biases and norms, which have no rank, are not divided by it."""
         return int(self.divide_by_rank)
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed([("n", self.n == 1, ONE)])
+    rules: ClassVar[tuple[Rule, ...]] = (ONE,)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScaledConfig(LOZOConfig):
     """Settings of methods of low rank whose directions are scaled to entries of variance 1.
 
@@ -39,13 +51,16 @@ class ScaledConfig(LOZOConfig):
         divide_by_rank: False alone.
     """
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        right = "must be false: the directions are scaled to entries of variance 1"
-        return super().problems() + failed([("divide_by_rank", not self.divide_by_rank, right)])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "divide_by_rank",
+            lambda of: not of.divide_by_rank,
+            "must be false: the directions are scaled to entries of variance 1",
+        ),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SubZeroConfig(ScaledConfig):
     """Settings of SubZero: those of MeZO, and of its subspaces.
 
@@ -57,9 +72,9 @@ class SubZeroConfig(ScaledConfig):
     """
 
     name: str = "subzero"
-    eps: float = 1e-3
-    rank: int = 48
-    interval: int = 1000
+    eps: Positive = 1e-3
+    rank: Count = 48
+    interval: Count = 1000
     square: bool | None = None
 
     unwritten: ClassVar[Mapping[str, Any]] = {"square": False}
@@ -70,7 +85,7 @@ class SubZeroConfig(ScaledConfig):
         return not self.square
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TeZOConfig(ScaledConfig):
     """Settings of TeZO: those of MeZO, of its factors, and of its moments.
 
@@ -84,25 +99,25 @@ class TeZOConfig(ScaledConfig):
     """
 
     name: str = "tezo"
-    eps: float = 1e-3
-    rank: int = 24
-    interval: int = FOREVER
-    variant: str = "sgd"
-    beta1: float = 0.9
-    beta2: float = 0.99
-    adam_eps: float = 1e-8
+    eps: Positive = 1e-3
+    rank: Count = 24
+    interval: Count = FOREVER
+    variant: Variant = "sgd"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    adam_eps: Positive = 1e-8
 
     @property
     def low_rank(self) -> bool:
         """False with Adam, whose step is a quotient of products of low rank."""
         return self.variant != "adam"
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed([("n", self.n == 1 or self.variant == "sgd", ONE)])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("n", lambda of: of.n == 1 or of.variant == "sgd", ONE.right),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ZOMuonConfig(MeZOConfig):
     """Settings of ZO-Muon: those of MeZO, and of its subspaces.
 
@@ -114,19 +129,15 @@ class ZOMuonConfig(MeZOConfig):
     """
 
     name: str = "zo_muon"
-    eps: float = 1e-3
+    eps: Positive = 1e-3
     two_sided: bool = False
-    n: int = 4
-    rank: int = 64
-    interval: int = 100
-    vector_lr: float = 1e-5
-    msign: str = "newton_schulz"
+    n: Count = 4
+    rank: Count = 64
+    interval: Count = 100
+    vector_lr: AtLeast0 = 1e-5
+    msign: MatrixSign = "newton_schulz"
 
     shards: ClassVar[bool] = False
     normalises: ClassVar[bool] = True
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [("directions", self.directions != "rademacher", "must be gaussian: Ψ is")]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (gaussian_alone("Ψ is"),)

@@ -2,22 +2,37 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from zo.optim.config import MeZOConfig, Problems, failed
+from zo.optim.config import (
+    AtLeast0,
+    Count,
+    Decay,
+    Directions,
+    MeZOConfig,
+    OneOf,
+    Positive,
+    Range,
+    Rule,
+    Share,
+    StateDtype,
+    Steps,
+)
+
+Scope = OneOf["matrices", "all"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ZOSignConfig(MeZOConfig):
     """Settings of ZO-Sign: those of MeZO."""
 
     name: str = "zo_sign"
-    eps: float = 1e-3
+    eps: Positive = 1e-3
 
     normalises: ClassVar[bool] = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ZOMomentumConfig(MeZOConfig):
     """Settings of ZO-Momentum: those of MeZO, and of the momentum.
 
@@ -27,19 +42,19 @@ class ZOMomentumConfig(MeZOConfig):
     """
 
     name: str = "zo_momentum"
-    eps: float = 1e-3
-    momentum: float = 0.9
-    state_dtype: str = "param"
+    eps: Positive = 1e-3
+    momentum: Decay = 0.9
+    state_dtype: StateDtype = "param"
 
     state_tensors: ClassVar[int] = 1
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ZOConservativeConfig(MeZOConfig):
     """Settings of ZO-Conservative: those of MeZO."""
 
     name: str = "zo_conservative"
-    eps: float = 1e-3
+    eps: Positive = 1e-3
 
     @property
     def forwards_per_step(self) -> int:
@@ -47,7 +62,7 @@ class ZOConservativeConfig(MeZOConfig):
         return super().forwards_per_step + 3
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SparseMeZOConfig(MeZOConfig):
     """Settings of Sparse-MeZO: those of MeZO, and which weights move.
 
@@ -57,16 +72,16 @@ class SparseMeZOConfig(MeZOConfig):
     """
 
     name: str = "sparse_mezo"
-    eps: float = 1e-3
-    share: float = 0.25
-    scope: str = "matrices"
+    eps: Positive = 1e-3
+    share: Share = 0.25
+    scope: Scope = "matrices"
 
     reads_weights: ClassVar[bool] = True
     shards: ClassVar[bool] = False
     unwritten: ClassVar[Mapping[str, Any]] = {"scope": "all"}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConMeZOConfig(MeZOConfig):
     """Settings of ConMeZO: those of MeZO, and of the cone.
 
@@ -80,25 +95,23 @@ class ConMeZOConfig(MeZOConfig):
     """
 
     name: str = "conmezo"
-    eps: float = 1e-3
-    angle: float = 1.35
-    beta: float = 0.99
-    beta_start: float = 0.1
-    hold: int = 200
-    ramp: int = 1800
-    state_dtype: str = "float32"
+    eps: Positive = 1e-3
+    angle: Annotated[float, Range(lambda x: 0 <= x <= 1.5708, "must be in [0, π/2]")] = 1.35
+    beta: Decay = 0.99
+    beta_start: Decay = 0.1
+    hold: Steps = 200
+    ramp: Count = 1800
+    state_dtype: StateDtype = "float32"
 
     state_tensors: ClassVar[int] = 1
     shards: ClassVar[bool] = False
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [("n", self.n == 1, "must be 1: the cone has one direction")]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("n", lambda of: of.n == 1, "must be 1: the cone has one direction"),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AdaMeZOConfig(MeZOConfig):
     """Settings of AdaMeZO: those of MeZO, and of its moments.
 
@@ -111,21 +124,19 @@ class AdaMeZOConfig(MeZOConfig):
     """
 
     name: str = "adamezo"
-    eps: float = 1e-3
-    window: int = 10
-    beta1: float = 0.7
-    beta2: float = 0.9
-    adam_eps: float = 1e-5
-    scale: float = 100.0
+    eps: Positive = 1e-3
+    window: Annotated[int, Range(lambda x: 1 <= x <= 1024, "must be in 1 to 1024")] = 10
+    beta1: Decay = 0.7
+    beta2: Decay = 0.9
+    adam_eps: Positive = 1e-5
+    scale: Positive = 100.0
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        return super().problems() + failed(
-            [("n", self.n == 1, "must be 1: the window has one slope per step")]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("n", lambda of: of.n == 1, "must be 1: the window has one slope per step"),
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FZOOConfig(MeZOConfig):
     """Settings of FZOO: those of MeZO with one-sided differences.
 
@@ -135,20 +146,19 @@ class FZOOConfig(MeZOConfig):
     """
 
     name: str = "fzoo"
-    eps: float = 1e-4
+    eps: Positive = 1e-4
     two_sided: bool = False
-    n: int = 8
-    directions: str = "rademacher"
-    std_floor: float = 1e-7
+    n: Count = 8
+    directions: Directions = "rademacher"
+    std_floor: AtLeast0 = 1e-7
 
     normalises: ClassVar[bool] = True
 
-    def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
-        base = "must be false: f₀ is the base of all differences"
-        return super().problems() + failed(
-            [
-                ("two_sided", not self.two_sided, base),
-                ("n", self.n != 1, "must be at least 2, for a standard deviation"),
-            ]
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "two_sided",
+            lambda of: not of.two_sided,
+            "must be false: f₀ is the base of all differences",
+        ),
+        Rule("n", lambda of: of.n != 1, "must be at least 2, for a standard deviation"),
+    )
