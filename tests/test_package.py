@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import zo
-from zo.methods import METHODS
+from zo.library.methods import METHODS
 from zo.optim import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zo.distributed.processes import ProcessesError as ProcessesError
     from zo.distributed.processes import ProcessLostError as ProcessLostError
-    from zo.library import ZerothOrder as ZerothOrder
-    from zo.methods import *  # noqa: F403
+    from zo.library.methods import *  # noqa: F403
+    from zo.library.optimizer import ZerothOrder as ZerothOrder
     from zo.optim.base import NonFiniteError as NonFiniteError
     from zo.optim.base import StepInfo as StepInfo
-    from zo.run.store.trajectory import TrajectoryError as TrajectoryError
+    from zo.record.trajectory import TrajectoryError as TrajectoryError
     from zo.weights.offload.begin import offload as offload
     from zo.weights.offload.stored import OffloadError as OffloadError
 
@@ -29,11 +29,11 @@ _HOMES = {
     "ProcessLostError": "zo.distributed.processes",
     "ProcessesError": "zo.distributed.processes",
     "StepInfo": "zo.optim.base",
-    "TrajectoryError": "zo.run.store.trajectory",
-    "ZerothOrder": "zo.library",
+    "TrajectoryError": "zo.record.trajectory",
+    "ZerothOrder": "zo.library.optimizer",
     "offload": "zo.weights.offload.begin",
-    "optimizer": "zo.methods",
-    "replay": "zo.methods",
+    "optimizer": "zo.library.methods",
+    "replay": "zo.library.methods",
 }
 """Where a name is defined; the others are methods."""
 
@@ -56,4 +56,4 @@ if not TYPE_CHECKING:  # a checker would take every name for one of the package'
             return __dir__()
         if name not in _HOMES and (name.startswith("_") or name not in __dir__()):
             raise AttributeError(f"module 'zo' has no attribute {name!r}")
-        return getattr(import_module(_HOMES.get(name, "zo.methods")), name)
+        return getattr(import_module(_HOMES.get(name, "zo.library.methods")), name)

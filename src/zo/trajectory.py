@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.extras import missing, print_every_character
-from zo.run.store.trajectory import Trajectory, TrajectoryError
+from zo.record.trajectory import Trajectory, TrajectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from torch import nn
 
 import zo
 from tests.support.tiny_models import llama, opt
-from zo.methods import METHODS
+from zo.library.methods import METHODS
 from zo.noise import NOISES
 from zo.optim.losses import counter
 from zo.weights.constraints import RESTORE_POLICIES

@@ -82,7 +82,7 @@ def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
 
 
 APPEND, STEP = (
-    "zo.run.store.atomic.Appender.write",
+    "zo.record.appender.Appender.write",
     "zo.run.loop._step",
 )  # 1: attempts.jsonl, then rows
 CHAINS = {

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from zo import trajectory as command
+from zo.record.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.run.assembly import Assembly
 from zo.run.results.replay import replay_to
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import trajectory_of
-from zo.run.store.trajectory import Best, Header, Trajectory, TrajectoryError
 
 HASH = "xxh3_128:000102030405060708090a0b0c0d0e0f"
 HEADER = Header("mezo-0123456789ab", {"lr": 1e-6}, HASH, 23, "torch-cpu", 2, {"torch": "2"})

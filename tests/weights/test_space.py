@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import DTYPES, same
-from zo.methods import METHODS
+from zo.library.methods import METHODS
 from zo.noise import NOISES, PERTURBATION, SUBSPACE, NoiseKey, engine
 from zo.optim import OPTIMIZERS
 from zo.weights.directions import TORCH, Gaussian, LowRank, Stored

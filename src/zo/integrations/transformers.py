@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from zo.library import ZerothOrder
-from zo.methods import method_named
+from zo.library.methods import method_named
+from zo.library.optimizer import ZerothOrder
 
 
 class _StepsInTraining(ZerothOrder):

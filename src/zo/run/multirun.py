@@ -22,9 +22,9 @@ from rich.text import Text
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
 from zo.config.identity import run_id
+from zo.record.appender import Appender
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
-from zo.run.store import atomic
 from zo.run.store.inputs import flat
 from zo.tasks.measures import in_summary
 
@@ -204,7 +204,7 @@ def note(runs: Sequence[RunConfig]) -> None:
     with suppress(OSError):  # each run says so
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or line not in path.read_bytes():
-            file = atomic.Appender(path)
+            file = Appender(path)
             file.write(line)
             file.close()
 

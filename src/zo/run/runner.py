@@ -11,6 +11,7 @@ from zo.config import RunConfig, describe, notes
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
+from zo.record.trajectory import TrajectoryError
 from zo.rewards.rating import RewardError
 from zo.run import memory, provenance, signals, together
 from zo.run.assembly import DeviceError, Session
@@ -46,7 +47,6 @@ from zo.run.store.rows import (
     trajectory_of,
     write_rows,
 )
-from zo.run.store.trajectory import TrajectoryError
 from zo.run.together import Start, losing
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.run.store import atomic
+from zo.record.appender import Appender
 
 NAME = "texts.jsonl"
 MOST_LINES = 10_000
@@ -22,7 +22,7 @@ class TextLog:
 
     def __init__(self, directory: Path, after: int):
         self._path, self._after = directory / NAME, after
-        self._file: atomic.Appender | None = None
+        self._file: Appender | None = None
         self._lines = 0
 
     def write(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -30,7 +30,7 @@ class TextLog:
         if not rows or self._lines >= MOST_LINES:
             return
         if self._file is None:
-            self._file = atomic.Appender(self._path, self._kept())
+            self._file = Appender(self._path, self._kept())
         self._lines += len(rows)
         lines = [json.dumps({"step": step, **row}, default=str) for row in rows]
         self._file.write(("\n".join(lines) + "\n").encode())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, TrackingConfig, scientific
+from zo.record.appender import Appender
 from zo.run.logs.wandb_run import WandbRun
 from zo.run.store import atomic
 from zo.run.store.rows import METRICS, Row, read_rows
@@ -48,7 +49,7 @@ class RunLog:
     ):
         self.directory = directory
         keep = sum(len(atomic.seal(row)) for row in rows)
-        self._metrics = atomic.Appender(directory / METRICS, keep)
+        self._metrics = Appender(directory / METRICS, keep)
         set_status(directory, {"run/status": "running"})
         (directory / ERROR).unlink(missing_ok=True)
         self._wandb = WandbRun(directory, rows, name=name, config=config, tracking=tracking)
@@ -112,7 +113,7 @@ def set_status(directory: Path, status: Mapping[str, Any]) -> None:
 
 def note_attempt(directory: Path, first_step: int, provenance: Mapping[str, Any]) -> None:
     """Adds this start to `attempts.jsonl`."""
-    file = atomic.Appender(directory / ATTEMPTS)
+    file = Appender(directory / ATTEMPTS)
     file.write((json.dumps({"after_step": first_step, **provenance}) + "\n").encode())
     file.close()
 

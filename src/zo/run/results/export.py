@@ -16,6 +16,7 @@ from zo.lm.adapters.adapt import merged
 from zo.lm.adapters.config import AdapterConfig
 from zo.lm.config import ModelError
 from zo.lm.source import quiet
+from zo.record.trajectory import Trajectory, TrajectoryError
 from zo.run.assembly import Assembly, DeviceError
 from zo.run.logs.progress import Progress
 from zo.run.logs.tracking import read_status
@@ -24,7 +25,6 @@ from zo.run.results.replay import replay_to
 from zo.run.store import checkpoint
 from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
 from zo.run.store.rows import trajectory_of
-from zo.run.store.trajectory import Trajectory, TrajectoryError
 from zo.tasks import TaskError
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zo.config import method_code
+from zo.record.trajectory import Trajectory, TrajectoryError
 from zo.run.assembly import Assembly
 from zo.run.store import checkpoint
-from zo.run.store.trajectory import Trajectory, TrajectoryError
 
 
 def replay_to(

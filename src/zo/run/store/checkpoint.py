@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.config import digests
 from zo.optim.base import ZOOptimizer
+from zo.record.appender import sync_directory
 from zo.run.store import atomic
 from zo.weights.sharded import whole
 
@@ -60,7 +61,7 @@ def save(
         raise
     shutil.rmtree(_place(run, step), ignore_errors=True)
     partial.rename(_place(run, step))
-    atomic.sync_directory(run / FOLDER)
+    sync_directory(run / FOLDER)
     others = [at for at in steps(run) if at != keep]
     current = [at for at in others if at <= step]  # later ones are of rows that were lost
     for old in {*others} - {*current[-KEPT:]}:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig, method_code, scientific
+from zo.record.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.run import provenance
 from zo.run.store import atomic
 from zo.run.store.directory import load
 from zo.run.store.inputs import Inputs
-from zo.run.store.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.tasks.measures import LOSS, in_row
 
 METRICS = "metrics.jsonl"

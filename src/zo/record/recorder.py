@@ -1,6 +1,6 @@
 """A training as a file of kilobytes: `record=` writes what every step measured, `zo.replay` makes the steps again.
 
-The file is a trajectory with rates, see `zo.run.store.trajectory`.
+The file is a trajectory with rates, see `zo.record.trajectory`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 from zo.distributed.agreement import digests
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
-from zo.run.store.atomic import Appender
-from zo.run.store.trajectory import Frames, Header, Trajectory, TrajectoryError
+from zo.record.appender import Appender
+from zo.record.trajectory import Frames, Header, Trajectory, TrajectoryError
 from zo.weights.space import ParameterSpace
 
 DIGEST_EVERY = 100

@@ -59,7 +59,7 @@ class Header:
     @property
     def groups(self) -> int:
         """Number of parameter groups of a record of the library; 0 of a run's trajectory."""
-        return max(self.config.get("groups", [-1])) + 1
+        return 1 + max(map(int, self.config.get("groups", [-1])))
 
     def encode(self) -> bytes:
         """Returns the file's beginning."""

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import zo
+from tests.library.test_library import loss_of, make, make_model, weights
 from tests.support.quadratic import same
-from tests.test_library import loss_of, make, make_model, weights
-from zo.record import read_record
-from zo.run.store.atomic import Appender
-from zo.run.store.trajectory import TrajectoryError
+from zo.record.appender import Appender
+from zo.record.recorder import read_record
+from zo.record.trajectory import TrajectoryError
 
 VERSION_1 = """
 eNplUE9LIzEUHz17XNjrkKttmc601umCjggKoijqaUVmMzOv07BtMiQZ2loKy+In8OBnUAS9eNir30A8etL9AktZ2MvuYfPS4sUckrzfn5f3y+f948ONnQXn

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from torch import nn
 
-from zo.arguments import Parameters
-from zo.library import ZerothOrder
+from zo.library.arguments import Parameters
+from zo.library.optimizer import ZerothOrder
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config import ZerothOrderConfig, ranges_of
-from zo.record import check, header_of, read_record, repeat
-from zo.run.store.trajectory import TrajectoryError
+from zo.record.recorder import check, header_of, read_record, repeat
+from zo.record.trajectory import TrajectoryError
 
 GIVEN_BY_ALL = ("weight_decay", *(of.name for of in fields(ZerothOrderConfig) if of.name != "name"))
 """Settings of every method: they stand behind its own in a signature."""

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import zo
+from tests.library.test_library import loss_of, make_model, weights
 from tests.support.quadratic import same
-from tests.test_library import loss_of, make_model, weights
-from zo.run.store.trajectory import TrajectoryError
+from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
 PAIRS = [(restore, noise) for restore in RESTORE_POLICIES for noise in ("torch", "philox")]

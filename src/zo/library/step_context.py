@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zo.arguments import Closure
-from zo.run.signals import DeferredSignals
+from zo.library.arguments import Closure
+from zo.library.signals import DeferredSignals
 from zo.weights.restore import BranchedLoss
 
 

@@ -19,10 +19,10 @@ import zo
 from tests.support.pairwise import rotated
 from tests.support.quadratic import same
 from zo import trajectory
-from zo.methods import METHODS as CLASSES
+from zo.library.methods import METHODS as CLASSES
 from zo.noise import compiling
 from zo.optim import OPTIMIZERS
-from zo.run.store.trajectory import TrajectoryError
+from zo.record.trajectory import TrajectoryError
 from zo.weights.space import ParameterSpace
 
 METHODS = [name for name in CLASSES if not OPTIMIZERS[name].config.reads_weights]
@@ -369,7 +369,8 @@ def test_a_record_of_before_a_setting_makes_the_weights_of_then(tmp_path, monkey
     """Sparse-MeZO masked every tensor before it had a scope."""
     without = {"scope"}
     monkeypatch.setattr(
-        "zo.record.asdict", lambda of: {k: v for k, v in asdict(of).items() if k not in without}
+        "zo.record.recorder.asdict",
+        lambda of: {k: v for k, v in asdict(of).items() if k not in without},
     )
     model, replayed = make_model(), make_model()
     train(model, tmp_path / "run.zo", 3, "sparse_mezo", scope="all", restore="snapshot")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from zo.arguments import Closure
 from zo.distributed.closure import SAME
+from zo.library.arguments import Closure
 from zo.optim.losses import number
 from zo.weights.anchor import HALF
 from zo.weights.prefix import FrozenPrefix

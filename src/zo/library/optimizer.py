@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.arguments import (
+from zo.distributed.closure import DataParallel, TensorParallel, Together
+from zo.distributed.processes import Processes
+from zo.library.arguments import (
     Closure,
     Parameters,
     check_processes,
@@ -28,7 +30,7 @@ from zo.arguments import (
     rates_of,
     typed,
 )
-from zo.checks import (
+from zo.library.checks import (
     RepeatCheck,
     TieReport,
     check_storage,
@@ -36,13 +38,11 @@ from zo.checks import (
     report_rounding,
     tell_of_compiling,
 )
-from zo.closure import around_step
-from zo.distributed.closure import DataParallel, TensorParallel, Together
-from zo.distributed.processes import Processes
+from zo.library.step_context import around_step
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
-from zo.record import Recorder, fingerprint
+from zo.record.recorder import Recorder, fingerprint
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace
