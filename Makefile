@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 COMPARE ?= compare
 
-.PHONY: help setup quickstart tables report bench bench-distributed bench-frozen compare test test-all test-slurm test-slow docs lint dist format clean
+.PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,12 +26,6 @@ report: $(VENV)/run ## one page of what was run, and of the paper: results/local
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
-
-bench-distributed: $(VENV)/run ## time of a step on one process and on two: three minutes on two quiet cores
-	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 -m benchmarks.divided_steps $(BENCH)
-
-bench-frozen: $(VENV)/run ## time of a step and an evaluation where the last blocks train, with frozen blocks computed once and kept: ten minutes
-	$(BIN)/python -m benchmarks.frozen_blocks $(BENCH)
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
 	$(BIN)/python train.py -m sweep=$(COMPARE)_tune

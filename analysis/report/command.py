@@ -14,7 +14,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
-from analysis.paper.printed_numbers import TABLES, Paper, PaperError
+from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import comparison, paper_tables
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.vega import write
@@ -79,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line asks for and print the paths of the files.
 
     Returns:
-        The exit code: 2, after one sentence on stderr, if logs or printed numbers cannot be used.
+        The exit code: 2, after one sentence on stderr, if logs cannot be used.
     """
     asked = _parser().parse_args(argv)
     try:
         for path in asked.work(Call(asked)):
             print(path)
-    except (LogError, PaperError) as error:
+    except LogError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
