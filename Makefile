@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 
 BENCH ?=
 COMPARE ?= compare
+LOCK ?=
 
-.PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format clean
+.PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,12 +70,16 @@ format: $(VENV)/dev ## let ruff rewrite
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+lock: ## resolve constraints.txt for every user's machine, after a change of pyproject.toml; LOCK="--upgrade" takes newer versions
+	PYTHON=$(PYTHON) tools/resolve.sh lock $(LOCK)
+	tools/resolve.sh check
+
 clean: ## remove the environment and caches; runs and results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 
 # The two stamps hold what is installed: one for running, one with what the tests need.
 $(VENV)/run: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[suite,reviews,fast]'
 	@touch $@

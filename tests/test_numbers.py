@@ -625,7 +625,7 @@ SENTENCES: list[Row] = [
 ]
 
 SETTINGS = {
-    README: ["Python 3.10", "opt-1.3b", "all 15 runs", "7 runs, tables", "Apache-2.0"],
+    README: ["Python 3.11", "opt-1.3b", "all 15 runs", "7 runs, tables", "Apache-2.0"],
     RESULTS: ["1.5 million parameters"],
     COMPARISON: [
         "80 % of the time",

@@ -30,7 +30,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
         "fragments": len(fragments),
         "torn": any(fragment.torn_at is not None for fragment in fragments),
         "duplicates": _duplicates(fragments),
-        "started": datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
+        "started": datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
         "source": " ".join(sorted({fragment.source for fragment in fragments})),
         "last_step": max(steps, default=None),

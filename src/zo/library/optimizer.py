@@ -49,9 +49,7 @@ from zo.weights.space import ParameterSpace
 
 if TYPE_CHECKING:
     from dataclasses import field
-    from typing import Literal
-
-    from typing_extensions import Self, dataclass_transform
+    from typing import Literal, Self, dataclass_transform
 
     @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
     class _Base(torch.optim.Optimizer):

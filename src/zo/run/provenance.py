@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "device": device_name(device),
         "host_cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

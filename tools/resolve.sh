@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Resolve the dependencies for what users have: without this machine's index settings, cap on versions and local wheels.
+#   tools/resolve.sh lock [OPTION...]  write constraints.txt; a version that fits stays. --upgrade, or --upgrade-package torch, takes newer ones
+#   tools/resolve.sh check             constraints.txt has a solution for each Python and platform, with and without the extra dev
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export MACOSX_DEPLOYMENT_TARGET=14.0 # torch has no wheels for older ones
+unset $(env | grep -oE '^(PIP|UV)_[A-Z_]+' | grep -v _CERT)
+
+uv() {
+  local uv=build/uv/bin/uv
+  [ -x $uv ] || { "${PYTHON:-python3}" -m venv build/uv && build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv; }
+  $uv --no-config pip compile --quiet --no-emit-index-url "$@" pyproject.toml
+}
+
+lock() {
+  uv --universal --python-version 3.11 --fork-strategy fewest --all-extras --no-annotate \
+    --custom-compile-command "make lock" --output-file constraints.txt "$@"
+}
+
+check() {
+  printf '%s\n' {3.11,3.12,3.13,3.14}" "{x86_64-manylinux_2_28,aarch64-manylinux_2_28,aarch64-apple-darwin} |
+    xargs -P 4 -L 1 tools/resolve.sh solve || { echo "constraints.txt has conflicts: call make lock" >&2; exit 1; }
+}
+
+solve() { # PYTHON PLATFORM: the larger resolution fills uv's cache for the smaller one
+  local extras="suite,reviews,fast" arguments
+  arguments=(--python-version "$1" --python-platform "$2" --constraints constraints.txt --output-file /dev/null --extra)
+  uv "${arguments[@]}" "$extras,dev" && uv --offline "${arguments[@]}" "$extras" || { echo "conflict: Python $1, $2"; return 1; }
+  echo "resolved: Python $1, $2, with and without dev"
+}
+
+"$@"
