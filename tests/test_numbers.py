@@ -108,15 +108,6 @@ def quickstart(method: str) -> tuple[Any, ...]:
     return (of("lr"), of("best_step"), *percent, *ends, *rest)
 
 
-def above_the_grid() -> tuple[float, ...]:
-    runs = table("runs.parquet")
-    runs = runs[runs["optimizer.name"] == "bszo"].set_index("provenance.sweep")
-    best = ["best/val_accuracy", "best/test_accuracy"]
-    (more,) = runs.loc[["quickstart_more"], best].values.tolist()
-    was = quickstart("bszo")[2:4]
-    return 100 * more[0], was[0], 100 * more[1], was[1]
-
-
 def small_study(method: str, *precisions: str) -> list[float]:
     """Means and deviations of a method, one after another."""
     name, found = "study_tiny/accuracy.csv", []
@@ -124,14 +115,6 @@ def small_study(method: str, *precisions: str) -> list[float]:
         of = {"method": method, "precision": precision}
         found += [one(name, "test_mean", **of), one(name, "test_std", **of)]
     return found
-
-
-def rate_below(method: str) -> list[float]:
-    """Validation accuracy at 3e-4 and at the chosen 1e-3, %."""
-    runs = table("runs.parquet")
-    runs = runs[(runs["optimizer.name"] == method) & (runs["precision.name"] == "fp32")]
-    runs = runs[runs["provenance.sweep"].isin(["study_tiny", "study_tiny_more"])]
-    return [100 * runs[runs["lr"] == lr]["best/val_accuracy"].mean() for lr in (3e-4, 1e-3)]
 
 
 def over_zero_shot() -> tuple[float, float]:
@@ -160,11 +143,10 @@ def faults() -> list[int]:
     return [*of, times.sum() - sum(of), len(table("robustness/runs.csv"))]
 
 
-def audit() -> tuple[int, int, int]:
+def audit() -> tuple[int, ...]:
     first = (ROOT / "results/paper/audit.md").read_text()
     found = re.search(r"(\d+) checks with (\d+) findings; (\d+) findings and (\d+) obs", first)
-    checks, *findings, observations = map(int, found.groups())  # type: ignore[union-attr]
-    return checks, sum(findings), observations
+    return tuple(map(int, found.groups()))  # type: ignore[union-attr, return-value]
 
 
 # The comparison
@@ -407,7 +389,7 @@ SENTENCES: list[Row] = [
     # Results
     (RESULTS, "on a CPU {} to {} times less than the released step", philox),
     (RESULTS, "`torch` {:.1f} to {:.1f} times less (LOZO {:.1f})", released),
-    (RESULTS, "{} checks: {} findings, {} observations, none", audit),
+    (RESULTS, "{} checks with {} findings; {} findings and {} observations on", audit),
     (
         RESULTS,
         "| zero-shot | {:.1f} | {:.1f} | {:.1f} |",
@@ -432,14 +414,7 @@ SENTENCES: list[Row] = [
             ("BSZO-B", "bszo_b", " ²", ""),
         )
     ),
-    (RESULTS, "{:.1f} % against {:.1f} % for BSZO, and for", lambda: rate_below("bszo")),
-    (RESULTS, "BSZO-B {:.1f} % against {:.1f} %, where one", lambda: rate_below("bszo_b")),
     (RESULTS, "ahead of zero-shot, by {:.1f} to {:.1f} points, in every", over_zero_shot),
-    (
-        RESULTS,
-        "3e-3 has {:.1f} % instead of {:.1f} % on validation and {:.1f} % instead of {:.1f} % on test",
-        above_the_grid,
-    ),
     (
         RESULTS,
         "zero-shot {:.1f} %, MeZO {:.1f} %, BSZO {:.1f} %",
@@ -626,7 +601,7 @@ SENTENCES: list[Row] = [
 
 SETTINGS = {
     README: ["Python 3.11", "opt-1.3b", "all 15 runs", "7 runs, tables", "Apache-2.0"],
-    RESULTS: ["1.5 million parameters"],
+    RESULTS: ["1.5 million parameters", "at equal steps BSZO makes 1.5 times"],
     COMPARISON: [
         "80 % of the time",
         "95 % intervals",
