@@ -369,7 +369,7 @@ def test_a_record_of_before_a_setting_makes_the_weights_of_then(tmp_path, monkey
     """Sparse-MeZO masked every tensor before it had a scope."""
     without = {"scope"}
     monkeypatch.setattr(
-        "zo.record.recorder.asdict",
+        "zo.record.header.asdict",
         lambda of: {k: v for k, v in asdict(of).items() if k not in without},
     )
     model, replayed = make_model(), make_model()

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import zlib
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -116,7 +117,7 @@ def test_weights_that_something_else_changed_are_noticed(closed, tmp_path):
         optimizer.step(lambda: loss_of(model))
     if closed:
         optimizer.close()
-    with pytest.raises(TrajectoryError, match=r"after step [34] the weights are not those of"):
+    with pytest.raises(TrajectoryError, match=r"step [34] made again gives other weights"):
         replayed(file)
     replayed(file, steps=2)
 
@@ -167,5 +168,21 @@ def test_a_record_is_not_continued_or_replayed_under_other_noise(tmp_path, monke
     monkeypatch.setattr(optimizer.method.params.engine, "backend", "philox-cuda")
     optimizer.load_state_dict(state)
     for attempt in (lambda: optimizer.step(lambda: 1.0), lambda: replayed(file)):
-        with pytest.raises(TrajectoryError, match="its noise is philox-cpu, not philox-cuda"):
+        with pytest.raises(
+            TrajectoryError, match="its noise is philox-cpu, and here it is philox-cuda"
+        ):
             attempt()
+
+
+@pytest.mark.parametrize(
+    ("made_by", "says"),
+    [
+        ({"name": "newer"}, "made by newer, which is no method here; there are mezo, "),
+        ({"later": 1}, "made with later, which mezo does not have here"),
+    ],
+)
+def test_a_record_of_another_version_is_refused_in_a_sentence(tmp_path, monkeypatch, made_by, says):
+    monkeypatch.setattr("zo.record.header.asdict", lambda of: {**asdict(of), **made_by})
+    trained(tmp_path / "run.zo", 1)
+    with pytest.raises(TrajectoryError, match=says):
+        replayed(tmp_path / "run.zo")

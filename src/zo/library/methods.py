@@ -18,11 +18,16 @@ from zo.library.arguments import Parameters
 from zo.library.optimizer import ZerothOrder
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config import ZerothOrderConfig, ranges_of
-from zo.record.recorder import check, header_of, read_record, repeat
-from zo.record.trajectory import TrajectoryError
+from zo.record.header import header_of
+from zo.record.recorder import read_record
+from zo.record.replay import check_fit, replay_steps
+from zo.record.trajectory import Trajectory, TrajectoryError
 
 GIVEN_BY_ALL = ("weight_decay", *(of.name for of in fields(ZerothOrderConfig) if of.name != "name"))
 """Settings of every method: they stand behind its own in a signature."""
+
+NOT_ARGUMENTS = ("name", "groups", "decays")
+"""What a record's header says beside the constructor's arguments."""
 
 
 class _Documentation:
@@ -154,18 +159,41 @@ def replay(
         ValueError: If it has fewer steps.
     """
     found = read_record(Path(record))
-    config = dict(found.header.config)
-    name = [config.pop(key) for key in ("groups", "decays", "name")][-1]
     if found.torn and steps is None:
         whole = len(found.losses)
         raise TrajectoryError(
             f"{record}: what follows step {whole} is cut off or was altered; steps={whole} makes those before it"
         )
-    config = {**OPTIMIZERS[name].config.unwritten, **config}
-    made = method_named(name)(params, 0.0, model=model, **config)
-    check(found, header_of(made.method))
+    kind, config = _recorded(found)
+    made = kind(params, 0.0, model=model, **config)
+    here = header_of(made.method)
+    for key in ("groups", "decays"):
+        if found.header.config[key] != here.config[key]:
+            raise TrajectoryError(f"{record}: of other tensors or parameter groups")
+    check_fit(found, here.base, here.noise)
     count = len(found.losses) if steps is None else steps
     if not 0 <= count <= len(found.losses):
         raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
-    made.goes_on_from(repeat(found, made.method, count))
+    made.goes_on_from(replay_steps(found, made.method, count))
     return made
+
+
+def _recorded(found: Trajectory) -> tuple[type[ZerothOrder], dict[str, Any]]:
+    """Returns the class that made a record, and its arguments.
+
+    Raises:
+        TrajectoryError: If there is no such method here, or it has no such setting.
+    """
+    given = found.header.config
+    name, config = given["name"], {k: v for k, v in given.items() if k not in NOT_ARGUMENTS}
+    if name not in METHODS:
+        raise TrajectoryError(
+            f"{found.path}: made by {name}, which is no method here; there are {', '.join(METHODS)}"
+        )
+    kind = METHODS[name]
+    if unknown := config.keys() - inspect.signature(kind).parameters.keys():
+        raise TrajectoryError(
+            f"{found.path}: made with {', '.join(sorted(unknown))}, which {name} does not have here; replay it with the"
+            " version of zo that recorded it, or a newer one"
+        )
+    return kind, {**OPTIMIZERS[name].config.unwritten, **config}

@@ -42,7 +42,8 @@ from zo.library.step_context import around_step
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
-from zo.record.recorder import Recorder, fingerprint
+from zo.record.header import fingerprint
+from zo.record.recorder import Recorder
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import Factors
 from zo.weights.space import ParameterSpace

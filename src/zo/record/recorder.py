@@ -3,22 +3,14 @@
 The file is a trajectory with rates, see `zo.record.trajectory`.
 """
 
-from __future__ import annotations
-
-import hashlib
-import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from zo.distributed.agreement import digests
-from zo.optim.base import Rates, StepInfo, ZOOptimizer
+from zo.optim.base import Rates, ZOOptimizer
 from zo.record.appender import Appender
-from zo.record.trajectory import Frames, Header, Trajectory, TrajectoryError
-from zo.weights.space import ParameterSpace
+from zo.record.header import digest_of, header_of
+from zo.record.replay import check_noise
+from zo.record.trajectory import Frames, Trajectory, TrajectoryError
 
 DIGEST_EVERY = 100
 """Steps between digests of the weights; the first ones stand after steps 1, 2, 4, 8, …"""
@@ -34,55 +26,6 @@ def read_record(path: Path, data: bytes | None = None) -> Trajectory:
     if not found.header.groups:
         raise TrajectoryError(f"{path}: a run's trajectory; python -m zo.trajectory replays it")
     return found
-
-
-def check(found: Trajectory, here: Header) -> None:
-    """Raises TrajectoryError if tensors, weights or noise of a record are not those that are here."""
-    for key in ("groups", "decays"):
-        if found.header.config[key] != here.config[key]:
-            raise TrajectoryError(f"{found.path}: of other tensors or parameter groups")
-    if found.header.base != here.base:
-        raise TrajectoryError(f"{found.path}: starts from other weights ({found.header.base})")
-    check_noise(found, here)
-
-
-def check_noise(found: Trajectory, here: Header) -> None:
-    """Raises TrajectoryError if the noise of a record is drawn otherwise here."""
-    if found.header.noise != here.noise:
-        raise TrajectoryError(f"{found.path}: its noise is {found.header.noise}, not {here.noise}")
-
-
-def repeat(found: Trajectory, method: ZOOptimizer, count: int | None = None) -> StepInfo | None:
-    """Makes the steps that a method lacks, without a forward pass, up to `count`; returns the last one's result.
-
-    Raises:
-        TrajectoryError: If the weights are not those of which the record has a digest.
-    """
-    info, compared = None, False
-    count = len(found.losses) if count is None else count
-    made_with, here = found.header.written_by.get("torch"), torch.__version__
-    with torch.no_grad():
-        for step in range(method.step_index, count):
-            if step in found.folds:
-                method.params.fold()
-            rates = found.rates[step]
-            method.rates = [Rates(*rates[i : i + 2]) for i in range(0, len(rates), 2)]
-            info = method.replay(found.losses[step])
-            if (expected := found.digests.get(step + 1)) is not None:
-                compared = True
-                if digest_of(method) != expected:
-                    raise TrajectoryError(
-                        f"{found.path}: after step {step + 1} the weights are not those of the training. It was"
-                        f" recorded with torch {made_with}, and this is torch {here}; other causes are another"
-                        " processor or library, and weights that something else changed between two steps"
-                    )
-    if info is not None and not compared and made_with != here:
-        warnings.warn(
-            f"{found.path}: recorded with torch {made_with}, and this is torch {here}; the record has no digest that"
-            " shows whether the weights are the same",
-            stacklevel=3,
-        )
-    return info
 
 
 class Recorder:
@@ -138,7 +81,7 @@ class Recorder:
                 raise TrajectoryError(
                     f"{self._path}: not the record of this training's {step} steps"
                 )
-            check_noise(found, header)
+            check_noise(found, header.noise)
             other = step == 0 and found.header.base != header.base
             digest = b"" if folded else found.digests.get(step, b"")  # of the weights before a fold
             if other or digest not in (b"", digest_of(self._method)):
@@ -194,41 +137,3 @@ class Recorder:
             if self._step and not has_one and not folded:
                 self._write(self._frames.digest(self._step, digest_of(self._method)))
             self.suspend()
-
-
-def header_of(method: ZOOptimizer) -> Header:
-    """Returns what a file of these steps begins with."""
-    space = method.params
-    config: dict[str, Any] = {
-        **asdict(method.config),
-        "seed": method.seed,
-        "restore": space.restore,
-        "noise": space.engine.backend.split("-")[0],
-        "rounding": space.rounding,
-        "groups": method.group_of,
-        "decays": space.decays,
-    }
-    return Header(
-        run_id="",
-        config=config,
-        base=fingerprint(space),
-        parameters=space.numel,
-        noise=space.engine.backend,
-        losses_per_step=method.losses_per_step,
-        written_by={"torch": torch.__version__},
-    )
-
-
-def fingerprint(space: ParameterSpace) -> str:
-    """Returns a hash of the weights' dtypes, shapes and bits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for p in space.wholes()[1]:
-        digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
-        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return f"blake2b:{digest.hexdigest()}"
-
-
-def digest_of(method: ZOOptimizer) -> bytes:
-    """Returns a digest of the weights and of all state that the next step depends on, computed on their devices."""
-    found = repr(digests(method)).encode()
-    return hashlib.blake2b(found, digest_size=16).digest()

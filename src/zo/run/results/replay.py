@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zo.config import method_code
+from zo.record.replay import check_fit, replay_steps
 from zo.record.trajectory import Trajectory, TrajectoryError
 from zo.run.assembly import Assembly
 from zo.run.store import checkpoint
@@ -35,17 +36,7 @@ def replay_to(
     start = 0
     if run is not None:
         start = checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, step)
-    made(start)
-    best = trajectory.best_until(step)
-    for reached in range(start, step + 1):
-        if reached > start:
-            assembly.optimizer.replay(trajectory.losses[reached - 1])
-            made(reached)
-        if reached == best and assembly.weights_hash() != trajectory.bests[reached].weights:
-            raise TrajectoryError(
-                f"{trajectory.path}: step {reached} made again gives other weights than the run had; "
-                "another processor or version of torch may round otherwise"
-            )
+    replay_steps(trajectory, assembly.optimizer, step, assembly.weights_hash, made)
     return start
 
 
@@ -59,14 +50,4 @@ def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
             f"{trajectory.path}: the code of optimizer={name} is not the one that it was made with ({code}, not {was});"
             " put the old code back"
         )
-    if header.base != assembly.base:
-        name = header.config["model"]["name"]
-        raise TrajectoryError(
-            f"{trajectory.path}: it starts from other weights than {name} has here "
-            f"({header.base}, not {assembly.base})"
-        )
-    if header.noise != here:
-        raise TrajectoryError(
-            f"{trajectory.path}: its noise is {header.noise}, and here it is {here}; "
-            "it has to be made with the noise and on the kind of device that it was made with"
-        )
+    check_fit(trajectory, assembly.base, here, f"{header.config['model']['name']} has here")

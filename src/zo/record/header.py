@@ -1,0 +1,50 @@
+"""What a record of the library begins with, and the hashes that it holds."""
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from zo.distributed.agreement import digests
+from zo.optim.base import ZOOptimizer
+from zo.record.trajectory import Header
+from zo.weights.space import ParameterSpace
+
+
+def header_of(method: ZOOptimizer) -> Header:
+    """Returns what a file of these steps begins with."""
+    space = method.params
+    config: dict[str, Any] = {
+        **asdict(method.config),
+        "seed": method.seed,
+        "restore": space.restore,
+        "noise": space.engine.backend.split("-")[0],
+        "rounding": space.rounding,
+        "groups": method.group_of,
+        "decays": space.decays,
+    }
+    return Header(
+        run_id="",
+        config=config,
+        base=fingerprint(space),
+        parameters=space.numel,
+        noise=space.engine.backend,
+        losses_per_step=method.losses_per_step,
+        written_by={"torch": torch.__version__},
+    )
+
+
+def fingerprint(space: ParameterSpace) -> str:
+    """Returns a hash of the weights' dtypes, shapes and bits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for p in space.wholes()[1]:
+        digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
+        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return f"blake2b:{digest.hexdigest()}"
+
+
+def digest_of(method: ZOOptimizer) -> bytes:
+    """Returns a digest of the weights and of all state that the next step depends on, computed on their devices."""
+    found = repr(digests(method)).encode()
+    return hashlib.blake2b(found, digest_size=16).digest()
