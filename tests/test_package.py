@@ -121,7 +121,6 @@ def test_the_wheel_without_extras_trains_and_replays(tmp_path):
     assert done.stderr.count("; pip install 'zo-suite[suite]'") == 2
 
 
-@pytest.mark.process
 def test_every_text_file_is_opened_with_its_encoding():
     """Otherwise the locale decides how a file that was written elsewhere is read."""
     found = []
@@ -144,6 +143,7 @@ def test_every_text_file_is_opened_with_its_encoding():
     assert not found
 
 
+@pytest.mark.process
 def test_the_command_does_what_the_modules_do():
     for given, module in (
         ("train", "train.py"),
