@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from examples.graders import exact, in_place
 from zo.config.origin import CONFIG_DIR
 from zo.tasks.config import GENERATED, TaskConfig
-from zo.tasks.data import Example
+from zo.tasks.examples import Example
 from zo.tasks.generated import load_generated
 from zo.tasks.package_files import resolve
 

@@ -1,8 +1,11 @@
 """Data of a user's own: what is found in them, and the splits and mini-batches that they become."""
 
+import json
+import os
 import re
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from tests.support.tiny_models import tokenizer
 from tests.tasks.test_bad_data import chat, own
 from tests.tasks.test_paper_tasks import from_yaml
-from zo.tasks import load_splits, tokenize
+from zo.tasks import TaskError, load_splits, render, tokenize
 from zo.tasks.batches import batch_indices
 from zo.tasks.checks import check_splits, preview
 from zo.tasks.own import complete
@@ -103,6 +106,123 @@ def test_columns_can_be_given_and_completions_and_conversations_are_found(
     assert list(map(answer.startswith, found.references)) == [True] * (given is COMPLETION)
 
 
+def table(sep, *rows, header=("text", "label")):
+    return "".join(sep.join(row) + "\n" for row in (header, *rows * 4))
+
+
+def objects(*rows):
+    """Returns lines of json, each cell as it is written there."""
+    row = lambda cells: "{" + ", ".join(f'"{k}": {v}' for k, v in cells.items()) + "}\n"  # noqa: E731
+    return "".join(map(row, rows * 4))
+
+
+PAIR = ("a", "0"), ("b", "1")
+ANSWERS = ({"prompt": '"q"', "completion": "12"}, {"prompt": "1.50", "completion": "1e10"},
+           {"prompt": "true", "completion": '"2023-01-10"'})  # fmt: skip
+CELLS = [
+    ("x.csv", table(",", ("a", "250.0"), ("b", "250.00")), {}, ["a", "b"], ["250.0", "250.00"]),
+    ("x.csv", table(",", ("a", "001"), ("b", "1")), {}, ["a", "b"], ["001", "1"]),
+    ("x.csv", table(",", ("02116", "0"), ("1.50", "1")), {}, ["02116", "1.50"], [0, 1]),
+    ("x.csv", table(",", ("1e10", "true"), (str(2**70), "false")), {}, ["1e10", str(2**70)], ["false", "true"]),
+    ("x.jsonl", objects({"text": '"2023-01-10"', "label": "0"}, {"text": str(2**70), "label": "1"}), {},
+        ["2023-01-10", str(2**70)], [0, 1]),
+    ("x.jsonl", objects(*ANSWERS), {"kind": "completion", "text": "{prompt} {completion}"},
+        ["q 12", "1.50 1e10", "true 2023-01-10"], None),
+    ("x.csv", table(",", ("a", "12"), ("b", "12.5"), header=("prompt", "completion")),
+        {"kind": "completion", "text": "{prompt} {completion}"}, ["a 12", "b 12.5"], None),
+    ("x.csv", "sep=;\n" + table(";", *PAIR), {}, ["a", "b"], [0, 1]),
+    ("x.tsv", table("\t", ('"a', "0"), ('b "c" d', "1")), {}, ['"a', 'b "c" d'], [0, 1]),
+    ("x.tsv", table("\t", ('"a ""b"""', "0"), ("c", "1")), {}, ['a "b"', "c"], [0, 1]),
+    ("x.tsv", table("\t", ('"a\nb"', "0"), ("c", "1")), {}, ["a\nb", "c"], [0, 1]),
+    ("x.csv", table(",", ('"a\nb"', "0"), ("c", "1")), {}, ["a\nb", "c"], [0, 1]),
+    ("x.csv", table(",", ("fi\u2028lm", "0"), ("b", "1")).replace("\n", "\r"), {}, ["fi\u2028lm", "b"], [0, 1]),
+    ("x[1].csv", table(",", *PAIR), {}, ["a", "b"], [0, 1]),
+    ("$HOME*.csv", table(",", *PAIR), {}, ["a", "b"], [0, 1]),
+    ("a::b.csv", table(",", *PAIR), {}, ["a", "b"], [0, 1]),
+    ("directory/train.csv", table(";", ("NA", "None"), ("b", "c")), {}, ["NA", "b"], ["None", "c"]),
+    ("x.csv", table(",", *PAIR, header=("reviews.text", "label")), {"text": "reviews.text"}, ["a", "b"], [0, 1]),
+    ("x.csv", table(",", *PAIR, header=("Q: what", "label")), {"text": "{Q: what}"}, ["a", "b"], [0, 1]),
+    ("x.csv", table(",", *PAIR, header=("", "label")), {"text": "Unnamed: 0"}, ["a", "b"], [0, 1]),
+    ("x.csv", table(",", *PAIR, header=("0", "label")), {"text": "0"}, ["a", "b"], [0, 1]),
+    ("x.jsonl", objects({"text": '{"en": "a"}', "label": "0"}, {"text": '{"en": "b"}', "label": "1"}),
+        {"text": "{text.en}"}, ["a", "b"], [0, 1]),
+    ("x.csv", table(",", ("a", "", "c"), ("a", "b", "c"), header=("instruction", "input", "output")),
+        {"kind": "completion", "text": "{instruction} {input}"}, ["a ", "a b"], None),
+    ("x.csv", "text,label,z\n" + "a,0,\nb,1,\n" * 6000 + "a,0,x\n", {}, ["a", "b"], [0, 1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "content", "given", "texts", "labels"), CELLS)
+def test_cells_of_local_files_are_what_the_file_says(
+    file, content, given, texts, labels, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("directory").mkdir()
+    for other in ("x1.csv", "$HOME1.csv"):  # which a pattern would match
+        Path(other).write_text(table(",", ("other", "8"), ("other", "9")))
+    Path(file).write_bytes(content.encode())
+    path = file if Path(file).parent == Path() else "directory"
+    task, _ = complete(own(path, split_order="first", **given))
+    assert task.labels == labels
+    found = [render(task, e).removesuffix("\nLabel:") for e in load_splits(task).train]
+    assert found[: len(texts)] == texts
+
+
+def test_a_file_that_is_replaced_is_read_whatever_its_time_stamp_says(tmp_path):
+    file = tmp_path / "x.csv"
+    for text, other in (("a", "b"), ("c", "d")):
+        file.write_text(table(",", (text, "0"), (other, "1")))
+        os.utime(file, (0, 0))
+        task, _ = complete(own(file, split_order="first"))
+        assert load_splits(task).train[0].fields["text"] == text
+
+
+def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    rows = table(",", ('"a\nb"', "Positive"), ("c", "positive"))
+    (path / "train.csv").write_text(rows)
+    (path / "other.csv").write_text(rows)
+    notes = "\n".join(complete(own(path))[1])
+    assert "train.csv: 12 lines below the header are 8 rows; texts in quotes" in notes
+    assert "'Positive' and 'positive' are classes of their own" in notes
+    assert re.search(r"files that name no split are not read: .*other\.csv$", notes, re.M)
+    (path / "other.csv").write_text("text,label,z\na,b,c\n")
+    (path / "train.csv").rename(path / "a.csv")
+    with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):
+        complete(own(path))
+
+
+ASK, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "k"}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "q"}]}
+SHARED = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "k"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "answers"),
+    [
+        ({"prompt": [ASK], "completion": [REPLY]}, "completion", ["k</s>"]),
+        ({"prompt": [PARTS], "completion": "k"}, "completion", ["k</s>"]),
+        ({"conversations": SHARED}, "completion", ["k</s>"]),
+        ({"prompt": [ASK], "answer": "k"}, "prompts", []),
+        ({"text": [ASK], "label": "0"}, "classification", [" 0", " 1"]),
+        ({"messages": [PARTS], "label": "0"}, "classification", [" 0", " 1"]),
+    ],
+)
+def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_path):
+    rows = [{**row, **({"label": str(i % 2)} if "label" in row else {})} for i in range(20)]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task, _ = complete(own(tmp_path / "x.jsonl", kind))
+    assert complete(task) == (task, [])
+    train, tokens = load_splits(task).train, tokenizer()
+    tokens.chat_template = CHAT
+    found = tokenize(task, tokens, train, "decoder")[0]
+    assert tokens.decode(found.prompt_ids) == "<user> q<assistant> "
+    assert list(map(tokens.decode, found.candidate_ids)) == answers
+    if kind == "prompts":
+        assert found.messages == [ASK]
+
+
 def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_tokens(tmp_path):
     twice = [{"id": i // 2, **row} for i, row in enumerate(ROWS)]
     task, notes = complete(own(write(tmp_path / "mine.jsonl", twice)))
@@ -146,7 +266,7 @@ TALK = [
             [{**SAME, "label": "ab"[i % 4 == 0]} for i in range(12)],
             "classification",
             [
-                r"task\.prompt: columns that are not used: extra; task\.text='\{text\} \{extra\}' joins them",
+                r"task\.prompt: columns that are not used: extra; 'task\.text=.\{text\} \{extra\}.' joins them",
                 r"1 of 1 test texts are training texts, too \(the first is row \d+,",
                 r"task\.test_size: 1 test example; its result says nothing",
                 r"1 texts have two labels \(one is 'film\\nLabel:'\)",
@@ -157,8 +277,8 @@ TALK = [
             [ALPACA] * 9,
             "completion",
             [
-                r"columns that are not used: input; task\.text='\{instruction\} \{input\}' joins",
-                r"9 of 9 prompts and completions stand side .* \(row \d+: 'dd 1 to 1617'\); task\.completion=' \{out",
+                r"columns that are not used: input; 'task\.text=.\{instruction\} \{input\}.' joins",
+                r"9 of 9 prompts and completions stand side .* \(row \d+: 'dd 1 to 1617'\); 'task\.completion=. \{out",
             ],
         ),
         ([{"messages": TALK}] * 9, "completion", [r"9 turns of the assistant are empty \(the first in row 0,"]),

@@ -1,7 +1,8 @@
 """Tasks as data: where the examples are, how they are asked, which answers there are."""
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example, Splits, load_splits
+from zo.tasks.data import load_splits
+from zo.tasks.examples import Example, Splits
 from zo.tasks.prompts import Encoded, encode, render
 from zo.tasks.tokens import encode_masked, tokenize
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example, Splits
+from zo.tasks.examples import Example, Splits
 from zo.tasks.prompts import Encoded, render
-from zo.tasks.templates import fill
+from zo.tasks.templates import fill, typed
 
 EXAMPLES = 3
 """Shown before the first step."""
@@ -151,7 +151,7 @@ def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
         return []
     return [
         f"task.prompt: {len(found)} of {len(examples)} prompts and completions stand side by side without a space (row"
-        f" {found[0][0]}: {found[0][1]!r}); task.completion=' {task.completion}' puts one between them"
+        f" {found[0][0]}: {found[0][1]!r}); {typed('completion', f' {task.completion}')} puts one between them"
     ]
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.reading import read_split, require_column, values_of
-from zo.tasks.templates import MADE, columns, task_columns
-
-if TYPE_CHECKING:
-    import datasets
+from zo.tasks.conversations import conversations, parts_of
+from zo.tasks.examples import Example, Splits
+from zo.tasks.generated import load_generated
+from zo.tasks.reading import read_split
+from zo.tasks.rows import Rows, Written
+from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
 
 SHOWN = 8
 """Labels in a sentence."""
@@ -24,36 +24,10 @@ SHOWN = 8
 PART = 10
 """Of a split without sizes, one row in so many validates, and one tests."""
 
-EXTRA = ("choices", "references", "messages")
+EXTRA = ("choices", "references")
 """Keys that name a column with a list."""
 
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
-
-
-@dataclass(frozen=True)
-class Example:
-    """The templates' columns of one row, and the index of its true candidate.
-
-    Attributes:
-        fields: Column -> value.
-        label: Index of the true candidate.
-        row: Number in its file, from 0.
-        columns: All columns of the row, where a reward function gets them.
-    """
-
-    fields: dict[str, Any]
-    label: int
-    row: int = 0
-    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The examples of a run, each split in a fixed order."""
-
-    train: list[Example]
-    validation: list[Example]
-    test: list[Example]
 
 
 def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
@@ -68,13 +42,11 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
             text or label, a label without a candidate, one class, a split too small for the sizes.
     """
     if task.generated_by():
-        from zo.tasks.generated import load_generated  # which makes examples, too
-
         return load_generated(task)
     fields = task_columns(task)
     rows = read_split(task, task.train_split)
-    n_train, n_validation, n_test = _sizes(task, len(rows[0]))
-    order = _order(task, rows[0])
+    n_train, n_validation, n_test = _sizes(task, len(rows))
+    order = _order(task, rows)
     parts = {"train": (task.train_split, rows, order[:n_train])}
     for name, split, size, rest in (
         ("validation", task.validation_split, task.validation_size, order[n_train:][:n_validation]),
@@ -83,7 +55,7 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
         parts[name] = (task.train_split, rows, rest)
         if split is not None:
             own = read_split(task, split)
-            parts[name] = (split, own, _chosen(len(own[0]), size))
+            parts[name] = (split, own, _chosen(len(own), size))
     splits = Splits(
         **{name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
     )
@@ -119,10 +91,7 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     """
     here = replace(task, path=str(file.resolve()), data_files=None, where=None)
     here = replace(here, subset=None, data_dir=None, revision=None, install=None)
-    data = read_split(here, "train")
-    rows, numbers = data
-    if not len(rows):
-        raise TaskError(f"task.path: {file} has no rows")
+    rows = read_split(here, "train")
     answered = _answered(task, rows)
     if task.kind == "completion" and not answered:
         here = task = replace(here, kind="prompts", completion=None, references=None, measure=None)
@@ -130,24 +99,26 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
         here = task = replace(here, references=None)
     elif not answered:
         here = replace(here, kind="prompts")
-    found = _examples(here, file.name, data, np.arange(len(numbers)), task_columns(here))
+    found = _examples(here, file.name, rows, np.arange(len(rows)), task_columns(here))
     if not answered and task.choices is not None:
         found = [replace(e, fields={**e.fields, str(task.label): []}) for e in found]
     return FileExamples(found, answered, task)
 
 
-def _answered(task: TaskConfig, rows: datasets.Dataset) -> bool:
+def _answered(task: TaskConfig, rows: Rows) -> bool:
     """Returns whether data have a task's labels or completions."""
     wanted = [str(task.label)] if task.kind == "classification" else []
     if task.kind == "completion":
         wanted = [c for c in columns(str(task.completion or ""), "completion") if c not in MADE]
         wanted += [task.references] if task.references is not None else []
-    firsts = [name.partition(".")[0] for name in wanted]
-    if not all(name in rows.column_names for name in firsts):
+        wanted += parts_of(task.messages, rows.names)
+    if not all(rows.column(name) for name in wanted):
         return False
-    if task.messages is not None and task.messages in rows.column_names:
-        return all(turns and turns[-1].get("role") == "assistant" for turns in rows[task.messages])
-    return all(any(value is not None for value in rows[name][:]) for name in firsts)
+    if task.messages is not None and task.kind == "completion":
+        return all(
+            turns and turns[-1]["role"] == "assistant" for turns in conversations(task, rows)
+        )
+    return all(any(not _is_missing(value) for value in rows.values(name)) for name in wanted)
 
 
 def _chosen(n: int, most: int | None) -> np.ndarray:
@@ -178,14 +149,14 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
     return tuple(taken.get(key) or 0 for key in ("train_size", "validation_size", "test_size"))  # type: ignore[return-value]
 
 
-def _order(task: TaskConfig, rows: datasets.Dataset) -> np.ndarray:
+def _order(task: TaskConfig, rows: Rows) -> np.ndarray:
     """Returns the rows' numbers in the order that they train, validate and test in."""
     if task.split_order == "first":
         return np.arange(len(rows))
     order = np.random.default_rng(task.train_set_seed).permutation(len(rows))
-    if task.split_order != "stratified" or task.label not in rows.column_names:
+    if task.split_order != "stratified" or task.label is None or task.label not in rows.names:
         return order
-    values = rows[task.label][:]
+    values = rows.values(task.label)
     labels = [str(values[i]) for i in order]
     counts, seen, shares = Counter(labels), Counter[str](), []
     for label in (
@@ -199,28 +170,36 @@ def _order(task: TaskConfig, rows: datasets.Dataset) -> np.ndarray:
 def _examples(
     task: TaskConfig,
     split: str,
-    data: tuple[datasets.Dataset, np.ndarray],
+    rows: Rows,
     indices: np.ndarray,
     fields: dict[str, str],
     all_columns: bool = False,
 ) -> list[Example]:
     """Returns the examples of some rows."""
-    rows, numbers = data
+    chosen = rows.select(indices)
+    places = [int(n) for n in chosen.numbers]
     extra = {c: k for k in EXTRA if (c := getattr(task, k)) is not None}
     if task.kind == "classification":
         extra[str(task.label)] = "label"
+    columns = {}
     for field, key in (fields | extra).items():
-        require_column(rows, field, key)
-    chosen, places = rows.select(indices), [int(n) for n in numbers[indices]]
-    columns = {field: values_of(chosen, field) for field in fields | extra}
-    for field, key in (fields | extra).items():
-        _require_values(f"task.{key}", split, field, columns[field], places)
+        chosen.require(field, key)
+        columns[field] = chosen.values(field)
+        if field in fields:
+            _require_text(f"task.{fields[field]}", field, columns[field], places)
+        needed = field in extra or key == "candidates"
+        blank = [_is_missing(v, needed) for v in columns[field]]
+        _require_values(f"task.{key}", split, field, blank, places)
     for key in ("prompt", "completion"):
-        texts = {f: columns[f] for f, k in fields.items() if k == key}
-        _require_text(f"task.{key}", split, texts, places)
+        if texts := [columns[f] for f, k in fields.items() if k == key]:
+            blank = [all(map(_is_missing, values)) for values in zip(*texts, strict=True)]
+            named = ", ".join(f for f, k in fields.items() if k == key)
+            _require_values(f"task.{key}", split, named, blank, places)
+    if task.messages is not None:
+        columns[task.messages] = conversations(task, chosen)
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])
-    every = {name: chosen[name][:] for name in chosen.column_names} if all_columns else {}
+    every = {name: chosen.values(name) for name in chosen.names} if all_columns else {}
     return [
         Example(
             {field: of[i] for field, of in kept.items()},
@@ -232,37 +211,52 @@ def _examples(
     ]
 
 
-def _require_text(
-    key: str, split: str, columns: dict[str, list[Any]], places: Sequence[int]
-) -> None:
-    """Makes sure that no row is blank in all of the columns."""
-    if columns:
-        blank = [
-            all(not str(v).strip() for v in values)
-            for values in zip(*columns.values(), strict=True)
-        ]
-        _require_values(key, split, ", ".join(columns), [None if b else b for b in blank], places)
+def _is_missing(value: Any, or_blank: bool = True) -> bool:
+    """Returns whether a cell has no value: null, not a number, or, if that counts, blank text."""
+    if isinstance(value, str):
+        return or_blank and not value.strip()
+    return value is None or bool(value != value)
+
+
+def _require_text(key: str, column: str, values: Sequence[Any], places: Sequence[int]) -> None:
+    """Makes sure that a template's column has texts or numbers, nothing that a row would show as code."""
+    if {*map(type, values)} <= {str, int}:
+        return
+    other = [
+        (row, type(value).__name__)
+        for row, value in zip(places, values, strict=True)
+        if value is not None and not is_text(value)
+    ]
+    if other:
+        row, what = min(other)
+        raise TaskError(
+            f"{key}: row {row}, counted from 0, has a {what} in {column}, which is no text; give texts, or lists of"
+            f" {{role, content}} as {typed('messages', column)}"
+        )
 
 
 def _require_values(
-    key: str, split: str, column: str, values: Sequence[Any], places: Sequence[int]
+    key: str, split: str, column: str, missing: Sequence[bool], places: Sequence[int]
 ) -> None:
     """Makes sure that every row has a value: None would be rendered as a word."""
-    missing = [
-        row for row, value in zip(places, values, strict=True) if value is None or value != value
-    ]
-    if missing:
+    if any(missing):
+        first = min(row for row, none in zip(places, missing, strict=True) if none)
         raise TaskError(
-            f"{key}: {len(missing)} of {len(places)} rows of split {split!r} have nothing in {column} (the first is row"
-            f" {min(missing)}, counted from 0); fill them or take them out"
+            f"{key}: {sum(missing)} of {len(places)} rows of split {split!r} have nothing in {column} (the first is row"
+            f" {first}, counted from 0); fill them or take them out"
         )
 
 
 def _index(task: TaskConfig, value: Any) -> int | None:
     """Returns the index of the candidate that a label stands for; None if there is none."""
     if task.labels is not None:
-        return task.labels.index(value) if value in task.labels else None
+        if value in task.labels and not isinstance(value, Written):
+            return task.labels.index(value)
+        texts = [shown(label) for label in task.labels]
+        return texts.index(shown(value)) if shown(value) in texts else None
     if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     return int(value) if isinstance(value, int) and 0 <= value < len(task.words) else None
 

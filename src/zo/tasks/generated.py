@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example, Splits
+from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import MISSING_PACKAGE
 from zo.tasks.templates import task_columns
 

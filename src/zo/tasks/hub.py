@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,15 @@ from typing import Any
 
 SECONDS = 5.0
 """How long the hub has to answer."""
+
+ELSEWHERE = "set HF_HOME to a directory that can be written"
+
+
+def cannot_write(error: BaseException | None) -> bool:
+    """Returns whether an error comes from a directory that must not or cannot be written."""
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return True
+    return error is not None and cannot_write(error.__cause__ or error.__context__)
 
 
 @contextmanager

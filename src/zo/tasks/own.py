@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
-from zo.tasks.reading import read_split, split_names
-from zo.tasks.templates import MASK, columns, task_columns
-
-if TYPE_CHECKING:
-    import datasets
+from zo.tasks.conversations import JOINED, holds_conversations, parts_of
+from zo.tasks.reading import SPLITS, read_split, split_names
+from zo.tasks.rows import UNNAMED, Rows, Written
+from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
 
 COLUMNS = {
     "text": ("text", "sentence", "review", "content", "comment", "body", "message", "tweet", "question", "input"),
@@ -23,10 +21,9 @@ COLUMNS = {
 }  # fmt: skip
 """Key of the task -> names of columns that are taken for it, the first that is there."""
 
-SPLITS = {
-    "validation_split": ("validation", "valid", "val", "dev"),
-    "test_split": ("test",),
-}
+TAKEN = {"validation_split": SPLITS["validation"], "test_split": ("test",)}
+"""Key of the task -> names of splits that are taken for it, the first that is there."""
+
 IDENTIFIERS = ("id", "idx", "uid", "guid")
 
 MOST_LABELS = 100
@@ -47,15 +44,17 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
     if not _incomplete(task):
         return task, []
     task = _with_splits(task)
-    rows, numbers = read_split(task, task.train_split)
+    rows = read_split(task, task.train_split)
     if not len(rows):
         raise TaskError(f"task.path: split {task.train_split!r} of {task.path} has no rows")
-    notes = _duplicates(rows, numbers)
+    notes = [*rows.notes, *_duplicates(rows)]
     if task.kind == "classification":
         task = _classification(task, rows)
         pairs = zip(task.labels or (), task.words, strict=True)
-        shown = ", ".join(f"{label!r} is {word!r}" for label, word in list(pairs)[:SHOWN])
-        found = f"text {task.prompt!r}, label {task.label!r}; {shown}"
+        named = ", ".join(f"{label!r} is {word!r}" for label, word in list(pairs)[:SHOWN])
+        text = task.prompt if task.messages is None else task.messages
+        found = f"text {text!r}, label {task.label!r}; {named}"
+        notes += _alike(task)
     else:
         task = _completion(task, rows)
         parts = ("messages", "prompt", "completion")
@@ -68,7 +67,7 @@ def _incomplete(task: TaskConfig) -> bool:
     if AUTO in (task.validation_split, task.test_split):
         return True
     if task.kind == "classification":
-        return None in (task.prompt, task.candidates, task.label)
+        return None in (task.prompt or task.messages, task.candidates, task.label)
     if task.messages is not None:
         return False
     return task.prompt is None or (task.kind == "completion" and task.completion is None)
@@ -76,19 +75,22 @@ def _incomplete(task: TaskConfig) -> bool:
 
 def _with_splits(task: TaskConfig) -> TaskConfig:
     """Returns the task with the splits that the data have where it has ``auto``."""
-    wanted = [key for key in SPLITS if getattr(task, key) == AUTO]
+    wanted = [key for key in TAKEN if getattr(task, key) == AUTO]
     if not wanted:
         return task
     there = split_names(task)
-    found = {k: next((n for n in SPLITS[k] if n in there), None) for k in wanted}
+    found = {k: next((n for n in TAKEN[k] if n in there), None) for k in wanted}
     if task.train_split not in there and len(there) == 1:
         found["train_split"] = there[0]
     return replace(task, **found)  # type: ignore[arg-type]
 
 
-def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
+def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
     label = task.label or _find(rows, "label", "the true label")
-    text = _template(task.text or task.prompt or _find(rows, "text", "the text", but=label))
+    text = task.text or task.prompt or task.messages
+    if text is None:
+        text = _find(rows, "text", "", label) or _find(rows, "messages", "", label)
+    text = text or _find(rows, "text", "the text", label)
     labels, words = _labels(task, rows, label)
     given: dict[str, Any] = {"label": label, "labels": task.labels or labels}
     given["candidates"] = task.candidates
@@ -99,7 +101,11 @@ def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
             f"task.candidates: {len(given['candidates'])} given, but the label {label!r} has"
             f" {len(labels)} values: {', '.join(map(repr, labels[:SHOWN]))}"
         )
-    if task.prompt is None:
+    column = text.strip("{}")
+    if column in rows.names and holds_conversations(rows, column):
+        given |= {"messages": column, "prompt": None}
+    elif task.prompt is None:
+        text = _template(text)
         given["prompt"] = f"{text}\nLabel:"
         if task.masked_prompt is None:
             given["masked_prompt"] = f"{text} Label: {MASK} ."
@@ -110,18 +116,18 @@ def _classification(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
     return replace(task, text=None, **given)
 
 
-def _labels(task: TaskConfig, rows: datasets.Dataset, label: str) -> tuple[list[Any], list[str]]:
+def _labels(task: TaskConfig, rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     """Returns the labels that the data have, in their order, and what each is called."""
-    if label not in rows.column_names:
-        columns = ", ".join(sorted(rows.column_names))
+    if label not in rows.names:
+        columns = ", ".join(sorted(rows.names))
         raise TaskError(f"task.label: the data have no column {label!r}, only {columns}")
-    names = getattr(rows.features[label], "names", None)  # a ClassLabel
-    if names:
+    if names := rows.classes.get(label):
         return list(range(len(names))), [str(name).strip() for name in names]
-    values = [v for v in rows[label][:] if v is not None and v == v]
-    if any(isinstance(value, list | dict) for value in values):
-        raise TaskError(f"task.label: {label!r} holds lists; a column with one label is needed")
-    distinct = sorted(set(values), key=lambda v: (isinstance(v, str), v))
+    values = [v for v in rows.values(label) if v is not None and v == v and shown(v).strip()]
+    if other := [type(value).__name__ for value in values if not is_text(value)]:
+        raise TaskError(f"task.label: {label!r} holds a {other[0]}; a column with texts is needed")
+    by_text = {shown(value) if isinstance(value, Written) else value: value for value in values}
+    distinct = sorted(by_text, key=lambda v: (isinstance(v, str), v))
     if len(distinct) > MOST_LABELS:
         raise TaskError(
             f"task.label: {label!r} has {len(distinct)} different values, more than {MOST_LABELS}; name the column"
@@ -141,10 +147,10 @@ def _labels(task: TaskConfig, rows: datasets.Dataset, label: str) -> tuple[list[
 def _word(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+    return shown(value).strip()
 
 
-def _completion(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
+def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
     """Returns the task with its prompt and what follows it, or with the column of a conversation."""
     if task.prompt is None and task.text is None and task.messages is None:
         messages = _find(rows, "messages", "")
@@ -153,28 +159,34 @@ def _completion(task: TaskConfig, rows: datasets.Dataset) -> TaskConfig:
     if task.messages is not None:
         return task
     prompt = task.prompt or _template(task.text or _find(rows, "prompt", "the prompt"))
+    column = prompt.strip("{}")
+    of_messages = column in rows.names and holds_conversations(rows, column)
+    if task.kind == "prompts" and of_messages:
+        return replace(task, messages=column, prompt=None, text=None)
     if task.kind == "prompts":
         return replace(task, prompt=prompt, text=None)
     if task.references is not None and task.completion is None:
         return replace(task, prompt=prompt, completion=" {reference}", text=None)
-    names = [prompt.strip("{}")]
-    completion = task.completion or _find(
-        rows, "completion", "what follows the prompt", but=names[0]
-    )
+    what = "what follows the prompt"
+    completion = task.completion or _find(rows, "completion", what, but=column)
+    if of_messages:
+        messages = JOINED.join([column, completion.strip("{}")])
+        return replace(task, messages=messages, prompt=None, completion=None, text=None)
     return replace(task, prompt=prompt, completion=_template(completion), text=None)
 
 
-def _find(rows: datasets.Dataset, key: str, what: str, but: str | None = None) -> str:
+def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
     """Returns the column that is called as one for this key is; empty if `what` is and there is none."""
-    there = {name.strip().lower(): name for name in rows.column_names if name != but}
+    there = {name.strip().lower(): name for name in rows.names if name != but}
     found = next((there[name] for name in COLUMNS[key] if name in there), "")
     if found or not what:
         return found
     if but and len(there) == 1:
         return next(iter(there.values()))
+    first = next((name for name in rows.names if name != but), rows.names[0])
     raise TaskError(
-        f"task.{key}: none of the columns {', '.join(rows.column_names)} is called {', '.join(COLUMNS[key][:4])}, ...;"
-        f" name the one with {what}, as task.{key}={rows.column_names[0]}"
+        f"task.{key}: none of the columns {', '.join(rows.names)} is called {', '.join(COLUMNS[key][:4])}, ...;"
+        f" name the one with {what}, as {typed(key, first)}"
     )
 
 
@@ -187,11 +199,12 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _unused(task: TaskConfig, rows: datasets.Dataset) -> list[str]:
+def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     """Returns a sentence about the columns that nothing reads, if there are any."""
-    used = {name.partition(".")[0] for name in (*task_columns(task), *(task.where or ()))}
-    used |= {str(task.label), str(task.references), str(task.messages)}
-    unused = [c for c in rows.column_names if c not in used and c.lower() not in IDENTIFIERS]
+    named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
+    used = {rows.column(name) for name in (*named, *parts_of(task.messages, rows.names))}
+    unused = [c for c in rows.names if c not in used and c.lower() not in IDENTIFIERS]
+    unused = [c for c in unused if not c.startswith(UNNAMED)]
     if not unused:
         return []
     if task.kind == "prompts":
@@ -201,21 +214,33 @@ def _unused(task: TaskConfig, rows: datasets.Dataset) -> list[str]:
     named = [*columns(str(task.prompt), "prompt"), *unused[:1]]
     joined = " ".join(f"{{{name}}}" for name in named)
     return [
-        f"task.prompt: columns that are not used: {', '.join(unused)}; task.text='{joined}' joins them"
+        f"task.prompt: columns that are not used: {', '.join(unused)}; {typed('text', joined)} joins them"
     ]
 
 
-def _duplicates(rows: datasets.Dataset, numbers: Iterable[int]) -> list[str]:
+def _alike(task: TaskConfig) -> list[str]:
+    """Returns a sentence for labels that differ in the case of letters or in spaces alone."""
+    alike = defaultdict(list)
+    for label in task.labels or ():
+        alike[shown(label).strip().casefold()].append(repr(label))
+    return [
+        f"task.label: {' and '.join(of)} are classes of their own; write them alike if they are one"
+        for of in alike.values()
+        if len(of) > 1
+    ]
+
+
+def _duplicates(rows: Rows) -> list[str]:
     """Returns a sentence if a column of identifiers has one twice: a row may then train and test."""
-    for column in rows.column_names:
+    for column in rows.names:
         if column.lower() in IDENTIFIERS:
-            values = rows[column][:]
+            values = list(map(shown, rows.values(column)))
             twice = Counter(values)
             first = next((i for i, value in enumerate(values) if twice[value] > 1), None)
             if first is not None:
                 count = sum(n - 1 for n in twice.values())
                 return [
-                    f"task.path: {count} rows have the {column} of another one (the first is {values[first]!r} in row"
-                    f" {int(list(numbers)[first])}, counted from 0); all are used, take copies out of the file"
+                    f"task.path: {count} rows have the {column} of another one (the first is {values[first]} in row"
+                    f" {rows.numbers[first]}, counted from 0); all are used, take copies out of the file"
                 ]
     return []

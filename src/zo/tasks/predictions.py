@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zo.tasks.config import TaskConfig
-from zo.tasks.data import Example
+from zo.tasks.examples import Example
 from zo.tasks.templates import columns, fill, task_columns
 
 MOST_CLASSES = 5

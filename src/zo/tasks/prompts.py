@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example
-from zo.tasks.templates import columns, fill
+from zo.tasks.examples import Example
+from zo.tasks.templates import columns, fill, is_text, shown
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,7 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
             "task.messages: the model's tokenizer has no chat template; use a model that has one, or give"
             " task.prompt and task.completion"
         )
-    if not turns or not all(isinstance(t, dict) and {"role", "content"} <= t.keys() for t in turns):
-        raise TaskError(f"task.messages: {where} has no list of {{role, content}}; counted from 0")
-    asked = _asked(turns)
+    asked = turns if task.kind == "classification" else _asked(turns)
     if task.kind == "completion" and asked == turns:
         raise TaskError(
             f"task.messages: {where} ends with the role {turns[-1]['role']!r}; the assistant's is needed"
@@ -141,8 +139,8 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
         whole = tokenizer.apply_chat_template(turns, tokenize=False)
     except Exception as error:  # a template raises what its author wrote
         raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
-    if task.kind == "prompts":
-        return prompt, []
+    if task.kind != "completion":
+        return prompt, [fill(c, example.fields, "candidates") for c in task.words]
     if not whole.startswith(prompt):
         raise TaskError(
             f"task.messages: {where}: the chat template writes the answer elsewhere than behind the prompt"
@@ -172,10 +170,10 @@ def _completion(
 def _references(task: TaskConfig, example: Example) -> list[str]:
     """Returns an example's right answers."""
     found = example.fields[str(task.references)]
-    found = [found] if isinstance(found, str) else list(found or ())
+    found = [found] if is_text(found) else list(found or ())
     if not found:
         raise TaskError(f"task.references: row {example.row} has no answer in {task.references}")
-    return [str(answer) for answer in found]
+    return [shown(answer) for answer in found]
 
 
 def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -> dict[str, Any]:

@@ -1,22 +1,22 @@
-"""A task's files or hub repository -> the rows of a split, once it is known that they can be meant."""
+"""A task's files, data set or hub repository -> the rows of a split, once it is known that they can be meant."""
 
 from __future__ import annotations
 
-import csv
 import glob
 import importlib.util
-import json
-import sys
+import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from zo.tasks import hub, package_files
+from zo.tasks import rows as files
 from zo.tasks.config import TaskConfig, TaskError
-
-if TYPE_CHECKING:
-    import datasets
+from zo.tasks.rows import Rows
+from zo.tasks.templates import shown
 
 MISSING_PACKAGE = (
     "task.path: reasoning_gym is not installed; `pip install 'zo-suite[rewards]'` brings it"
@@ -25,13 +25,25 @@ MISSING_PACKAGE = (
 FORMATS = ("csv", "json", "parquet")
 """Values of ``task.path`` that say how ``task.data_files`` are read."""
 
-TEXT_ENDINGS = (".csv", ".tsv", ".tab", ".json", ".jsonl")
+ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
+ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
 SAVED = ("state.json", "dataset_dict.json")
 """Files of a directory that `datasets` wrote by ``save_to_disk``."""
 
+Named: TypeAlias = tuple[str, Path]
+"""A file, and the key that it is given by."""
 
-def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarray]:
-    """Returns the rows of a split that ``task.where`` keeps, and their numbers in the file, from 0.
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Split -> words in the names of its files or directories."""
+
+
+def read_split(task: TaskConfig, split: str) -> Rows:
+    """Returns the rows of a split that ``task.where`` keeps.
 
     Raises:
         TaskError: If they are out of reach, or a file is not of the format that it is read as.
@@ -39,11 +51,11 @@ def read_split(task: TaskConfig, split: str) -> tuple[datasets.Dataset, np.ndarr
     rows = _load(task, split)
     keep = np.ones(len(rows), dtype=bool)
     for column, wanted in (task.where or {}).items():
-        require_column(rows, column, "where")
+        rows.require(column, "where")
         values = wanted if isinstance(wanted, list) else [wanted]
-        keep &= np.array([entry in values for entry in rows[column][:]], dtype=bool)
-    numbers = np.flatnonzero(keep)
-    return (rows if keep.all() else rows.select(numbers)), numbers
+        texts = {shown(value) for value in values}
+        keep &= [v in values or shown(v) in texts for v in rows.values(column)]
+    return rows if keep.all() else rows.select(np.flatnonzero(keep))
 
 
 def check_addresses(task: TaskConfig) -> None:
@@ -61,7 +73,7 @@ def check_addresses(task: TaskConfig) -> None:
     if task.path in FORMATS:
         addresses |= {f"data_files.{split}": f for split, f in (task.data_files or {}).items()}
     for key, address in addresses.items():
-        if "://" in address or glob.has_magic(address):
+        if "://" in address or (key != "path" and glob.has_magic(address)):
             continue
         try:
             package_files.existing(address)
@@ -91,185 +103,173 @@ def split_names(task: TaskConfig) -> list[str]:
     Raises:
         TaskError: As `read_split`.
     """
-    return list(_load(task, None))
-
-
-def _load(task: TaskConfig, split: str | None) -> Any:
-    """Returns a split, or all of them by name."""
     check_addresses(task)
-    import datasets  # takes a second, and the configuration alone needs none of it
-
-    counted = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
-    try:
-        path, options = _source(task)
-        local = path in FORMATS or Path(path).exists()
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS &= not local  # to count a load it asks the hub
-        with hub.quiet(datasets.logging), hub.patient(local):
-            if any((Path(path) / name).exists() for name in SAVED):
-                found = datasets.load_from_disk(path)
-                splits = found if isinstance(found, dict) else {"train": found}
-                return splits if split is None else splits[split]
-            return datasets.load_dataset(path, split=split, **options)
-    except TaskError:
-        raise
-    except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
-        raise TaskError(_unreachable(task, split, error)) from error
-    finally:
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counted
+    local = _local_files(task)
+    return [name for name in (_of_data_set(task, None) if local is None else local) if name]
 
 
-def _source(task: TaskConfig) -> tuple[str, dict[str, Any]]:
-    """Returns what the library loads, and its options."""
-    path = package_files.resolve(task.path)
-    files = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
-    keys = {name: f"task.data_files.{name}" for name in files}
-    if Path(path).is_file():
-        files, keys = {"train": path, **files}, {"train": "task.path", **keys}
-        path = _format_of_path(Path(path))
-    options: dict[str, Any] = {
-        "name": task.subset,
-        "data_dir": task.data_dir,
-        "revision": task.revision,
-        "data_files": files or None,
-    }
-    for name, file in files.items():
-        if path in FORMATS and Path(file).is_file():
-            _check_file(keys[name], Path(file), path)
-            if path == "csv":  # words as NA and null stay text; only an empty cell is missing
-                options |= {"sep": _delimiter(Path(file)), "keep_default_na": False}
-                options["na_values"] = [""]
-    return path, options
+def _load(task: TaskConfig, split: str) -> Rows:
+    """Returns a split as it is."""
+    check_addresses(task)
+    local = _local_files(task)
+    if local is None:
+        return _of_data_set(task, split)
+    left = [str(file) for _, file in local.pop("", [])]
+    if split not in local:
+        raise _no_split(task, split, f"must be one of {', '.join(local)}")
+    parts = []
+    for key, file in local[split]:
+        try:
+            parts.append(files.read(file, key, _format(task, key, file)))
+        except OSError as error:
+            raise TaskError(
+                f"{key}: {file}: {error.strerror}; give a file that can be read"
+            ) from None
+    rows = files.joined(parts, [str(file) for _, file in local[split]])
+    said = f"{task.path}: files that name no split are not read: {', '.join(left)}"
+    return replace(rows, notes=[*rows.notes, *[said] * bool(left)])
 
 
-def _format_of_path(file: Path) -> str:
-    """Returns the format of a file that ``task.path`` names."""
-    found = _format(file)
-    if found is None or (found == "csv" and file.suffix.lower() not in TEXT_ENDINGS):
+def _local_files(task: TaskConfig) -> dict[str, list[Named]] | None:
+    """Returns the key and path of each split's files; None if `datasets` reads a data set."""
+    path = Path(package_files.resolve(task.path))
+    given = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
+    found: dict[str, list[Named]] = {}
+    if path.is_file() and task.path not in FORMATS:
+        found, base = {"train": [("task.path", path)]}, Path()
+    elif path.is_dir() and task.path not in FORMATS:
+        base = path / (task.data_dir or "")
+        if not given:
+            return None if _is_data_set(task, path) else _of_directory(base)
+    elif task.path in FORMATS:
+        base = Path()
+    else:
+        return None
+    for split, file in given.items():
+        whole = base / file
+        places = [whole] if whole.is_file() else [Path(f) for f in sorted(glob.glob(str(whole)))]
+        if not places or not all(place.is_file() for place in places):
+            return None
+        found[split] = [(f"task.data_files.{split}", place) for place in places]
+    return found
+
+
+def _is_data_set(task: TaskConfig, path: Path) -> bool:
+    """Returns whether a directory says itself what its files are."""
+    if task.subset or any((path / name).exists() for name in (*SAVED, "dataset_infos.json")):
+        return True
+    card = path / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    return re.match(r"---\n(.*\n)*?(configs|dataset_info):", text) is not None
+
+
+def _of_directory(base: Path) -> dict[str, list[Named]] | None:
+    """Returns the files of each split, by the words in their names; all train if no name tells one.
+
+    Of several formats the most frequent counts. Files that are left stand under an empty name. None without files.
+    """
+    names = {p: p.relative_to(base) for p in sorted(base.rglob("*")) if p.is_file()}
+    kinds = {p: ENDINGS[p.suffix.lower()] for p in names if p.suffix.lower() in ENDINGS}
+    kinds = {p: kind for p, kind in kinds.items() if not re.search(r"(^|/)\.", str(names[p]))}
+    most = Counter(kinds.values()).most_common(1)
+    found: dict[str, list[Named]] = {}
+    for path, kind in kinds.items():
+        words = re.findall("[a-z]+", str(names[path]).lower()) if kind == most[0][0] else []
+        split = next((s for word in words for s, of in SPLITS.items() if word in of), "")
+        found.setdefault(split, []).append(("task.path", path))
+    if set(found) == {""}:
+        same = [(key, path) for key, path in found.pop("") if kinds[path] == most[0][0]]
+        found["train"] = same
+    return found or None
+
+
+def _format(task: TaskConfig, key: str, file: Path) -> str:
+    """Returns the format that a file is read as, which is that of its content."""
+    if not file.stat().st_size:
+        raise TaskError(f"{key}: {file} is empty")
+    found, named = files.format_of(file), ENDINGS.get(file.suffix.lower())
+    if task.path in FORMATS:
+        if found not in (task.path, None):
+            raise TaskError(
+                f"task.path={task.path}: {file} looks like {found}; use task.path={found}"
+            )
+        return task.path
+    if found is None or (found == "csv" and named is None):
         raise TaskError(
-            f"task.path: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
+            f"{key}: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
         )
     return found
 
 
-def _delimiter(file: Path) -> str:
-    """Returns what separates the columns of a csv file's header: a comma, a tab or a semicolon."""
-    with file.open(encoding="utf-8-sig", errors="replace") as stream:
-        header = stream.readline()
-    return max((",", "\t", ";"), key=header.count)
+def _of_data_set(task: TaskConfig, split: str | None) -> Any:
+    """Returns the rows of a split of the hub or of a directory of a data set, or all data sets by name."""
+    import datasets  # takes a second, and local files need none of it
+
+    counted = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
+    path = package_files.resolve(task.path)
+    local = path in FORMATS or Path(path).exists()
+    files_given = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
+    options: dict[str, Any] = {
+        "name": task.subset,
+        "data_dir": task.data_dir,
+        "revision": task.revision,
+        "data_files": files_given or None,
+    }
+    if path == "csv":  # words as NA and null stay text
+        options["keep_default_na"] = False
+    try:
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS &= not local  # to count a load it asks the hub
+        with hub.quiet(datasets.logging), hub.patient(local):
+            if any((Path(path) / name).exists() for name in SAVED):
+                found = datasets.load_from_disk(path)
+                found = found if isinstance(found, dict) else {"train": found}
+                if split is not None and split not in found:
+                    raise _no_split(task, split, f"must be one of {', '.join(found)}")
+                found = found if split is None else found[split]
+            else:
+                found = datasets.load_dataset(path, split=split, **options)
+    except TaskError:
+        raise
+    except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
+        raise _unreachable(task, split, error) from error
+    finally:
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counted
+    return found if split is None else files.of_data_set(found)
 
 
-def require_column(rows: datasets.Dataset, column: str, key: str) -> None:
-    """Makes sure that the data have a column; ``answers.text`` is the part ``text`` of the column ``answers``.
-
-    Raises:
-        TaskError: If they have not; names the key that asks for it.
-    """
-    first, _, part = column.partition(".")
-    if column in rows.column_names or (first in rows.column_names and part):
-        return
-    columns = ", ".join(sorted(rows.column_names))
-    raise TaskError(f"task.{key}: the data have no column {column!r}, only {columns}")
+def _no_split(task: TaskConfig, split: str | None, right: str) -> TaskError:
+    """Returns what to say where a split is not among those of the data."""
+    keys = ("train_split", "validation_split", "test_split")
+    given = next((k for k in keys if getattr(task, k) == split), "train_split")
+    return TaskError(f"task.{given}={split}: {right}, the splits of {_named(task)}")
 
 
-def values_of(rows: datasets.Dataset, column: str) -> list[Any]:
-    """Returns a column's values, or those of a part of it."""
-    first, _, part = column.partition(".")
-    if column in rows.column_names or not part:
-        return rows[column][:]
-    return [None if value is None else value.get(part) for value in rows[first][:]]
-
-
-def _format(file: Path) -> str | None:
-    """Returns what a file's first bytes look like, one of `FORMATS`; None if they do not tell."""
-    with file.open("rb") as stream:
-        begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    if begin.startswith(b"PAR1"):
-        return "parquet"
-    if begin.startswith((b"{", b"[")):
-        return "json"
-    return "csv" if b"\0" not in begin and not begin.startswith((b"\x1f\x8b", b"PK")) else None
-
-
-def _check_file(key: str, file: Path, path: str) -> None:
-    """Makes sure that a file is of the format that it is read as, and every line of a csv as long as its header."""
-    if file.stat().st_size == 0:
-        raise TaskError(f"{key}: {file} is empty")
-    if (found := _format(file)) not in (path, None):
-        raise TaskError(f"task.path={path}: {file} looks like {found}; use task.path={found}")
-    if path != "parquet":
-        _check_encoding(key, file)
-    if path != "csv":
-        return
-    csv.field_size_limit(sys.maxsize)
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        lines = csv.reader(stream, delimiter=_delimiter(file))
-        header = next(lines, [])
-        width = len(header)
-        rows = [(lines.line_num, len(row)) for row in lines if row]
-    if not rows:
-        raise TaskError(f"{key}: {file} has no rows below its header")
-    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
-        raise TaskError(f"{key}: the header of {file} has {twice[0]!r} twice; rename one")
-    other = [(line, columns) for line, columns in rows if columns != width]
-    if other:
-        line, columns = other[0]
-        raise TaskError(
-            f"{key}: {len(other)} rows of {file} do not have the {width} columns of its header (the first in line"
-            f" {line}: {columns}); put texts that contain commas in quotes"
-        )
-
-
-def _check_encoding(key: str, file: Path) -> None:
-    """Makes sure that a text file is UTF-8."""
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                raise TaskError(
-                    f"{key}: line {number} of {file} is not UTF-8; save the file in that encoding"
-                ) from None
-
-
-def _broken_line(file: Path) -> str:
-    """Returns which line of a jsonl file is not JSON; empty if all are, or if it is one JSON text."""
-    lines = file.read_text(encoding="utf-8-sig").splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            parsed = json.loads(line) if line.strip() else {}
-        except ValueError as error:
-            whole = lines[0].strip() in ("[", "{") or lines[0].startswith("[")
-            return "" if whole else f"line {number} is not JSON: {error}"
-        if not isinstance(parsed, dict):
-            return "" if number == 1 else f"line {number} is no object"
-    return ""
-
-
-def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> str:
-    key = "task.data_files" if task.data_files else "task.path"
+def _named(task: TaskConfig) -> str:
     part = task.subset or task.data_dir
-    what = f"{task.path} ({part})" if part else task.path
+    return f"{task.path} ({part})" if part else task.path
+
+
+def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskError:
+    """Returns what to say of a data set that cannot be loaded, and what to do."""
     reason = hub.first_line(error)
-    file = Path(package_files.resolve(task.path)) if not task.path.startswith("package:") else None
     if reason.startswith("Unknown split"):
-        keys = ("train_split", "validation_split", "test_split")
-        given = next((k for k in keys if getattr(task, k) == split), "train_split")
-        return f"task.{given}={split}: {reason.split('. ')[-1]}, the splits of {what}"
-    if file is not None and file.is_file():
-        broken = _broken_line(file) if _format(file) == "json" else ""
-        return f"{key}: {file} cannot be read ({broken or reason}); mend the file"
+        names = re.findall(r"'([^']+)'", reason.split(". ")[-1])
+        return _no_split(task, split, f"must be one of {', '.join(names)}")
+    key = "task.data_files" if task.data_files else "task.path"
     named = "the splits" if split is None else f"split {split!r}"
-    message = f"{key}: {named} of {what} cannot be loaded ({reason})"
+    message = f"{key}: {named} of {_named(task)} cannot be loaded ({reason})"
+    if hub.cannot_write(error):
+        return TaskError(f"{message}; {hub.ELSEWHERE}")
     if not isinstance(error, OSError):  # there, but not as the configuration says
-        return message
+        return TaskError(message)
     if task.install:
-        return f"{message}; `{task.install}` brings it"
+        return TaskError(f"{message}; `{task.install}` brings it")
     if task.data_files or Path(task.path).is_dir():
-        return f"{message}; give the path of a copy that has it"
+        return TaskError(f"{message}; give the path of a copy that has it")
     command = f"hf download --repo-type dataset {task.path}"
     if task.revision:
         command += f" --revision {task.revision}"
-    return (
+    return TaskError(
         f"{message}; where the hub can be reached, `{command} --local-dir"
         f" {task.path.split('/')[-1]}` brings a copy for task.path=<local copy>"
     )

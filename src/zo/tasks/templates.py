@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import re
+import shlex
 from collections.abc import Callable, Mapping
-from string import Formatter
+from numbers import Number
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
@@ -55,6 +58,10 @@ FIELDS: dict[str, Callable[[str], str]] = {
 """Name -> pure function of a column's text. `strip`: GLUE's sentences end in a space."""
 
 
+PIECES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|[^{}]+")
+"""An escaped brace, a column, a single brace, or text."""
+
+
 def columns(template: str, key: str) -> list[str]:
     """Returns the columns named in a template, each once, in their order.
 
@@ -103,7 +110,7 @@ def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[tuple[str
             found.append((literal, False))
         if column is None:
             continue
-        text = str(fields[column])
+        text = shown(fields[column])
         if function is not None:
             try:
                 text = FIELDS[function](text)
@@ -122,21 +129,36 @@ def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
     return "".join(text for text, _ in pieces(template, fields, key))
 
 
+def shown(value: Any) -> str:
+    """Returns the text of a cell; true and false as csv and json write them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_text(value: Any) -> bool:
+    """Returns whether a cell can stand in a text: a text, a number or a date."""
+    return isinstance(value, str | Number | datetime.date | datetime.time | datetime.timedelta)
+
+
+def typed(key: str, value: str) -> str:
+    """Returns a setting of the task as it is typed in a shell."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return shlex.quote(f"task.{key}={value}" if value.isidentifier() else f'task.{key}="{escaped}"')
+
+
 def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
     """Returns literal text, the column behind it, that column's function."""
-    try:
-        parsed = list(Formatter().parse(template))
-    except ValueError as error:
-        raise TaskError(f"task.{key}: {template!r} is not a template ({error})") from error
-    for _, column, function, conversion in parsed:
-        if column is not None and (not _is_name(column) or conversion):
-            raise TaskError(f"task.{key}: {{{column}}} is not the name of a column in {template!r}")
-        if function and function not in FIELDS:
-            known = ", ".join(FIELDS)
-            raise TaskError(f"task.{key}: {{{column}:{function}}} names none of {known}")
-    return [(literal, column, function or None) for literal, column, function, _ in parsed]
-
-
-def _is_name(column: str) -> bool:
-    """Returns whether a template can name a column like this: no number, no part of a value."""
-    return bool(column.strip()) and not column.isdigit() and not set(".[]") & set(column)
+    found, literal = [], ""
+    for piece in PIECES.findall(template):
+        if piece in ("{", "}"):
+            raise TaskError(f"task.{key}: {template!r} is not a template (a single {piece})")
+        if len(piece) < 2 or piece in ("{{", "}}") or not piece.startswith("{"):
+            literal += piece[:1] if piece in ("{{", "}}") else piece
+            continue
+        column, _, function = piece[1:-1].rpartition(":")
+        if function not in FIELDS:
+            column, function = piece[1:-1], ""
+        if not column.strip():
+            raise TaskError(f"task.{key}: {piece} is not the name of a column in {template!r}")
+        found.append((literal, column, function or None))
+        literal = ""
+    return [*found, (literal, None, None)] if literal else found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.data import Example
+from zo.tasks.examples import Example
 from zo.tasks.prompts import Encoded, encode
 from zo.tasks.templates import MASK, pieces, task_columns
 

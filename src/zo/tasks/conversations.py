@@ -1,0 +1,87 @@
+"""Columns of messages -> conversations: lists of ``{role, content}``, also of ShareGPT's or of several columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.rows import Rows
+from zo.tasks.templates import is_text, shown
+
+ROLES = {"human": "user", "gpt": "assistant"}
+"""What ShareGPT calls them."""
+
+JOINED = " + "
+"""Between columns in `task.messages` that form a conversation together."""
+
+
+def is_conversation(value: Any) -> bool:
+    """Returns whether a cell is a list of messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(m, Mapping)
+            and ({"role", "content"} <= m.keys() or {"from", "value"} <= m.keys())
+            for m in value
+        )
+    )
+
+
+def holds_conversations(rows: Rows, column: str) -> bool:
+    """Returns whether a column's first cell with a value is a list of messages."""
+    return is_conversation(next((v for v in rows.values(column) if v is not None), None))
+
+
+def parts_of(messages: str | None, names: Sequence[str]) -> list[str]:
+    """Returns the columns that `task.messages` names: one, or several with ``+`` between them."""
+    if messages is None:
+        return []
+    return [messages] if messages in names else messages.split(JOINED)
+
+
+def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
+    """Returns the conversation of each row; of prompts alone that of the first column.
+
+    Raises:
+        TaskError: If a row has none, or a message is not text; names the row.
+    """
+    columns = parts_of(str(task.messages), rows.names)
+    columns = columns if task.kind == "completion" else columns[:1]
+    for column in columns:
+        rows.require(column, "messages")
+    cells = zip(*map(rows.values, columns), strict=True)
+    return [_joined(of, int(row)) for of, row in zip(cells, rows.numbers, strict=True)]
+
+
+def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:
+    """Returns a row's columns as one conversation; a text behind the first one is the assistant's."""
+    found = []
+    for i, cell in enumerate(cells):
+        turns = [{"role": "assistant", "content": cell}] if i and isinstance(cell, str) else cell
+        if not is_conversation(turns):
+            raise TaskError(
+                f"task.messages: row {row} has no list of {{role, content}}; rows count from 0"
+            )
+        found += [_message(turn, row) for turn in turns]
+    return found
+
+
+def _message(turn: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Returns a message with its role and its text; parts of type text are joined."""
+    if not {"role", "content"} <= turn.keys():
+        turn = {"role": ROLES.get(turn["from"], turn["from"]), "content": turn["value"]}
+    content = turn["content"]
+    if isinstance(content, list) and all(
+        isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
+    ):
+        content = "".join(part["text"] for part in content)
+    elif is_text(content):
+        content = shown(content)
+    elif content is not None:
+        raise TaskError(
+            f"task.messages: row {row}, counted from 0, has a message whose content is no text; give text, or parts"
+            " of type text"
+        )
+    return {**turn, "content": content}

@@ -1,0 +1,32 @@
+"""Examples of a task, and the three splits that they form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """The templates' columns of one row, and the index of its true candidate.
+
+    Attributes:
+        fields: Column -> value.
+        label: Index of the true candidate.
+        row: Number in its file, from 0.
+        columns: All columns of the row, where a reward function gets them.
+    """
+
+    fields: dict[str, Any]
+    label: int
+    row: int = 0
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a run, each split in a fixed order."""
+
+    train: list[Example]
+    validation: list[Example]
+    test: list[Example]

@@ -1,0 +1,337 @@
+"""A local csv, tsv, json, jsonl or parquet file -> its rows, each cell as the file has it: no type is guessed."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from zo.tasks.config import TaskError
+from zo.tasks.templates import FIELDS
+
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""A number as json has it."""
+WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
+BLANK = re.compile(r"[ \t\r\n]*")
+QUOTED = re.compile(r'"(?:[^"]|"")*"')
+UNNAMED = "Unnamed: "
+"""Beginning of the name of a csv's column without one, which is often a row's number."""
+
+END = "\x1e"
+"""A last row of our own, which becomes part of another one if a quote is not closed."""
+
+Record: TypeAlias = tuple[int, list[str]]
+"""A row's first line, and its cells."""
+
+
+class Written(float):
+    """A number that is shown as its file has it: 1.50, 1e10. Other processes get the number alone."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        """Returns the number that a text has."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a split.
+
+    Attributes:
+        names: Of the columns.
+        numbers: Of the rows in their file, from 0.
+        cells: A column's name and numbers of rows -> its values there.
+        classes: Column of class numbers -> what the classes are called, if the data tell that.
+        notes: Sentences about the file.
+    """
+
+    names: Sequence[str]
+    numbers: np.ndarray
+    cells: Callable[[str, np.ndarray], list[Any]]
+    classes: Mapping[str, list[str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def select(self, indices: np.ndarray) -> Rows:
+        """Returns some of the rows."""
+        return replace(self, numbers=self.numbers[indices])
+
+    def column(self, name: str) -> str | None:
+        """Returns the column that a name means, or whose part it means; None if there is none."""
+        return (self._place(name) or (None,))[0]
+
+    def require(self, column: str, key: str) -> None:
+        """Makes sure that there is a column; ``answers.text`` is the part ``text`` of the column ``answers``.
+
+        Raises:
+            TaskError: If there is not; names the key that asks for it.
+        """
+        if self.column(column) is not None:
+            return
+        name, _, _ = column.rpartition(":")
+        if name in self.names:
+            raise TaskError(f"task.{key}: {{{column}}} names none of {', '.join(FIELDS)}")
+        there = ", ".join(sorted(self.names))
+        raise TaskError(f"task.{key}: the data have no column {column!r}, only {there}")
+
+    def values(self, column: str) -> list[Any]:
+        """Returns a column's values, or those of a part of it; None where a row does not have the part."""
+        name, parts = self._place(column) or (column, [])
+        found = self.cells(name, self.numbers)
+        for part in parts:
+            found = [of.get(part) if isinstance(of, Mapping) else None for of in found]
+        return found
+
+    def _place(self, column: str) -> tuple[str, list[str]] | None:
+        """Returns the column that a name begins with, and the parts of its values that follow."""
+        parts = column.split(".")
+        for n in range(len(parts), 0, -1):
+            if (name := ".".join(parts[:n])) in self.names:
+                return name, parts[n:]
+        return None
+
+
+def of_columns(columns: Mapping[str, Sequence[Any]], notes: Sequence[str] = ()) -> Rows:
+    """Returns the rows that columns of equal length have."""
+    count = len(next(iter(columns.values()), ()))
+    cells = lambda name, at: [columns[name][i] for i in at]  # noqa: E731
+    return Rows([*columns], np.arange(count), cells, notes=notes)
+
+
+def of_data_set(data: Any) -> Rows:
+    """Returns the rows of a split that the library `datasets` has read."""
+    every = np.arange(len(data))
+
+    def cells(name: str, at: np.ndarray) -> list[Any]:
+        chosen = data if np.array_equal(at, every) else data.select(at)
+        return list(chosen[name][:])
+
+    named = {name: getattr(of, "names", None) for name, of in data.features.items()}
+    return Rows(data.column_names, every, cells, {n: of for n, of in named.items() if of})
+
+
+def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
+    """Returns the rows of several files with these names, one after another.
+
+    Raises:
+        TaskError: If the files have other columns.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for rows, name in zip(parts, names, strict=True):
+        if other := {*rows.names} ^ {*first.names}:
+            raise TaskError(
+                f"task.path: {names[0]} and {name} differ in the columns {', '.join(sorted(other))}; give files with"
+                " equal columns"
+            )
+    columns = functools.cache(lambda name: [v for rows in parts for v in rows.values(name)])
+    return Rows(
+        first.names,
+        np.arange(sum(map(len, parts))),
+        lambda name, at: [columns(name)[i] for i in at],
+        first.classes,
+        [note for rows in parts for note in rows.notes],
+    )
+
+
+def format_of(file: Path) -> str | None:
+    """Returns what a file's first bytes look like: csv, json or parquet; None if they do not tell."""
+    with file.open("rb") as stream:
+        begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    if begin.startswith((b"{", b"[")):
+        return "json"
+    return "csv" if b"\0" not in begin and not begin.startswith((b"\x1f\x8b", b"PK")) else None
+
+
+def read(file: Path, key: str, kind: str) -> Rows:
+    """Returns the rows of a file of a format: csv, json or parquet.
+
+    Raises:
+        TaskError: If the file is not of that format; names the key that the file is given by.
+        OSError: If it cannot be read.
+    """
+    try:
+        rows = _parquet(file) if kind == "parquet" else _of_text(file.read_bytes(), kind, file)
+    except ValueError as error:
+        raise TaskError(f"{key}: {error}") from error
+    if not len(rows):
+        below = " below its header" if kind == "csv" else ""
+        raise TaskError(f"{key}: {file} has no rows{below}")
+    return rows
+
+
+@functools.lru_cache(maxsize=2)  # by content: a task is completed, then loaded
+def _of_text(content: bytes, kind: str, file: Path) -> Rows:
+    """Returns the rows of a csv or json file; raises ValueError with a sentence."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line} of {file} is not UTF-8; save the file in that encoding"
+        ) from None
+    return _csv(text, file) if kind == "csv" else _json(text, file)
+
+
+def _parquet(file: Path) -> Rows:
+    """Returns the rows of a parquet file, of which a column is read when it is asked for."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        opened = parquet.ParquetFile(file)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{file} cannot be read ({error}); write it again") from None
+    schema = opened.schema_arrow
+    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = about.get("info", {}).get("features", {})
+    classes = {
+        name: of["names"] for name, of in features.items() if isinstance(of, dict) and "names" in of
+    }
+    column = functools.cache(lambda name: opened.read(columns=[name]).column(name))
+    cells = lambda name, at: column(name).take(pyarrow.array(at)).to_pylist()  # noqa: E731
+    return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, classes)
+
+
+def _json(text: str, file: Path) -> Rows:
+    """Returns the rows of a json array, or of objects one after another; a key that a row does not have is None."""
+    decoder = json.JSONDecoder(parse_float=Written, parse_constant=float)
+    text = text.strip(" \t\r\n")
+    rows: list[Any] = []
+    at = 0
+    try:
+        if text.startswith("["):
+            rows, at = decoder.decode(text), len(text)
+        while at < len(text):
+            row, at = decoder.raw_decode(text, at)
+            at = BLANK.match(text, at).end()  # type: ignore[union-attr]
+            rows.append(row)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: line {error.lineno} is not JSON: {error.msg}") from None
+    other = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
+    if other is not None:
+        raise ValueError(
+            f"row {other} of {file}, counted from 0, is no object; give an object for each row"
+        )
+    if "\\ud" in text.lower():
+        for row, cells in enumerate(rows):
+            if re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
+                raise ValueError(f"row {row} of {file}, counted from 0, has half of a character")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return of_columns({name: [row.get(name) for row in rows] for name in names})
+
+
+def _csv(text: str, file: Path) -> Rows:
+    """Returns the rows of a csv or tsv file. A column of numbers alone has numbers, which keep their text."""
+    given = re.match(r"sep=(.)(\r\n|\r|\n)", text)  # a line of Excel's
+    body = text[given.end() :] if given else text
+    delimiter = given[1] if given else _delimiter(body, file)
+    try:
+        records = _tsv(body) if delimiter == "\t" else _quoted(body, delimiter)
+    except csv.Error as error:
+        raise ValueError(f"{file}: {error}") from None
+    rows = [cells for _, cells in records]
+    header = rows.pop(0) if rows else []
+    names = [name or f"{UNNAMED}{i}" for i, name in enumerate(header)]
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"the header of {file} has {twice[0]!r} twice; rename one")
+    if other := [(line, cells) for line, cells in records if len(cells) != len(names)]:
+        line, cells = other[0]
+        commas = {",": "commas", "\t": "tabs"}.get(delimiter, f"{delimiter!r}")
+        remedy = f"put texts that contain {commas} or line breaks in quotes"
+        if (header[0] + cells[0]).startswith("#") or cells[0].startswith("#"):
+            remedy = "take lines that begin with # out"
+        raise ValueError(
+            f"{len(other)} rows of {file} do not have the {len(names)} columns of its header (the first in line"
+            f" {line + bool(given)}: {len(cells)}); {remedy}"
+        )
+    columns = map(_numbers, zip(*rows, strict=True)) if rows else [()] * len(names)
+    lines = sum(1 for line in io.StringIO(body, newline="") if line.strip("\r\n")) - 1
+    said = f"{file}: {lines} lines below the header are {len(rows)} rows; texts in quotes have line breaks"
+    return of_columns(dict(zip(names, columns, strict=True)), [said] * (lines != len(rows)))
+
+
+def _delimiter(text: str, file: Path) -> str:
+    """Returns what separates a header's columns: a comma, a tab or a semicolon."""
+    header = text.lstrip("\r\n").splitlines()[:1]
+    known = "\t,;" if file.suffix.lower() in (".tsv", ".tab") else ",\t;"
+    return max(known, key=lambda mark: max(map(len, csv.reader(header, delimiter=mark)), default=0))
+
+
+def _quoted(text: str, delimiter: str) -> list[Record]:
+    """Returns the records of a csv; refuses a backslash before a quote, which csv does not know."""
+    if '\\"' in text:
+        _records(text, delimiter, strict=True)
+    return _records(text, delimiter)
+
+
+def _tsv(text: str) -> list[Record]:
+    """Returns the records of a tsv, whose quotes are letters unless every cell that begins with one ends with one."""
+    plain = _records(text, "\t", quotes=False)
+    even = len({len(cells) for _, cells in plain}) == 1
+    marked = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
+    if even and not all(map(QUOTED.fullmatch, marked)):
+        return plain
+    try:
+        quoted = _records(text, "\t", strict=True)
+    except csv.Error:
+        return plain
+    return quoted if len({len(cells) for _, cells in quoted}) == 1 else plain
+
+
+def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = False) -> list[Record]:
+    """Returns the records that are not empty; raises csv.Error with a sentence, if `strict` for text behind a quote."""
+    csv.field_size_limit(sys.maxsize)
+    stream = io.StringIO(f"{text}\n{END}", newline="")
+    reader = csv.reader(
+        stream,
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        strict=strict,
+    )
+    found, line = [], 1
+    try:
+        for cells in reader:
+            if cells:
+                found.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        if "end of data" not in str(error):
+            raise csv.Error(
+                f"line {line} has text behind a closing quote; within quotes csv has two for one, and no backslash"
+            ) from None
+        found.append((line, []))
+    line, last = found.pop()
+    if last != [END]:
+        raise csv.Error(f"the quote in line {line} is not closed; close it, or write two for one")
+    return found
+
+
+def _numbers(cells: Sequence[str]) -> Sequence[Any]:
+    """Returns a column's numbers if every cell that is not empty is one as json has it, else the texts."""
+    if not all(NUMBER.fullmatch(cell) for cell in {*cells} - {""}):
+        return cells
+    return [cell and (int(cell) if WHOLE.fullmatch(cell) else Written(cell)) for cell in cells]
