@@ -8,10 +8,13 @@ import time
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
 
 import zo
 from tests.library.test_library import loss_of, make_model, weights
 from tests.support.quadratic import same
+from tests.support.tiny_models import llama
 from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -182,3 +185,101 @@ def test_autocast_around_a_step_is_autocast_in_its_closure(name, restore):
     assert losses == expected
     assert len(set(losses)) > 1
     assert same(around, inside)
+
+
+class Exits(nn.Module):
+    """Blocks with a head behind any of them; `more` enters behind the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(5, 5), nn.Tanh()) for _ in range(3))
+        self.head = nn.Linear(5, 1)
+
+    def forward(self, x, blocks=3, more=None):
+        for number, block in enumerate(self.blocks[:blocks]):
+            x = block(x)
+            if number == 0 and more is not None:
+                x += more  # in place, as models do that read pictures
+        return self.head(x).square().mean()
+
+
+ROWS = torch.linspace(-1, 1, 20).view(4, 5)
+TOKENS = torch.arange(24).view(2, 12) + 5
+
+
+def exits():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Exits().eval()
+    model.blocks[:2].requires_grad_(False)
+    return model
+
+
+def of_two_exits(model, step):
+    return model(ROWS) + 10 * model(ROWS, blocks=1)
+
+
+def of_an_input_that_later_batches_have(model, step):
+    return model(ROWS, more=None if step == 0 else ROWS.flip(0))
+
+
+def tuned():
+    """A Llama with LoRA in both blocks, of which the last one's trains."""
+    model = get_peft_model(llama(), LoraConfig(target_modules=["q_proj", "v_proj"]))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_" in name:
+                p.copy_(torch.linspace(-1, 1, p.numel()).view_as(p))
+    return trained_last(model.eval())
+
+
+def trained_last(model):
+    for name, p in model.named_parameters():
+        p.requires_grad_("lora" in name and "layers.1" in name)
+    return model
+
+
+def of_policy_and_reference(model, step):
+    policy = model(TOKENS, labels=TOKENS).loss
+    with model.disable_adapter():
+        reference = model(TOKENS, labels=TOKENS).loss
+    trained_last(model)  # peft makes all adapters trainable behind the block
+    return policy - 2 * reference
+
+
+@pytest.mark.parametrize("restore", RESTORE_POLICIES)
+@pytest.mark.parametrize(
+    ("make_model", "loss"),
+    [
+        (exits, of_two_exits),
+        (exits, of_an_input_that_later_batches_have),
+        (tuned, of_policy_and_reference),
+    ],
+)
+def test_a_step_measures_what_the_closure_says_where_the_first_blocks_are_frozen(
+    make_model, loss, restore
+):
+    """A model that no step knows gets each probe's weights and computes the losses that are expected."""
+    name = "lozo" if restore == "factors" else "mezo"
+    whole = "snapshot" if restore in ("streamed", "factors") else restore  # these lend no weights
+    model, twin, expected = make_model(), make_model(), []
+    optimizer = zo.optimizer(name, model, 1e-2, eps=1e-2, restore=whole)
+    for step in range(2):
+
+        def closure(step=step):
+            twin.load_state_dict(model.state_dict())
+            expected.append(loss(twin, step).item())
+            return loss(model, step)
+
+        optimizer.step(closure)
+    again = make_model()
+    optimizer, found = zo.optimizer(name, again, 1e-2, eps=1e-2, restore=restore), []
+    for step in range(2):
+
+        def closure(step=step):
+            found.append(loss(again, step))
+            return found[-1]
+
+        optimizer.step(closure)
+    assert len({*expected}) >= 5, "each probe is elsewhere"
+    assert [float(x) for x in found] == pytest.approx(expected, rel=1e-5)

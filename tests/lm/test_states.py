@@ -1,39 +1,210 @@
-"""Hidden states that are kept per example: in any batch and layout the scores of computing them anew."""
+"""Frozen blocks are computed once per mini-batch, bit for bit, or their hidden states are kept per example."""
 
+import re
+from collections import Counter
+from functools import partial
 from itertools import chain
 
 import pytest
 import torch
 
-from tests.lm.test_adapt import adapted
+import zo
+from tests.lm.test_adapt import adapted, quantised
 from tests.support.pairwise import rotated
 from tests.support.quadratic import same
-from tests.support.tiny_models import ALONE, MODELS, PACKED, WINDOWS, examples_of, kind_of, t5
-from tests.weights.test_prefix import ARCHITECTURES, LAST, counted, train_only
+from tests.support.tiny_models import (
+    ALONE,
+    LLAMA,
+    MASKED_LM,
+    MODELS,
+    PACKED,
+    SIZES,
+    WINDOWS,
+    examples_of,
+    kind_of,
+    llama,
+    opt,
+    random_model,
+    t5,
+)
+from zo.distributed.processes import Processes
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
-from zo.lm.scoring.states import KeptStates
-from zo.weights.prefix import FrozenPrefix, PrefixError
+from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
+from zo.optim import OPTIMIZERS
+from zo.run.losses import BatchLoss, ShardedLoss
 from zo.weights.space import ParameterSpace
 
-LENGTHS = (12, 2, 9, 1, 14, 7, 3)
+NEOX = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
+MODERN = MASKED_LM | {"pad_token_id": 0, "local_attention": 4, "global_attn_every_n_layers": 2}
+MODERN |= {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+ARCHITECTURES = {
+    **{name: MODELS[name] for name in ("llama", "opt", "gpt2", "bert", "roberta")},
+    "gpt-neox": partial(random_model, "GPTNeoXForCausalLM", **NEOX),
+    "qwen 3": partial(random_model, "Qwen3ForCausalLM", **LLAMA, head_dim=8),
+    "modernbert": partial(random_model, "ModernBertForMaskedLM", **MODERN),
+    "mistral with a window": PACKED["a sliding window"],
+    **{name: WINDOWS[name] for name in ("gemma 3", "phi 3")},
+}
 EVERY = {**ARCHITECTURES, **PACKED, **WINDOWS, **ALONE}
+BLOCKS = re.compile(r"(?:layers?|h|block)\.\d+$")
+LAST = r"(?:layers?|h|block)\.1\."
+LENGTHS = (12, 2, 9, 1, 14, 7, 3)
+EXACT = ("snapshot", "streamed", "merged", "subtract")
+
+
+def train_only(model, pattern):
+    for name, p in model.named_parameters():
+        p.requires_grad_(re.search(pattern, name) is not None)
+    return model
+
+
+def counted(model):
+    """Counts calls of the first module inside each block: one that is left out calls none of its modules."""
+    calls = Counter()
+
+    def counting(path, forward, *args, **kwargs):
+        calls[path] += 1
+        return forward(*args, **kwargs)
+
+    for path, block in model.named_modules():
+        if BLOCKS.search(path):
+            inner = next(m for m in block.modules() if not list(m.children()))
+            inner.forward = partial(counting, path, inner.forward)
+    return calls
 
 
 def scorer_of(model):
     if model.config.is_encoder_decoder:
         return EncoderDecoderScorer(model, 1, kind="encoder-decoder")
-    return CandidateScorer(model, 1, kind=kind_of(model))
+    return CandidateScorer(
+        model, getattr(model.config, "pad_token_id", None) or 1, kind=kind_of(model)
+    )
 
 
-def prefix_of(model):
-    return FrozenPrefix(model, [p for p in model.parameters() if p.requires_grad])
+def finding(model, example):
+    """Returns a scorer that knows the frozen blocks."""
+    scorer = scorer_of(model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    scorer.find_frozen(FrozenBlocks(model, trained), example)
+    return scorer
+
+
+def steps_with_and_without(make, method="mezo", restore="streamed", shards=1, **settings):
+    """Returns losses and counted calls of three steps on two mini-batches, with frozen blocks computed once and not."""
+    found = []
+    for once in (True, False):
+        model = make()
+        masked = kind_of(model) == "masked"
+        examples = examples_of([1, 1] if masked else [2, 1], masked=masked)
+        space = ParameterSpace.of(model, restore, "philox")
+        config = OPTIMIZERS[method].config(**settings)
+        optimizer = OPTIMIZERS[method].optimizer(space, config, lr=1e-2, seed=3)
+        scorer = finding(model, examples[0])
+        scorer.once = once
+        calls, losses = counted(model), []
+        for batch in (examples[:4], examples[1:], examples[:4]):
+            loss = BatchLoss(scorer, scorer.collate(batch), space)
+            if shards > 1:
+                loss = ShardedLoss(scorer, batch, shards, space, Processes())
+            losses += optimizer.step(loss).losses
+        found.append((losses, calls))
+    return found
+
+
+@pytest.mark.parametrize(("name", "restore"), rotated(ARCHITECTURES, EXACT))
+def test_frozen_blocks_are_computed_once_per_mini_batch_and_losses_have_the_same_bits(
+    name, restore
+):
+    (losses, calls), (plain, every) = steps_with_and_without(
+        lambda: train_only(ARCHITECTURES[name](), LAST), "bszo", restore, prior_std=1.0
+    )
+    assert losses == plain
+    assert len({*losses}) == len(losses), "nothing was measured"
+    (first, last) = sorted(calls)
+    assert (calls[first], calls[last]) == (3, 9)
+    assert every[first] == every[last] == 9
+
+
+@pytest.mark.parametrize(
+    ("pattern", "once"),
+    [
+        (r"decoder\.", ["encoder.block.0", "encoder.block.1"]),
+        (r"decoder.block.1", ["encoder.block.0", "encoder.block.1", "decoder.block.0"]),
+        (r"encoder.block.1", ["encoder.block.0"]),
+    ],
+)
+def test_frozen_blocks_of_encoder_and_decoder_are_computed_once(pattern, once):
+    (losses, calls), (plain, every) = steps_with_and_without(lambda: train_only(t5(), pattern))
+    assert losses == plain
+    assert {*every.values()} == {6}
+    frozen = re.compile("|".join(once))
+    assert {path: calls[path] for path in every} == {
+        path: 3 if frozen.match(path) else 6 for path in every
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "name", "restore"),
+    rotated([None, "int8", "int4", "nf4"], ["lora", "ia3"], ["streamed", "merged", "snapshot"]),
+)
+def test_adapters_of_some_layers_and_quantised_weights(bits, name, restore):
+    def make():
+        base = quantised(bits) if bits else MODELS["llama"]()
+        return adapted(base, name, layers="last:1").model
+
+    (losses, calls), (plain, _) = steps_with_and_without(make, restore=restore, eps=1e-2)
+    assert losses == plain
+    assert [calls[path] for path in sorted(calls)] == [3, 6]
+
+
+@pytest.mark.parametrize("restore", ["streamed", "merged"])
+def test_parts_of_a_mini_batch_are_each_computed_once(restore):
+    (losses, calls), (plain, _) = steps_with_and_without(
+        lambda: train_only(llama(), LAST), restore=restore, shards=2
+    )
+    assert losses == plain
+    assert [calls[path] for path in sorted(calls)] == [6, 12]
+
+
+def test_offloaded_frozen_blocks_are_computed_once(tmp_path):
+    def make():
+        model = train_only(opt(num_hidden_layers=3), r"layers\.2\.")
+        zo.offload(
+            model, "disk", device="cpu", directory=tmp_path / str(len([*tmp_path.iterdir()]))
+        )
+        return model
+
+    (losses, calls), (plain, every) = steps_with_and_without(make)
+    assert losses == plain
+    assert [calls[path] for path in sorted(calls)] == [3, 3, 6]
+    assert {*every.values()} == {6}
+
+
+def test_a_pass_that_is_broken_off_leaves_the_model_as_it_was_and_keeps_nothing():
+    model = train_only(llama(), LAST)
+    examples = examples_of([2, 1])
+    scorer = finding(model, examples[0])
+    scorer.once = True
+    batch, own = scorer.collate(examples), model.model.norm.forward
+
+    def breaks(x):
+        raise KeyboardInterrupt
+
+    model.model.norm.forward = breaks
+    with pytest.raises(KeyboardInterrupt):
+        scorer.loss(batch)
+    model.model.norm.forward = own
+    assert not [name for name, m in model.model.layers.named_modules() if "forward" in m.__dict__]
+    assert not batch.outputs
+    plain = scorer_of(model)
+    assert scorer.loss(batch) == scorer.loss(batch) == plain.loss(plain.collate(examples))
 
 
 def keeping(model, examples):
     """Returns a scorer that keeps the examples' states."""
-    scorer = scorer_of(model)
-    like = scorer.find_states(prefix_of(model), examples[0])
+    scorer = finding(model, examples[0])
+    like = scorer.find_states(examples[0])
     scorer.keep(KeptStates([examples], like.shape[-1], like))
     return scorer
 
@@ -126,17 +297,15 @@ def test_the_gradient_is_that_of_the_whole_model():
 )
 def test_states_that_depend_on_trained_weights_are_not_kept(make, why):
     model = make()
-    scorer = (
-        EncoderDecoderScorer(model, 1) if hasattr(model, "encoder") else CandidateScorer(model, 1)
-    )
-    with pytest.raises(PrefixError, match=why):
-        scorer.find_states(prefix_of(model), examples_for(model)[0])
+    example = examples_for(model)[0]
+    with pytest.raises(StatesError, match=why):
+        finding(model, example).find_states(example)
 
 
 def test_finding_states_moves_nothing():
     model = train_only(MODELS["opt"](), LAST)
     before = [p.clone() for p in model.parameters()]
-    space = ParameterSpace.of(model, "factors")
-    scorer = scorer_of(model)
-    scorer.find_states(space.prefix, examples_for(model)[0])
+    ParameterSpace.of(model, "factors")
+    example = examples_for(model)[0]
+    finding(model, example).find_states(example)
     assert same([*chain(model.parameters())], before)

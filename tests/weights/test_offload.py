@@ -216,31 +216,6 @@ def test_a_model_that_was_left_on_disk_trains_in_a_copy(tmp_path, dtype):
     assert same(again.state_dict(), found[1])
 
 
-def test_frozen_blocks_of_a_model_on_disk_are_computed_once_per_mini_batch(tmp_path):
-    """Their weights are not fetched again."""
-    on_disk, _ = left_on_disk(tmp_path, opt(num_hidden_layers=4))
-    found, calls = [], []
-    offload = zo.offload(on_disk, "disk", device="cpu", directory=tmp_path / "copy")
-    for model in (opt(num_hidden_layers=4), on_disk):
-        model.requires_grad_(False).model.decoder.layers[2:].requires_grad_(True)
-        optimizer = zo.BSZO(model, lr=1e-1, restore="streamed", prior_std=1.0)
-        losses = [optimizer.step(lambda m=model: loss_of(m)) for _ in range(2)]
-        found.append([losses, model.state_dict()])
-    assert same(*found)
-    assert "blocks 0 to 1 of model.decoder.layers" in optimizer.frozen_prefix
-    own = offload._read
-
-    def read(parts):
-        calls.extend(offload.names[i] for i in parts)
-        own(parts)
-
-    offload._read = read
-    optimizer.step(lambda: loss_of(on_disk))
-    counts = Counter(calls)
-    trained, frozen = (counts[f"model.decoder.layers.{i}.fc1.weight"] for i in (3, 1))
-    assert frozen < trained
-
-
 def test_lora_trains_over_files_that_nobody_copies(tmp_path):
     peft = pytest.importorskip("peft")
     on_disk, before = left_on_disk(tmp_path, opt())

@@ -13,7 +13,6 @@ from zo.distributed.closure import SAME
 from zo.library.arguments import Closure
 from zo.optim.losses import number
 from zo.weights.anchor import HALF
-from zo.weights.prefix import FrozenPrefix
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -26,15 +25,14 @@ class RepeatCheck:
 
     Args:
         model: Computes the loss, if it is known.
-        prefix: What of the model is computed once per step, if that is known.
         enabled: False checks nothing.
 
     Attributes:
         first: Whether nothing was checked yet.
     """
 
-    def __init__(self, model: nn.Module | None, prefix: FrozenPrefix | None, enabled: bool):
-        self._model, self._prefix, self._enabled = model, prefix, enabled
+    def __init__(self, model: nn.Module | None, enabled: bool):
+        self._model, self._enabled = model, enabled
         self._training: set[nn.Module] = set()
         self.first = True
 
@@ -43,18 +41,14 @@ class RepeatCheck:
         return self._enabled and (self.first or not self._modes() <= self._training)
 
     def check(self, closure: Closure) -> None:
-        """Measures twice, the second time without the blocks that no probe changes.
+        """Measures twice.
 
         Raises:
             ValueError: If the losses differ by more than rounding, or a buffer of the model changes.
         """
         buffers = [] if self._model is None else [*self._model.named_buffers()]
         tracked = [(name, b, b._version) for name, b in buffers if not b.is_inference()]
-
-        def loss() -> float:
-            return number(closure())
-
-        first, second = (loss(), loss()) if self._prefix is None else self._prefix.prove(loss)
+        first, second = number(closure()), number(closure())
         advice = "check_closure=False goes on all the same."
         if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
             raise ValueError(

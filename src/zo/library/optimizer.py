@@ -174,7 +174,7 @@ class ZerothOrder(_Base):
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
-        self._repeats, self._ties = RepeatCheck(whole, space.prefix, check_closure), TieReport()
+        self._repeats, self._ties = RepeatCheck(whole, check_closure), TieReport()
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
@@ -200,12 +200,6 @@ class ZerothOrder(_Base):
     def processes(self) -> Processes | None:
         """The processes that make the steps together; None if there is one."""
         return None if self._together is None else self._together.processes
-
-    @property
-    def frozen_prefix(self) -> str:
-        """What of the model a step computes once for all its probes, or why nothing; empty where no block is frozen."""
-        prefix = self.method.params.prefix
-        return "" if prefix is None else prefix.describe()
 
     def goes_on_from(self, replayed: StepInfo | None) -> None:
         """Takes over result and rates of the last step that was replayed; None is none."""

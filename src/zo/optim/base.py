@@ -170,8 +170,7 @@ class ZOOptimizer(ABC):
         """
         counted = counter(loss_fn, self._finite, self.params.settle)
         try:
-            with self.params.reusing():
-                found = self.estimate(counted)
+            found = self.estimate(counted)
             for value in found.record:
                 self._finite("coefficient", value)
             self.advance(found.record)

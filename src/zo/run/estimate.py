@@ -43,13 +43,14 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, made)
     examples = [session.train[i] for i in indices]
     keeping = _keeping_seconds(session, examples)
+    if session.scorer.differentiable:
+        session.loss_of(examples)()
     loss_fn = session.loss_of(examples)
-    forward = _seconds(loss_fn, device, warm=session.scorer.differentiable)
+    forward = _seconds(loss_fn, device)
     count = method.forwards_per_step
-    later, params = forward, session.assembly.params
-    if params.prefix is not None and params.prefix.reuses:
-        with params.reusing():
-            later = _seconds(loss_fn, device, warm=True)
+    later = forward
+    if getattr(session.scorer, "once", False):  # the first one has computed frozen blocks
+        later = _seconds(loss_fn, device)
     step = forward + (count - 1) * later
     parts = f"{count} forward passes of {shown(step / count)}"
     if not session.assembly.params.policy.measures_together:

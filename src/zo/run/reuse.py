@@ -10,11 +10,12 @@ from zo.config import RunConfig
 from zo.lm.config import ModelError
 from zo.lm.objectives import TextScorer
 from zo.lm.scoring.candidates import CandidateScorer
-from zo.lm.scoring.states import KeptStates
+from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
 from zo.run.assembly import Session, frozen_hash
 from zo.run.memory import GIB
 from zo.tasks import Encoded
-from zo.weights.prefix import FrozenPrefix, PrefixError
+
+EVERY = "all blocks are computed for every probe"
 
 TRIED = 8
 """Examples that are scored with kept states and without."""
@@ -31,47 +32,67 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
     Raises:
         ModelError: If there is no memory for what is to be kept.
     """
-    assembly, scorer = session.assembly, session.scorer
-    params, prefix = assembly.params, assembly.params.prefix
-    if prefix is None or not cfg.steps or not prefix.chains():
+    params, scorer = session.assembly.params, session.scorer
+    if params.sharded or not cfg.steps:
         return None
-    if isinstance(scorer, TextScorer):
-        prefix.leave("the texts that a step generates are continued from their own keys and values")
-    elif cfg.precision.graphs:
-        prefix.leave("precision.graphs repeats recordings of whole forward passes")
-    if prefix.why_not is not None:
-        return f"frozen blocks: {prefix.describe()}"
+    frozen = FrozenBlocks(session.assembly.loaded.model, params.parameters)
+    if not frozen.lists:
+        return None
+    if why := _hindrance(cfg, session):
+        return f"frozen blocks: {EVERY}: {why}"
     assert isinstance(scorer, CandidateScorer)
     try:
-        kept, said = _keep(cfg, session, scorer, prefix)
-    except PrefixError as error:
+        scorer.find_frozen(frozen, session.train[0])
+    except StatesError as error:
+        return f"frozen blocks: {EVERY}: {error}"
+    try:
+        kept, said = _keep(cfg, session, scorer)
+    except StatesError as error:
         kept, said = [], f"not kept per example: {error}"
     if "train" in kept:
         return f"frozen blocks: {said}"
     if not cfg.optimizer.replays:
-        prefix.leave("a step is one forward pass")
+        why = "a step is one forward pass"
     elif params.policy.measures_together:
-        prefix.leave(f"precision.restore={params.restore} measures all points in one forward pass")
+        why = f"precision.restore={params.restore} measures all points in one forward pass"
     else:
-        batch = scorer.collate(session.train[: cfg.batch_size])
-        prefix.prove(lambda: scorer.loss(batch))
-    return f"frozen blocks: {prefix.describe()}; {said}"
+        why = _compute_once(scorer, session.train[: cfg.batch_size])
+    once = f"computed once per mini-batch: {frozen}" if why is None else f"{EVERY}: {why}"
+    return f"frozen blocks: {once}; {said}"
 
 
-def _keep(
-    cfg: RunConfig, session: Session, scorer: CandidateScorer, prefix: FrozenPrefix
-) -> tuple[list[str], str]:
+def _hindrance(cfg: RunConfig, session: Session) -> str | None:
+    """Returns why a run's scorer cannot leave out blocks."""
+    if isinstance(session.scorer, TextScorer):
+        return "the texts that a step generates are continued from their own keys and values"
+    if cfg.precision.graphs:
+        return "precision.graphs repeats recordings of whole forward passes"
+    return None
+
+
+def _compute_once(scorer: CandidateScorer, examples: list[Encoded]) -> str | None:
+    """Has frozen blocks computed once per mini-batch, if a later pass has the bits of the first; else says why not."""
+    scorer.once = True
+    batch = scorer.collate(examples)
+    first, later = scorer.scores(batch), scorer.scores(batch)
+    if torch.equal(first, later):
+        return None
+    scorer.once = False
+    return f"scores with their kept output differ by {(later - first).abs().max().item():.2g}"
+
+
+def _keep(cfg: RunConfig, session: Session, scorer: CandidateScorer) -> tuple[list[str], str]:
     """Begins to keep states per example; returns the splits whose states are kept, and a sentence.
 
     Raises:
-        PrefixError: If nothing can be kept of this model.
+        StatesError: If nothing can be kept of this model.
         ModelError: If there is no memory for it.
     """
     gib = cfg.precision.prefix_cache_gib
     budget = f"precision.prefix_cache_gib={gib:g}"
     if gib == 0:
         return [], f"nothing is kept per example: {budget}"
-    like = scorer.find_states(prefix, session.train[0])
+    like = scorer.find_states(session.train[0])
     splits = {"train": session.train}
     if session.evaluator is scorer:
         splits |= {"validation": session.validation, "test": session.test}
@@ -106,7 +127,7 @@ def _try(scorer: CandidateScorer, states: KeptStates, examples: list[Encoded]) -
     """Makes sure that scores with kept states are those without, but for rounding.
 
     Raises:
-        PrefixError: If they are not.
+        StatesError: If they are not.
     """
     plain = scorer.scores(scorer.collate(examples))
     scorer.keep(states)
@@ -114,9 +135,9 @@ def _try(scorer: CandidateScorer, states: KeptStates, examples: list[Encoded]) -
         found = scorer.scores(scorer.collate(examples))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # of the model's own code
         scorer.keep(None)
-        raise PrefixError(f"a pass with kept states fails: {str(error).splitlines()[0]}") from None
+        raise StatesError(f"a pass with kept states fails: {str(error).splitlines()[0]}") from None
     tolerance = torch.finfo(states.dtype).eps ** 0.5
     if not torch.allclose(found, plain, tolerance, tolerance, equal_nan=True):
         scorer.keep(None)
         wrong = (found - plain).abs().max().item()
-        raise PrefixError(f"scores with kept states differ by {wrong:.2g}")
+        raise StatesError(f"scores with kept states differ by {wrong:.2g}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 
 import torch
@@ -13,7 +13,6 @@ from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.directions import LowRank
 from zo.weights.guarded import FactoredParameter
 from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.prefix import FrozenPrefix
 from zo.weights.restore import POLICIES, Excursion, LossFn, Probe, SharedLoss, Unmoved
 from zo.weights.sharded import keep_sharded, part_of, parts_engine, shared_as, whole
 from zo.weights.stopwatch import Stopwatch
@@ -47,7 +46,6 @@ class ParameterSpace:
         matrices: Whether a tensor is a 2-D weight of neither an embedding nor what decay leaves alone, one per tensor.
         restore: As given.
         policy: The restore policy.
-        prefix: What a step's forward passes need not compute again; None where the model is not known or sharded.
         engine: What draws on the tensors' devices.
         sharded: Whether this process holds only a part of some tensors.
         offloaded: Bytes of θ that lie outside of the device.
@@ -133,9 +131,6 @@ class ParameterSpace:
         self.passes = 0
         self._observed = True
         self.policy = POLICIES[restore](self, model)
-        self.prefix: FrozenPrefix | None = None
-        if model is not None and not self.sharded:
-            self.prefix = FrozenPrefix(model, self.parameters)
 
     @classmethod
     def of(
@@ -203,8 +198,6 @@ class ParameterSpace:
             OffloadRefused: If the restore policy cannot move θ where it lies.
         """
         self.policy.prepare()
-        if self.prefix is not None:
-            self.prefix.find_trained()
 
     def flush(self) -> None:
         """Applies an update that waits until an offloaded tensor is on the device again; what it reads may change."""
@@ -310,12 +303,6 @@ class ParameterSpace:
             yield
         finally:
             self._observed = True
-
-    def reusing(self) -> AbstractContextManager[None]:
-        """While the body runs, forward passes of one mini-batch compute what no probe changes once."""
-        if self.prefix is None or not self._observed:
-            return nullcontext()
-        return self.prefix.reusing()
 
     def rounding_of(self, update: NoiseKey | None) -> Rounding | None:
         """Returns how an update with this key is rounded; None is to nearest."""

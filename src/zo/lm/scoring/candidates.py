@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,11 +25,10 @@ from zo.lm.config import ModelError
 from zo.lm.scoring.collate import Batch, Collator
 from zo.lm.scoring.graphs import STEP, Graphs
 from zo.lm.scoring.heads import head_of, tied_rows
-from zo.lm.scoring.states import KeptStates
+from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
 from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
 from zo.weights.offload.parameter import device_of
-from zo.weights.prefix import BlockChain, FrozenPrefix, PrefixError
 
 MOST_LOSS = 700
 """Nats whose exponential is still a number."""
@@ -82,6 +81,7 @@ class CandidateScorer:
 
     Attributes:
         differentiable: Whether the loss has a gradient.
+        once: Whether the forward passes of a mini-batch compute frozen blocks once.
 
     Raises:
         ModelError: `graphs` without a GPU.
@@ -109,10 +109,10 @@ class CandidateScorer:
         self._prepare(model, pad_id, kind, STEP if graphs else None)
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
         self._recorded = Graphs(self._loss) if graphs else self._loss
-        self._chain: BlockChain | None = None
-        self._beside: list[
-            Any
-        ] = []  # of what a block returns, all but hidden states; nobody reads it
+        self.once = False
+        self._frozen: FrozenBlocks | None = None
+        # Of what a block returns, all but hidden states; nobody reads it.
+        self._beside: list[Any] = []
         self._structure: Any = None
 
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
@@ -124,7 +124,8 @@ class CandidateScorer:
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
         """Builds the tensors that all forward passes of a step share; see `zo.lm.scoring.collate.Collator`."""
-        return self._batch(examples)
+        batch = self._batch(examples)
+        return replace(batch, outputs={}) if self.once and batch.places is None else batch
 
     def _batch(self, examples: Sequence[Encoded], rows: list[list[int]] | None = None) -> Batch:
         """Returns a batch; computes the hidden states that are kept of its examples, if they are not there."""
@@ -145,46 +146,57 @@ class CandidateScorer:
         return self._collator.kept
 
     @torch.inference_mode()
-    def find_states(self, prefix: FrozenPrefix, example: Encoded) -> Tensor:
+    def find_frozen(self, frozen: FrozenBlocks, example: Encoded) -> None:
+        """Finds the frozen blocks whose output `once` and `states` take.
+
+        Raises:
+            StatesError: If there are none; says why.
+        """
+        batch = self._collator([example])
+        frozen.find(lambda: self._forward(batch))
+        self._frozen = frozen
+
+    @torch.inference_mode()
+    def find_states(self, example: Encoded) -> Tensor:
         """Finds what `states` computes; returns an example's.  # (P, L, D).
 
         Raises:
-            PrefixError: If the frozen blocks are not to be told from the rest of the model; says why.
+            StatesError: If it is not to be told from the rest of the model; says why.
         """
-        batch, found = self._collator([example]), []
-        for chain in prefix.chains():
-            output = chain.output_of(lambda: self._forward(batch))
-            if output is not None:
-                found.append((chain, output))
-        if len(found) != 1:
-            raise PrefixError(f"the loss calls {len(found)} lists of blocks")
-        ((chain, output),) = found
-        if not chain.is_fit():
-            raise PrefixError(chain.why_not)
-        if prefix.is_read_by(lambda: chain.output_of(lambda: self._forward(batch))):
-            raise PrefixError(f"what enters {chain.path} is computed with trained weights")
+        assert self._frozen is not None
+        if (count := len(self._frozen.called)) != 1:
+            raise StatesError(f"the loss calls {count} lists of blocks")
+        batch = self._collator([example])
+        (path,), (output,) = zip(*self._outputs(batch).items(), strict=True)
         leaves, structure = tree_flatten(output)
         if not isinstance(leaves[0], Tensor) or leaves[0].shape[:2] != batch.input_ids.shape:
-            raise PrefixError(f"a block of {chain.path} does not return hidden states first")
-        self._chain, self._beside, self._structure = chain, leaves[1:], structure
+            raise StatesError(f"a block of {path} does not return hidden states first")
+        self._beside, self._structure = leaves[1:], structure
         return leaves[0]
 
     @torch.inference_mode()
     def states(self, batch: Batch) -> Tensor:
         """Returns the hidden states that enter the first block that trains, as `find_states` found it.  # (P, L, D)."""
-        assert self._chain is not None
-        states: Tensor = tree_leaves(self._chain.output_of(lambda: self._forward(batch)))[0]
+        states: Tensor = tree_leaves(self._outputs(batch))[0]
         return states
+
+    def _outputs(self, batch: Batch) -> dict[str, Any]:
+        """Returns what frozen blocks return for a batch, by the path of their list."""
+        assert self._frozen is not None
+        return self._frozen.outputs_of(lambda: self._forward(batch))
 
     def _given(self, batch: Batch) -> AbstractContextManager[None]:
         """While the body runs, frozen blocks return what is kept of a batch, if anything is."""
+        if batch.outputs is not None:
+            assert self._frozen is not None
+            return self._frozen.once(batch.outputs)
         if batch.places is None:
             return nullcontext()
-        assert self._chain is not None
+        assert self._frozen is not None
         assert self._collator.kept is not None
         states = self._collator.kept.of(batch.places)
         output = tree_unflatten([states, *self._beside], self._structure)
-        return self._chain.returning(output)
+        return self._frozen.returning(dict.fromkeys(self._frozen.lists, output))
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Makes sure that the model can score the examples; see `zo.lm.scoring.collate.Collator.check`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class PlainBatch:
         labels: index of the true candidate.                                  # (B,)
         places: of each token among kept hidden states, 0 of padding, see
             `zo.lm.scoring.states.KeptStates`; None where these are not kept. # (P, L) | None
+        outputs: what frozen blocks return for this batch, once a forward pass has computed it, see
+            `zo.lm.scoring.states.FrozenBlocks`; None where every pass computes it.
     """
 
     input_ids: Tensor
@@ -48,15 +50,16 @@ class PlainBatch:
     absent: Tensor
     labels: Tensor
     places: Tensor | None
+    outputs: dict[str, Any] | None = field(default=None, kw_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that there are, by name."""
-        return {name: t for name, t in vars(self).items() if t is not None}
+        return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
 
     def repeated(self, n: int) -> Self:
         """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
         copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
-        return replace(self, **copies)
+        return replace(self, **copies, outputs=None)
 
 
 @dataclass(frozen=True)

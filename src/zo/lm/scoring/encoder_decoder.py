@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
-from zo.lm.scoring.states import KeptStates
+from zo.lm.scoring.states import KeptStates, StatesError
 from zo.tasks.prompts import Encoded
 from zo.weights.offload.parameter import device_of
-from zo.weights.prefix import FrozenPrefix, PrefixError
 
 
 class EncoderDecoderScorer(CandidateScorer):
@@ -27,16 +28,17 @@ class EncoderDecoderScorer(CandidateScorer):
         start = model.config.decoder_start_token_id
         self._start = pad_id if start is None else start
 
-    def find_states(self, prefix: FrozenPrefix, example: Encoded) -> Tensor:
+    def find_states(self, example: Encoded) -> Tensor:
         """Returns an example's hidden states behind the encoder.  # (1, L, D).
 
         Raises:
-            PrefixError: If the encoder trains.
+            StatesError: If the encoder trains.
         """
-        if prefix.trains(self._model.get_encoder()):
-            raise PrefixError("the encoder trains")
+        assert self._frozen is not None
+        if self._frozen.trains(self._model.get_encoder()):
+            raise StatesError("the encoder trains")
         with torch.inference_mode():
-            return self.states(self.collate([example]))
+            return self.states(self._collator([example]))
 
     def states(self, batch: Any) -> Tensor:
         """Returns the hidden states behind the encoder.  # (B, L, D)."""
@@ -44,20 +46,30 @@ class EncoderDecoderScorer(CandidateScorer):
         states: Tensor = encoder(batch.input_ids, attention_mask=batch.mask).last_hidden_state
         return states
 
+    def _given(self, batch: Any) -> AbstractContextManager[None]:
+        """While the body runs, frozen blocks return what they did; kept states take the encoder's place instead."""
+        return super()._given(replace(batch, places=None))
+
     def _values(self, batch: Any) -> Tensor:
         """Returns each token's log-probability.  # (B, C, T)."""
+        with self._given(batch):
+            logits = self._forward(batch)
+        values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
+        return values.gather(-1, batch.token_ids[..., None])[..., 0].masked_fill(batch.absent, 0)
+
+    def _forward(self, batch: Any) -> Tensor:
+        """Returns the logits that predict each token.  # (B, C, T, V)."""
         candidates, width = batch.token_ids.shape[1:]
         kept = None if batch.places is None else self._collator.kept
         states = self.states(batch) if kept is None else kept.of(batch.places)
         begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start)
-        logits = self._model(
+        logits: Tensor = self._model(
             encoder_outputs=(states.repeat_interleave(candidates, 0),),
             attention_mask=batch.mask.repeat_interleave(candidates, 0),
             decoder_input_ids=begun.flatten(0, 1),
             use_cache=False,
-        ).logits.view(-1, candidates, width, self._model.config.vocab_size)
-        values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
-        return values.gather(-1, batch.token_ids[..., None])[..., 0].masked_fill(batch.absent, 0)
+        ).logits
+        return logits.view(-1, candidates, width, self._model.config.vocab_size)
 
 
 class PairCollator:

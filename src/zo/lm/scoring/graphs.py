@@ -52,7 +52,8 @@ class Graphs:
         if recording is None:
             while len(self._kept) >= self._most:
                 del self._kept[next(iter(self._kept))]
-            own = replace(batch, **{name: t.clone() for name, t in batch.tensors().items()})
+            copies: dict[str, Any] = {name: t.clone() for name, t in batch.tensors().items()}
+            own = replace(batch, **copies)
             recording = _Recording(own, batch, *self._record(lambda: self._compute(own)))
         self._kept[shapes] = recording
         return recording.repeat(batch)

@@ -1,18 +1,199 @@
-"""Hidden states that enter the first block that trains, kept for every token of a run's examples.
+"""What the frozen first blocks of a model return: the same at every probe, so it is computed once.
 
-They depend on an example's own tokens alone. Each example is computed alone, in one layout, when it is first needed: no
+`FrozenBlocks` finds the blocks, takes what they return from one forward pass of a mini-batch and gives it to the later
+ones, which have the bits of computing every block.
+
+`KeptStates` keeps the hidden states that enter the first block that trains for every token of a run's examples. They
+depend on an example's own tokens alone. Each example is computed alone, in one layout, when it is first needed: no
 number depends on which batch came first, on an interruption, or on the number of processes. A batch in any layout takes
 the states of its tokens from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.tasks.prompts import Encoded
+from zo.weights.offload.parameter import offload_of
+from zo.weights.storage import storage_key
+
+Forward: TypeAlias = Callable[..., Any]
+
+
+class StatesError(RuntimeError):
+    """What frozen blocks return cannot be used again; says why."""
+
+
+class FrozenBlocks:
+    """The frozen first blocks of a model's lists of blocks, of those that a forward pass calls before it reads θ.
+
+    A list is an `nn.ModuleList` or `nn.Sequential` whose blocks hand their output to the next one.
+
+    Args:
+        model: Computes the loss, in evaluation mode.
+        trained: The tensors that move.
+
+    Attributes:
+        lists: Path of each list, and its blocks before the first one that trains.
+        called: Paths of the lists that the forward pass of `find` called.
+    """
+
+    def __init__(self, model: nn.Module, trained: Sequence[Tensor]):
+        self._trained = trained
+        self._keys = {storage_key(p) for p in trained}
+        self.lists: dict[str, list[nn.Module]] = {}
+        self.called: list[str] = []
+        self._add_lists(model, "", set())
+
+    def _add_lists(self, module: nn.Module, path: str, seen: set[nn.Module]) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            for name, child in module.named_children():
+                self._add_lists(child, f"{path}.{name}" if path else name, seen)
+            return
+        trains = [self.trains(block) for block in module]
+        frozen = [*module][: trains.index(True) if True in trains else None]
+        if any(True for block in frozen for _ in block.parameters()):
+            self.lists[path or type(module).__name__] = frozen
+
+    def trains(self, module: nn.Module) -> bool:
+        """Returns whether a module holds a tensor that moves."""
+        return any(storage_key(p) in self._keys for p in module.parameters())
+
+    def find(self, run: Callable[[], object]) -> None:
+        """Leaves those lists that `run`, a forward pass, calls once and before it reads a tensor that moves.
+
+        Raises:
+            StatesError: If there is none.
+        """
+        fit: list[str] = []
+        self.called = []
+
+        def returned(path: str, output: Any) -> None:
+            self.called.append(path)
+            if not reads.found:
+                fit.append(path)
+
+        with _Reads(self._trained) as reads, self._watched(returned):
+            run()
+        if not self.called:
+            raise StatesError(f"the loss does not call {', '.join(self.lists)}")
+        if not fit:
+            raise StatesError(f"what enters {self.called[0]} is computed with trained weights")
+        self.lists = {p: of for p, of in self.lists.items() if p in fit}
+        if len(self.called) > len({*self.called}):
+            raise StatesError("the loss calls a list of blocks several times")
+
+    def outputs_of(self, run: Callable[[], object]) -> dict[str, Any]:
+        """Returns what each list's last frozen block returns while `run` computes the model; `run` ends there."""
+        outputs: dict[str, Any] = {}
+
+        def returned(path: str, output: Any) -> None:
+            outputs[path] = output
+            if len(outputs) == len(self.lists):
+                raise _AllReturned
+
+        with self._watched(returned), suppress(_AllReturned):
+            run()
+        return outputs
+
+    @contextmanager
+    def once(self, kept: dict[str, Any]) -> Iterator[None]:
+        """While the body runs, a forward pass of one mini-batch, computes what is not in `kept`, and keeps it."""
+        if kept:
+            with self.returning(_copied(kept)):  # blocks may write into it
+                yield
+            return
+        outputs: dict[str, Any] = {}
+        with self._watched(lambda path, output: outputs.update({path: _copied(output)})):
+            yield
+        kept.update(outputs)
+
+    def returning(self, outputs: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """While the body runs, each list's frozen blocks return its output."""
+        return _replaced(
+            {
+                block: partial(_given, outputs[path])
+                for path, of in self.lists.items()
+                for block in of
+            }
+        )
+
+    def _watched(self, returned: Callable[[str, Any], None]) -> AbstractContextManager[None]:
+        """While the body runs, calls `returned` with what the last frozen block of a list returns."""
+
+        def watched(path: str, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            returned(path, output)
+            return output
+
+        last = {path: of[-1] for path, of in self.lists.items()}
+        return _replaced({of: partial(watched, path, of.forward) for path, of in last.items()})
+
+    def __str__(self) -> str:
+        return ", ".join(f"blocks 0 to {len(of) - 1} of {path}" for path, of in self.lists.items())
+
+
+class _AllReturned(Exception):
+    """Ends a forward pass behind the frozen blocks."""
+
+
+class _Reads(TorchDispatchMode):
+    """Whether an operation, or the call of an offloaded module, has read one of some tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        super().__init__()
+        self._addresses = {p.untyped_storage().data_ptr() for p in tensors} - {0}
+        self._ids, offload = {id(p) for p in tensors}, offload_of(tensors)
+        self._visited: set[int] = set() if offload is None else offload.visited
+        self._visited.clear()
+        self._found = False
+
+    @property
+    def found(self) -> bool:
+        """Whether one was read by now."""
+        return self._found or not self._ids.isdisjoint(self._visited)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls the operation."""
+        given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        self._found |= any(x.untyped_storage().data_ptr() in self._addresses for x in given)
+        return func(*args, **(kwargs or {}))
+
+
+def _given(output: Any, *_: Any, **__: Any) -> Any:
+    return output
+
+
+def _copied(outputs: Any) -> Any:
+    return tree_map_only(Tensor, torch.clone, outputs)
+
+
+@contextmanager
+def _replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """While the body runs, modules have other forwards."""
+    own = {module: module.__dict__.get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            module.__dict__["forward"] = forward
+        yield
+    finally:
+        for module, before in own.items():
+            module.__dict__.pop("forward", None)
+            if before is not None:
+                module.__dict__["forward"] = before
 
 
 class KeptStates:

@@ -38,6 +38,9 @@ Forward: TypeAlias = Callable[..., Any]
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 """Functions of a tensor that return its values as other things than tensors."""
 
+MARKS = ("requires_grad_",)
+"""Functions of a tensor that return it and read none of its values; peft's `disable_adapter` calls them."""
+
 
 class _Unreadable(nn.Parameter):
     """A parameter of θ during a probe: has a shape and a dtype, but no operation may read its values."""
@@ -50,7 +53,8 @@ class _Unreadable(nn.Parameter):
         with torch._C.DisableTorchFunctionSubclass():
             found = function(*args, **(kwargs or {}))
         parts = found if isinstance(found, (tuple, list)) else (found,)
-        if any(isinstance(part, Tensor) for part in parts) or function.__name__ in VALUES:
+        gives = any(isinstance(part, Tensor) for part in parts) and function.__name__ not in MARKS
+        if gives or function.__name__ in VALUES:
             given = (*args, *(kwargs or {}).values())
             names = [t.name_in_model for t in given if isinstance(t, cls)]
             raise _read_past(", ".join(names) or "a weight")
