@@ -101,8 +101,8 @@ class Stepper:
         """Returns what `Times` is a difference of, on a GPU when its work has ended."""
         if self.assembly.device.type == "cuda":
             torch.cuda.synchronize(self.assembly.device)
-        params = self.assembly.params
-        spent = params.measuring_seconds, params.seconds, params.passes
+        clock = self.assembly.params.stopwatch
+        spent = clock.seconds("loss"), clock.seconds("weights"), clock.counts["weights"]
         return time.perf_counter(), time.process_time(), *spent
 
 

@@ -89,7 +89,7 @@ def row(
         **{f"{name}_ms": 1e3 * getattr(times, name) for name in TIMED},
         "rounds": rounds,
         "forwards": 1,
-        "values": sum(t.numel() for t in stepper.assembly.params.tensors),
+        "values": sum(t.numel() for t in stepper.assembly.params.local),
         "plain_ms": 1e3 * released.step if released else None,
         "peak_gib": peak.peak,
         "before_gib": peak.before,

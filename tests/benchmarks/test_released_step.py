@@ -32,13 +32,13 @@ def test_it_is_the_suite_s_step_with_the_suite_s_noise(method, settings):
     released = ReleasedStep(copy.deepcopy(model), PAD, config, LR)
     params, scorer = ParameterSpace.of(model), CandidateScorer(model, PAD)
     optimizer = OPTIMIZERS[method].optimizer(params, config, lr=LR, seed=3)
-    start = [t.clone() for t in params.tensors]
+    start = [t.clone() for t in params.local]
     for _ in range(STEPS):
         released(EXAMPLES, lambda i, j, shape: optimizer.direction(i).sample(j, released.theta[j]))
         optimizer.step(lambda: scorer.loss(scorer.collate(EXAMPLES)))
-    pairs = zip(params.tensors, released.theta, strict=True)
+    pairs = zip(params.local, released.theta, strict=True)
     apart = max(float((a - b).abs().max()) for a, b in pairs)
-    moved = max(float((a - b).abs().max()) for a, b in zip(params.tensors, start, strict=True))
+    moved = max(float((a - b).abs().max()) for a, b in zip(params.local, start, strict=True))
     assert apart < 2e-5
     assert moved > 20 * apart
     assert moved > 1e-4

@@ -72,13 +72,15 @@ def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     loss = parts[0] if whole else DividedLoss(parts.__getitem__, [size] * shards, processes)
     try:
         params = ParameterSpace.of(model, restore, noise)
-        params.branch_budget = 12_000  # three passes of four members at most
+        params.policy.branch_budget = 12_000  # three passes of four members at most
         config = method.config(**dict(settings))
         optimizer = method.optimizer(params, config, lr=1e-2, seed=5)
         infos = [optimizer.step(loss) for _ in range(STEPS)]
     except (ValueError, NonFiniteError) as error:  # a policy not for this method; Adam in float16
         return str(error), 0
-    bits = [p.detach().view(torch.uint8).numpy().tobytes() for p in params.parts()[1]]
+    bits = [
+        p.detach().view(torch.uint8).numpy().tobytes() for p in params.gathered(collect=False)[1]
+    ]
     return ([info.losses for info in infos], [info.record for info in infos], bits), len(passes)
 
 

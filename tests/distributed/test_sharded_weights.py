@@ -57,7 +57,7 @@ def trained(params: Any, loss: Callable[[], Any], name: str = "bszo", **options:
         losses = [optimizer.step(loss) for _ in range(3)]
     except ValueError as error:
         return str(error)
-    return losses, [t.detach().numpy().tobytes() for t in optimizer.method.params.wholes()[1]]
+    return losses, [t.detach().numpy().tobytes() for t in optimizer.method.params.gathered()[1]]
 
 
 def fit(

@@ -91,7 +91,7 @@ def population(make, restore, budget=float("inf"), decoding=None, **settings):
     write = Generator(model, TOKENS, 10, None)
     scorer = TextScorer(write, rater, "reward", decoding=decoding)
     params = ParameterSpace.of(model, restore)
-    params.branch_budget = budget
+    params.policy.branch_budget = budget
     es = OPTIMIZERS["es"]
     opt = es.optimizer(params, es.config(**settings), lr=0.02, seed=4)
     if write._decoder is not None:

@@ -102,7 +102,7 @@ def made(make):
 
 def weights_of(optimizer):
     """Returns θ, what a policy holds beside the tensors included."""
-    return [tensor.clone() for tensor in optimizer.method.params.parts()[1]]
+    return [tensor.clone() for tensor in optimizer.method.params.gathered(collect=False)[1]]
 
 
 def problem_of(subject, name, restore, noise, record):
@@ -125,8 +125,8 @@ def problem_of(subject, name, restore, noise, record):
     with torch.no_grad():
         method = optimizer.method
         closure = partial(loss_of, model)
-        method.estimate(counter(closure, lambda _, loss: loss, method.params.settle))
-    optimizer.method.params.settle()
+        method.estimate(counter(closure, lambda _, loss: loss, method.params.policy.finish_restore))
+    optimizer.method.params.policy.finish_restore()
     exact, unit = RESTORE_POLICIES[restore].exact, torch.finfo(dtype).eps
     for was, now in zip(after, weights_of(optimizer), strict=True):
         if not torch.equal(was, now) if exact else (was - now).abs().max() > 16 * unit * 2:

@@ -65,7 +65,7 @@ def test_loss_falls_on_a_quadratic(name, restore, noise, dtype):
     assert loss.value() < 0.5 * first
     assert reported[0] == pytest.approx(first, rel=0.05)
     assert np.mean(reported[-20:]) < 0.6 * first
-    assert all(t.dtype == dtype for t in loss.params.tensors)
+    assert all(t.dtype == dtype for t in loss.params.local)
     assert {info.forwards for info in made} == {opt.forwards_per_step} == {loss.calls / 200}
     logged = [made[-1].loss, *made[-1].scalars.values()]
     assert all(type(value) is float and math.isfinite(value) for value in logged)
@@ -103,14 +103,14 @@ def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, pa
         loss = Quadratic(restore=restore)
         opt = start(name, loss, **settings)
         opt.step(loss)
-        before = loss.params.passes
+        before = loss.params.stopwatch.counts["weights"]
         made = opt.step(loss)
         assert made.forwards == opt.forwards_per_step == loss.calls / 2 == forwards
-        assert expected in (None, loss.params.passes - before)
-        before = loss.params.passes
+        assert expected in (None, loss.params.stopwatch.counts["weights"] - before)
+        before = loss.params.stopwatch.counts["weights"]
         if opt.config.replays:
             opt.replay(made.losses)
-            assert loss.params.passes - before == (expected or 1)
+            assert loss.params.stopwatch.counts["weights"] - before == (expected or 1)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
         raises = Interrupted if isinstance(answer, Interrupted) or n == forwards else NonFiniteError
         with pytest.raises(raises) as error:
             opt.step(loss)
-        for p, q in zip(loss.params.tensors, was, strict=True):
+        for p, q in zip(loss.params.local, was, strict=True):
             reach = 2 * forwards * UNIT_ROUNDOFF[dtype] * (q.abs().double() + 6e-3)
             assert ((p - q).abs() <= 1.1 * reach * (restore != "snapshot")).all()
         assert same(opt.state_dict(), state), "a failed step is no step"
@@ -242,8 +242,8 @@ def test_the_share_that_survives_rounding_is_the_actual_moves_along_the_intended
 def test_the_bits_that_round_an_update_are_new_each_step(name):
     loss = Quadratic(torch.bfloat16, rounding="stochastic", noise="philox")
     opt, keys = start(name, loss, seed=7), []
-    policy, update = loss.params.policy, loss.params.policy.update
-    policy.update = lambda *args: (keys.append(args[2]), update(*args))
+    policy, update = loss.params.policy, loss.params.policy.apply_update
+    policy.apply_update = lambda *args: (keys.append(args[2]), update(*args))
     steps(opt, loss, 3)
     assert [key for key in keys if key] == [NoiseKey(7, ROUNDING, s, 0) for s in range(3)]
 

@@ -115,7 +115,7 @@ def rewarded(processes: Processes) -> tuple[list, list, list[list[float]]]:
         if processes.world > 1:
             loss = ShardedLoss(scorer, PROMPTS, 1, params, processes)
         infos.append(opt.step(loss))
-    return infos, [p.tolist() for p in params.tensors], rater.given
+    return infos, [p.tolist() for p in params.local], rater.given
 
 
 def test_the_prompts_baseline_divides_by_the_spread_of_all_prompts_rewards():

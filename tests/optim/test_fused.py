@@ -87,9 +87,9 @@ def test_one_pass_is_several_within_a_rounding(name, settings, state_dtype, dtyp
         opt = OPTIMIZERS[name].optimizer(params, config, lr=1e-2, seed=5)
         for seed, (which, (tensor,)) in enumerate(opt.state.items()):
             tensor.copy_(values(7 + seed, torch.float32, positive=which != "m").to(tensor.dtype))
-        before = [params.tensors[0].clone(), *(t.clone() for (t,) in opt.state.values())]
+        before = [params.local[0].clone(), *(t.clone() for (t,) in opt.state.values())]
         opt.advance((0.7, 2e-4) if name == "hizoo" else (0.7, -0.4, 0.2)[: opt.config.n])
-        runs.append([params.tensors[0], *(t for (t,) in opt.state.values())])
+        runs.append([params.local[0], *(t for (t,) in opt.state.values())])
         for change in (HiZOOChange, AdamChange):
             monkeypatch.setattr(change, "kernel", ParameterUpdate.kernel)
     for was, one, several in zip(before, *runs, strict=True):

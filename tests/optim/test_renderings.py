@@ -109,7 +109,7 @@ def run(name: str, settings: dict, lr: float, steps: int = 50, exact: bool = Fal
         np.testing.assert_allclose(
             record, expected, rtol=0 if exact else 1e-3, atol=2e-4 * (not exact)
         )
-        for p, q in zip(loss.params.tensors, twin, strict=True):
+        for p, q in zip(loss.params.local, twin, strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=apart * (not exact))
     assert max(float((p - q).abs().max()) for p, q in zip(twin, start, strict=True)) > 20 * apart
 

@@ -47,7 +47,7 @@ def test_the_step_of_zo_muon_by_newton_schulz_is_about_orthogonal():
     for _ in range(5):
         was = loss.weights()[1]
         opt.step(loss)
-        values = torch.linalg.svdvals((loss.params.tensors[1] - was).double()) / 0.1
+        values = torch.linalg.svdvals((loss.params.local[1] - was).double()) / 0.1
         assert ((values[:3] > 0.5) & (values[:3] < 1.3)).all()
         assert (values[3:] < 1e-5).all()
 

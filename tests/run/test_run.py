@@ -161,7 +161,7 @@ def test_a_weight_that_is_not_finite_is_a_collapse_at_the_next_evaluation(make_r
     def then_spoilt(session, *rest):
         metrics, params = made(session, *rest), session.assembly.params
         if session.assembly.optimizer.step_index == 3:
-            params.tensors[params.names.index(name)].view(-1)[-1] = float("-inf")
+            params.local[params.names.index(name)].view(-1)[-1] = float("-inf")
         return metrics
 
     monkeypatch.setattr(loop, "_step", then_spoilt)

@@ -17,7 +17,7 @@ from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of
 from zo.tasks import package_files
 from zo.weights.offload import stored
-from zo.weights.offload.parameter import offload_of
+from zo.weights.offload.visits import offload_of
 
 STREAMED = "precision.restore=streamed", "precision.noise=philox"
 ON_DISK = (*STREAMED, "model.offload=disk")

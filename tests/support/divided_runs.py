@@ -28,14 +28,14 @@ def told_by(processes: Processes, cfg: RunConfig, sabotage: str = "") -> Any:
 
 def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunConfig], None]:
     """Returns what has the third update spoil a tensor, of which `spoil` gets the values."""
-    carry_out, calls = ParameterSpace.carry_out, itertools.count(1)
+    apply_update, calls = ParameterSpace.apply_update, itertools.count(1)
 
     def spoiling(self: ParameterSpace, *args: Any) -> None:
-        carry_out(self, *args)
+        apply_update(self, *args)
         if next(calls) == 3:
-            spoil(self.tensors[number].view(-1))
+            spoil(self.local[number].view(-1))
 
-    return lambda _: setattr(ParameterSpace, "carry_out", spoiling)
+    return lambda _: setattr(ParameterSpace, "apply_update", spoiling)
 
 
 def _refuse(cfg: RunConfig, scratch: Path) -> None:

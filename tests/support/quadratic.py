@@ -79,7 +79,7 @@ class Quadratic:
     def backward(self) -> float:
         """The gradient by hand; counts as a call."""
         loss = self()
-        gradient = self.gradient(self.params.tensors)
+        gradient = self.gradient(self.params.local)
         for p, g in zip(self.params.parameters, gradient, strict=True):
             p.grad = g
         return loss
@@ -89,14 +89,14 @@ class Quadratic:
         return [(h * (p.double() - t)).to(p.dtype) for p, t, h in parts]
 
     def value(self) -> float:
-        return self.at(self.params.tensors)
+        return self.at(self.params.local)
 
     def at(self, tensors: list[Tensor]) -> float:
         parts = zip(tensors, self.target, self.h, strict=True)
         return sum(float((h * (p.double() - t) ** 2).sum()) for p, t, h in parts) / 2
 
     def weights(self) -> list[Tensor]:
-        return [t.clone() for t in self.params.tensors]
+        return [t.clone() for t in self.params.local]
 
 
 def start(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):

@@ -27,4 +27,4 @@ class TinyRun:
         return [loss for _ in range(count) for loss in self.optimizer.step(self.loss).losses]
 
     def weights(self) -> list[Tensor]:
-        return [p.clone() for p in self.params.tensors]
+        return [p.clone() for p in self.params.local]

@@ -46,7 +46,7 @@ class Trial(TinyRun):
         """W + A Vᵀ, in float64."""
         return [
             p.double() + (a.T @ v if p.dim() > 1 else 0)
-            for p, (a, v) in zip(self.params.tensors, self.sides(), strict=True)
+            for p, (a, v) in zip(self.params.local, self.sides(), strict=True)
         ]
 
 
@@ -79,7 +79,7 @@ def test_losses_and_weights_are_those_under_snapshot(kind, candidates, settings)
     assert farthest(start, plain.weights()) > 5e-4
     for _ in range(2):
         assert beside.loss() == pytest.approx(plain.loss(), abs=2e-5, rel=0)
-        beside.params.fold()
+        beside.params.policy.merge_factors()
     assert farthest(beside.weights(), plain.weights()) < 5e-6
 
 
@@ -105,7 +105,7 @@ def test_matrices_are_written_once_per_interval():
     for step in range(1, 2 * INTERVAL + 1):
         was = trial.weights()
         trial.steps(1)
-        for i, (p, q) in enumerate(zip(trial.params.tensors, was, strict=True)):
+        for i, (p, q) in enumerate(zip(trial.params.local, was, strict=True)):
             assert torch.equal(p, q) == (i in matrices and step % INTERVAL != 0)
     assert not any(a.any() for a in trial.params.policy.a)
 
@@ -118,7 +118,7 @@ def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
         trial = Trial(opt().to(dtype), rank=3)
         trial.steps(2)
         exact, was, sides = trial.theta(), trial.weights(), trial.sides()
-        trial.params.fold()
+        trial.params.policy.merge_factors()
         folded.append(trial.weights())
         for p, q, e, (a, v) in zip(folded[-1], was, exact, sides, strict=True):
             size = q.double().abs() + (a.abs().T @ v.abs() if p.dim() > 1 else 0)
@@ -148,12 +148,12 @@ def test_theta_is_as_it_was_after_a_forward_pass_or_a_branch_that_fails(where, m
 def test_a_state_goes_on_bit_for_bit_in_the_middle_of_an_interval():
     first, second = (Trial(opt(), n=2) for _ in range(2))
     first.steps(1)
-    for p, q in zip(second.params.tensors, first.params.tensors, strict=True):
+    for p, q in zip(second.params.local, first.params.local, strict=True):
         p.copy_(q)
     second.optimizer.load_state_dict(first.optimizer.state_dict())
     assert second.loss() == first.loss()
     assert second.steps(3) == first.steps(3)
-    assert same(second.params.parts()[1], first.params.parts()[1])
+    assert same(second.params.gathered(collect=False)[1], first.params.gathered(collect=False)[1])
 
 
 def of(*layers: nn.Module) -> ParameterSpace:

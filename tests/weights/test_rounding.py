@@ -85,18 +85,18 @@ def test_an_update_is_rounded_at_random_and_a_probe_to_nearest(z):
     """A thousandth of a unit in the last place: nearest never sees it, an update one time in a thousand."""
     start, terms = torch.full((300, 70), 0.75).bfloat16(), [(1e-3 * 2.0**-8, z)]
     space = ParameterSpace([("w", start.clone())], "snapshot", (), "philox", "stochastic")
-    with space.excursion() as probe:
+    with space.policy.excursion() as probe:
         probe.to(terms)
-        assert torch.equal(space.tensors[0], start)
-    space.carry_out(LinearUpdate(terms))  # without a key it is no update
-    assert torch.equal(space.tensors[0], start)
-    space.carry_out(LinearUpdate(terms), 0.0, KEY)
-    assert 4 < (space.tensors[0] != start).sum() < 60  # of 21,000; 17 or 13 are expected
+        assert torch.equal(space.local[0], start)
+    space.apply_update(LinearUpdate(terms))  # without a key it is no update
+    assert torch.equal(space.local[0], start)
+    space.apply_update(LinearUpdate(terms), 0.0, KEY)
+    assert 4 < (space.local[0] != start).sum() < 60  # of 21,000; 17 or 13 are expected
 
 
 def masters(space: ParameterSpace) -> list[Tensor]:
     """p + c, float32."""
-    return [p.float() + c for p, c in zip(space.tensors, space.residuals, strict=True)]
+    return [p.float() + c for p, c in zip(space.local, space.residuals, strict=True)]
 
 
 def optimizer(name: str, loss: Quadratic):
@@ -112,11 +112,11 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise
     loss = Quadratic(dtype, "snapshot", "compensated", noise)
     full = Quadratic(restore="snapshot", noise=noise)
     opt, replayed = optimizer(name, loss), optimizer(name, full)
-    torch._foreach_copy_(full.params.tensors, masters(loss.params))
+    torch._foreach_copy_(full.params.local, masters(loss.params))
     for _ in range(12):
         replayed.advance(opt.step(loss).record)
-    assert same(masters(loss.params), full.params.tensors)
-    assert same(loss.params.tensors, [p.to(dtype) for p in full.params.tensors])
+    assert same(masters(loss.params), full.params.local)
+    assert same(loss.params.local, [p.to(dtype) for p in full.params.local])
 
 
 @pytest.mark.parametrize("restore", ["subtract", "merged"])
@@ -124,13 +124,13 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise
 def test_a_probe_and_an_update_of_nothing_leave_the_residual_alone(restore, noise):
     """c is three quarters of the unit below 1, to which the way back leads: rounding p + c again would move p."""
     theta = ParameterSpace([("w", torch.ones(64).bfloat16())], restore, (), noise, "compensated")
-    (c,), (p,) = theta.residuals, theta.tensors
+    (c,), (p,) = theta.residuals, theta.local
     c.fill_(0.75 * 2.0**-8)
     p.fill_(1 - 2.0**-8)
     was, z = c.clone(), Gaussian(Z, engine(noise))
-    with theta.excursion() as probe:
+    with theta.policy.excursion() as probe:
         probe.to([(2.0**-12, z)])  # lost to nearest, each time
-    theta.carry_out(LinearUpdate([]), 0.0, KEY)
-    theta.settle()
+    theta.apply_update(LinearUpdate([]), 0.0, KEY)
+    theta.policy.finish_restore()
     assert torch.equal(c, was)
     assert p.eq(1 - 2.0**-8).all()

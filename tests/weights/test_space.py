@@ -10,7 +10,7 @@ from zo.library.methods import METHODS
 from zo.noise import NOISES, PERTURBATION, SUBSPACE, NoiseKey, engine
 from zo.optim import OPTIMIZERS
 from zo.weights.directions import TORCH, Gaussian, LowRank, Stored
-from zo.weights.space import ParameterSpace
+from zo.weights.space import ParameterSpace, non_finite
 from zo.weights.updates import LinearUpdate
 
 
@@ -24,10 +24,10 @@ def weights(dtype: torch.dtype = torch.float32) -> list[tuple[str, Tensor]]:
 @pytest.mark.parametrize("noise", NOISES)
 def test_an_update_is_the_sum_of_its_terms_and_of_decay_rounded_once(dtype, noise):
     space = ParameterSpace(weights(dtype), exempt=["b"], noise=noise)
-    start = [p.double() for p in space.tensors]
+    start = [p.double() for p in space.local]
     z = [Gaussian(NoiseKey(1, PERTURBATION, 0, i), space.engine) for i in range(2)]
-    space.carry_out(LinearUpdate([(0.5, z[0]), (-0.25, z[1])]), 0.125)
-    for i, (p, was, decays) in enumerate(zip(space.tensors, start, [1, 0, 1], strict=True)):
+    space.apply_update(LinearUpdate([(0.5, z[0]), (-0.25, z[1])]), 0.125)
+    for i, (p, was, decays) in enumerate(zip(space.local, start, [1, 0, 1], strict=True)):
         exact = (1 - 0.125 * decays) * was + 0.5 * z[0].sample(i, p) - 0.25 * z[1].sample(i, p)
         assert (p != exact.to(dtype)).float().mean() < 0.005  # ties that float32 decides
 
@@ -59,7 +59,7 @@ def test_tied_tensors_move_once_frozen_ones_not_at_all_and_biases_and_norms_do_n
     }
     still = {"norm_in.bias", "head.bias", "first.weight", "second.weight", "second.bias"}
     assert {name for name, does in decays.items() if not does} == still
-    space.carry_out(LinearUpdate([(0.5, Stored([torch.ones(p.shape) for p in space.tensors]))]))
+    space.apply_update(LinearUpdate([(0.5, Stored([torch.ones(p.shape) for p in space.local]))]))
     assert torch.equal(model.bias_table.weight, start + 0.5)
     assert model.head.weight is model.bias_table.weight
 
@@ -70,11 +70,11 @@ def test_tied_tensors_move_once_frozen_ones_not_at_all_and_biases_and_norms_do_n
 )
 def test_the_first_tensor_that_is_not_finite_is_named(name, bad, dtype):
     space = ParameterSpace(weights(dtype))
-    assert space.non_finite() is None
-    space.tensors[space.names.index(name)].view(-1)[-1] = bad
-    assert str(space.non_finite()) == str((name, abs(bad)))
-    space.tensors[0].view(-1)[0] = bad
-    assert space.non_finite()[0] == "w"
+    assert non_finite(space) is None
+    space.local[space.names.index(name)].view(-1)[-1] = bad
+    assert str(non_finite(space)) == str((name, abs(bad)))
+    space.local[0].view(-1)[0] = bad
+    assert non_finite(space)[0] == "w"
 
 
 ONES = torch.ones(4)
@@ -117,12 +117,12 @@ def test_float64_moves_in_float64(restore, noise):
     model, x = nn.Linear(40, 30, bias=False).double(), torch.randn(2, 40, dtype=torch.float64)
     space, z = ParameterSpace.of(model, restore, noise), Gaussian(KEY, engine(noise))
     moved = model.weight.detach() + 0.1 * z.sample(0, model.weight).double()
-    with space.excursion() as probe, torch.no_grad():
+    with space.policy.excursion() as probe, torch.no_grad():
         probe.to([(0.1, z)])
         torch.testing.assert_close(model(x), x @ moved.T, rtol=1e-14, atol=1e-14)
-    space.carry_out(LinearUpdate([(0.1, z)]))
-    space.settle()
-    torch.testing.assert_close(space.tensors[0], moved, rtol=1e-14, atol=1e-14)
+    space.apply_update(LinearUpdate([(0.1, z)]))
+    space.policy.finish_restore()
+    torch.testing.assert_close(space.local[0], moved, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize(

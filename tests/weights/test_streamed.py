@@ -59,7 +59,10 @@ def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
     assert len(losses) > 3, "the probes go somewhere"
     assert same(*(run.weights() for run in runs.values()))
     assert as_it_was(runs["streamed"].model) == before
-    assert runs["streamed"].params.passes <= runs["snapshot"].params.passes
+    assert (
+        runs["streamed"].params.stopwatch.counts["weights"]
+        <= runs["snapshot"].params.stopwatch.counts["weights"]
+    )
     found = [run.scorer.evaluate(run.examples, 40) for run in runs.values()]
     assert found[0] == found[1]
 
@@ -91,7 +94,7 @@ def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(monkeypatch
     table = nn.Embedding(50, 33)
     space = ParameterSpace.of(table, "streamed")
     monkeypatch.setattr(streamed, "add_", None)  # which displaces all of them
-    with space.excursion() as probe:
+    with space.policy.excursion() as probe:
         probe.to([(0.3, Z[0])])
         assert table(torch.tensor([[3, 49, 3], [0, 17, 18]])).shape == (2, 3, 33)
 
@@ -133,7 +136,7 @@ def displaced(model: nn.Module, *inputs: Tensor) -> list[Tensor]:
     outputs = []
     for restore in ("snapshot", "streamed"):
         space = ParameterSpace.of(model, restore)
-        with torch.inference_mode(), space.excursion() as probe:
+        with torch.inference_mode(), space.policy.excursion() as probe:
             probe.to([(0.5, Z[0]), (0.25, Z[1])])
             outputs.append(model(*inputs))
     return outputs
@@ -155,7 +158,7 @@ def test_a_weight_that_is_read_past_its_module_is_refused_by_name():
     model, given = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0), torch.ones(3, 4)
     space, expected = ParameterSpace.of(model, "streamed"), model(given)
     for _ in range(2):
-        with space.excursion() as probe:
+        with space.policy.excursion() as probe:
             probe.to([(0.5, Z[0])])
             with pytest.raises(RuntimeError, match=r"out_proj\.bias is read outside of the call"):
                 model(given)

@@ -92,7 +92,7 @@ def tensor_digest(tensor: Tensor) -> int:
 
 def digests(optimizer: ZOOptimizer) -> tuple[list[str], list[int]]:
     """Returns names and digests of the weights and of all state that the next step depends on."""
-    names, tensors = optimizer.params.parts()
+    names, tensors = optimizer.params.gathered(collect=False)
     for name, of in optimizer.state.items():
         names = [*names, *(f"{name}[{i}]" for i in range(len(of)))]
         tensors = chain(tensors, of)

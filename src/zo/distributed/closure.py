@@ -64,7 +64,7 @@ class DataParallel(Together):
         settings: Mapping[str, Any],
     ):
         self.processes = Processes(group)
-        sharded = method.params.sharded  # each process holds other values then
+        sharded = bool(method.params.shards)  # each process holds other values then
         self._watch = Watch(self.processes, None if sharded else check_every)
         check_same(self.processes, settings, "give all processes the same")
         if not sharded:

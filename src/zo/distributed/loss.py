@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from zo.distributed.processes import Processes
-from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.directions import Terms
-from zo.weights.restore import BranchedLoss, Excursion, LossFn
-from zo.weights.space import ParameterSpace
+from zo.weights.restore import (
+    BranchedLoss,
+    Excursion,
+    FactoredPolicy,
+    LossFn,
+    RestorePolicy,
+)
 
 Visits: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
 """Of one excursion: points that one pass measures, and the shards that this process measures there."""
@@ -49,37 +53,39 @@ class DividedLoss:
         (loss,) = self._gathered(found, [1])
         return loss
 
-    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
+    def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
         """Returns the losses at all points, in order.
 
         Under an exact policy this process displaces θ to the points that it measures. Under the others it displaces θ
         to all points, since each displacement rounds θ.
         """
         some = self._part(self._processes.rank if self._own_data else 0)
-        together = params.policy.measures_together and isinstance(some, BranchedLoss)
-        chunks = params.policy.chunks
-        passes = [chunks(some, of) if together else [[p] for p in of] for of in excursions]
+        passes: list[list[Sequence[Terms]]]
+        if isinstance(policy, FactoredPolicy) and isinstance(some, BranchedLoss):
+            passes = [policy.chunks(some, points) for points in excursions]
+        else:
+            passes = [[[point] for point in points] for points in excursions]
         widths = [len(points) for of_one in passes for points in of_one]
         found: list[list[float]] = []
         first = 0
         for of_one in passes:
             own = [self._own(first + i, len(widths)) for i in range(len(of_one))]
-            found += self._excursion(params, list(zip(of_one, own, strict=True)))
+            found += self._excursion(policy, list(zip(of_one, own, strict=True)))
             first += len(of_one)
         return self._gathered(found, widths)
 
-    def _excursion(self, params: ParameterSpace, visits: Visits) -> Iterator[list[float]]:
+    def _excursion(self, policy: RestorePolicy, visits: Visits) -> Iterator[list[float]]:
         """Makes one excursion; yields the losses of each of this process's passes."""
-        exact = RESTORE_POLICIES[params.restore].exact
+        exact = policy.constraints.exact
         if exact and not any(shards for _, shards in visits):
             return
         if not any(any(points) for points, _ in visits):  # θ itself
-            params.settle()
+            policy.finish_restore()
             yield from ([self._part(s)()] * len(points) for points, of in visits for s in of)
             return
-        with params.excursion() as probe:
+        with policy.excursion() as probe:
             for points, shards in visits:
-                if params.policy.measures_together:
+                if isinstance(policy, FactoredPolicy):
                     yield from (probe.losses(self._part(s), points) for s in shards)
                 elif shards or not exact:
                     probe.to(points[0])

@@ -150,12 +150,12 @@ def check_processes(space: ParameterSpace, model: nn.Module | None, grouped: boo
     Raises:
         ValueError: If the processes would train on losses or weights that do not belong together.
     """
-    if space.sharded and model is None and "torch.distributed.fsdp" in sys.modules:
+    if space.shards and model is None and "torch.distributed.fsdp" in sys.modules:
         raise ValueError(
             "model: the weights are sharded, and FSDP2 would compute with those of an earlier forward pass; give the"
             " model, or model= beside its tensors"
         )
-    if space.sharded and grouped:
+    if space.shards and grouped:
         gathered = {
             id(p) for module in fsdp_modules(model or nn.Module()) for p in module.parameters()
         }
@@ -165,7 +165,7 @@ def check_processes(space: ParameterSpace, model: nn.Module | None, grouped: boo
                     f"group: {name} is sharded, but not by FSDP2; processes that compute one forward pass together need"
                     " the same mini-batch, so give no group"
                 )
-    if grouped or space.sharded:
+    if grouped or space.shards:
         return
     if model is not None and any(isinstance(m, DistributedDataParallel) for m in model.modules()):
         raise ValueError(

@@ -102,7 +102,7 @@ def report_rounding(share: float | None, space: ParameterSpace) -> None:
     """Warns if less than half of a step is left after rounding."""
     if share is not None and share < HALF and space.rounding == "nearest":
         warnings.warn(
-            f"{share:.0%} of the first step is left after rounding to {space.tensors[0].dtype}. Weights in float32 keep"
+            f"{share:.0%} of the first step is left after rounding to {space.like[0].dtype}. Weights in float32 keep"
             " all of a step, noise='philox' with rounding='stochastic' its mean, and rounding='compensated' keeps the"
             " rest for the next step.",
             stacklevel=5,
@@ -111,7 +111,7 @@ def report_rounding(share: float | None, space: ParameterSpace) -> None:
 
 def check_storage(space: ParameterSpace) -> None:
     """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
-    for name, given, tensor in zip(space.names, space.parameters, space.held, strict=True):
+    for name, given, tensor in zip(space.names, space.parameters, space.policy.local, strict=True):
         p, _ = part_of(given)
         if (
             p.device != tensor.device

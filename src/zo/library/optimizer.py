@@ -45,7 +45,7 @@ from zo.optim.base import LossFn, StepInfo
 from zo.record.header import fingerprint
 from zo.record.recorder import Recorder
 from zo.weights.constraints import RESTORE_POLICIES
-from zo.weights.restore import Factors
+from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
 if TYPE_CHECKING:
@@ -162,11 +162,11 @@ class ZerothOrder(_Base):
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
-        if space.sharded and self.name not in SHARDABLE:
+        if space.shards and self.name not in SHARDABLE:
             raise ValueError(
                 f"{self.name}: cannot move sharded weights; one of {', '.join(SHARDABLE)} can"
             )
-        if space.sharded and record is not None:
+        if space.shards and record is not None:
             raise ValueError("record: the weights are sharded; it needs whole ones")
         if self.method.start is not None and RESTORE_POLICIES[restore].low_rank:
             raise ValueError(
@@ -186,7 +186,7 @@ class ZerothOrder(_Base):
         }
         if group is not None:
             self._together = DataParallel(group, check_every, self.method, settled)
-        elif space.sharded:
+        elif space.shards:
             self._together = TensorParallel(self.method, settled)
         if self._together is not None and not self._together.processes.leads:
             self._recorder = None
@@ -247,7 +247,7 @@ class ZerothOrder(_Base):
                 self._repeats.check(closure)
         rates = rates_of(self.param_groups)
         space = self.method.params
-        exact = RESTORE_POLICIES[space.restore].exact
+        exact = space.policy.constraints.exact
         with around_step(closure, {t.device.type for t in space.like}, exact) as measured:
             self.method.rates = rates
             self.method.watches_rounding = self.step_index == 0
@@ -282,8 +282,9 @@ class ZerothOrder(_Base):
         """
         policy = self.method.params.policy
         if self._recorder is not None:
-            self._recorder.close(policy.folded_for_reader)
-        policy.close()
+            self._recorder.close(isinstance(policy, FactoredPolicy) and policy.merged_for_reader)
+        if isinstance(policy, FactoredPolicy):
+            policy.close()
 
     def __enter__(self) -> Self:
         return self
@@ -293,7 +294,7 @@ class ZerothOrder(_Base):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside the weights and the constructor's arguments."""
-        self.method.params.policy.fold_for_reader()  # else the weights' readers would, and the state count it twice
+        self._merge_for_reader()  # else the weights' readers would, and the state count it twice
         groups = super().state_dict()["param_groups"]
         return {
             "name": self.name,
@@ -329,8 +330,7 @@ class ZerothOrder(_Base):
             group.update({k: v for k, v in values.items() if k != "params"})
         if self._recorder is not None:
             self._recorder.suspend()
-        self.method.params.policy.fold_for_reader()
-        self.method.params.policy.folded_for_reader = True  # when the state was made
+        self._merge_for_reader(made=True)  # the state's were when it was made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies and pickles.
@@ -343,14 +343,21 @@ class ZerothOrder(_Base):
             " of the other model and load this one's state_dict"
         )
 
+    def _merge_for_reader(self, made: bool = False) -> None:
+        """Merges factors into the weights between two steps; `made` says that this counts even if all are 0."""
+        policy = self.method.params.policy
+        if isinstance(policy, FactoredPolicy):
+            policy.merge_for_reader()
+            policy.merged_for_reader |= made
+
     def _folded(self) -> bool:
         """Returns whether the weights were folded since the last step, on any process; then they are on all."""
         policy = self.method.params.policy
-        if not isinstance(policy, Factors):
+        if not isinstance(policy, FactoredPolicy):
             return False
-        folded, policy.folded_for_reader = policy.folded_for_reader, False
+        folded, policy.merged_for_reader = policy.merged_for_reader, False
         if self.processes is not None:
             folded = any(flag for (flag,) in self.processes.gather([float(folded)]))
         if folded:
-            policy.fold()
+            policy.merge_factors()
         return folded

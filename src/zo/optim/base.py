@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.optim.losses import RecordedLosses, counter
 from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
-from zo.weights.constraints import RESTORE_POLICIES, conflicts
+from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.offload.stored import OffloadRefused, gigabytes
 from zo.weights.restore import LossFn
@@ -111,18 +111,18 @@ class ZOOptimizer(ABC):
     """
 
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
-        for key, right in conflicts(params.restore, params.rounding, **config.restore_needs()):
-            raise ValueError(
-                f"{key}={getattr(params, key, None) or getattr(config, key)!r}: {right}"
-            )
+        restore, rounding = params.policy.name, params.rounding
+        for key, right in conflicts(restore, rounding, **config.restore_needs()):
+            given = {"restore": restore, "rounding": rounding}
+            raise ValueError(f"{key}={given.get(key) or getattr(config, key)!r}: {right}")
         _check_state(params, config)
-        params.prepare()
+        params.policy.prepare()
         self.params = params
         self.config = config
         self.seed = seed
         self.step_index = 0
         self.rates = [Rates(lr, float(getattr(config, "weight_decay", 0.0)))]
-        self.group_of = [0] * len(params.held)
+        self.group_of = [0] * len(params.like)
         self.state: dict[str, list[Tensor]] = {}
         self.numbers: dict[str, float | list[float]] = {}
         self.step_scale = 1.0
@@ -130,9 +130,9 @@ class ZOOptimizer(ABC):
         self._survival: Survival | None = None
         self.start: StartWeights | None = None
         if getattr(config, "anchored", False):
-            factors = RESTORE_POLICIES[params.restore].low_rank and config.adds_up
-            moved = [i for i, t in enumerate(params.tensors) if not factors or t.dim() < 2]
-            self.start = StartWeights(params.tensors, moved, params.rereads)
+            factors = params.policy.constraints.low_rank and config.adds_up
+            moved = [i for i, t in enumerate(params.like) if not factors or t.dim() < 2]
+            self.start = StartWeights(params.local, moved, params.rereads)
         if params.residuals is not None:
             self.state["residual"] = params.residuals
         if getattr(config, "step_norm", "none") == "rms":
@@ -168,16 +168,16 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = counter(loss_fn, self._finite, self.params.settle)
+        counted = counter(loss_fn, self._finite, self.params.policy.finish_restore)
         try:
             found = self.estimate(counted)
             for value in found.record:
                 self._finite("coefficient", value)
             self.advance(found.record)
             if self._survival:
-                self.params.flush()  # the update of offloaded tensors has to be made before it is measured
+                self.params.policy.apply_deferred()  # else `survival` has not seen it
         finally:
-            self.params.settle()
+            self.params.policy.finish_restore()
             survival, self._survival, self.watches_rounding = self._survival, None, False
         scalars, share = dict(found.scalars), survival.share if survival else None
         if share is not None:
@@ -207,12 +207,12 @@ class ZOOptimizer(ABC):
             )
         if len(losses) != self.losses_per_step:
             raise ValueError(f"{len(losses)} losses for a step of {self.losses_per_step}")
-        with self.params.unobserved():
+        with self.params.policy.unobserved():
             return self.step(RecordedLosses(losses))
 
     def advance(self, record: Record) -> None:
         """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
-        self.params.flush()  # the last update, whose state may change now
+        self.params.policy.apply_deferred()  # the last update, whose state may change now
         self.step_scale, moved = self.next_step_scale(record)
         self.numbers |= moved
         self.apply(record)
@@ -270,11 +270,11 @@ class ZOOptimizer(ABC):
             shares = [self.rates[group].lr * self.config.anchor_decay for group in self.group_of]
             anchor = Anchor(self.start, shares, self.config.anchor_norm == "l1")
         if self.watches_rounding and self.params.rounding != "compensated":
-            of = watched(self.params.matrices, self.params.tensors)
+            of = watched(self.params.matrices, self.params.like)
             self._survival = Survival(of) if of else None
         if anchor or self._survival:
             update = SeenUpdate(update, anchor, self._survival)
-        self.params.carry_out(update, decay, self._update_key())
+        self.params.apply_update(update, decay, self._update_key())
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
@@ -307,7 +307,7 @@ class ZOOptimizer(ABC):
         for key in sorted(keys ^ state.keys()):
             what = "lacks" if key in keys else "has"
             raise ValueError(f"state: {what} {key}; it was made with other settings")
-        self.params.flush()
+        self.params.policy.apply_deferred()
         found = {name: [*state[name]] for name in self.state}
         for name, tensors in self.state.items():
             mine, given = ([(tuple(t.shape), t.dtype) for t in of] for of in (tensors, found[name]))

@@ -39,7 +39,7 @@ class ConMeZO(MeZO):
         super().__init__(params, config, lr=lr, seed=seed)
         self.state["m"] = params.full(0.0, state_dtype(config.state_dtype))
         start = Gaussian(NoiseKey(seed, SUBSPACE, 0, 0), params.engine)
-        for i, (m, p) in enumerate(zip(self.state["m"], params.tensors, strict=True)):
+        for i, (m, p) in enumerate(zip(self.state["m"], params.like, strict=True)):
             m.copy_(start.sample(i, p))
         self.numbers["norm"] = self._norm()
         self._m = Stored(self.state["m"])

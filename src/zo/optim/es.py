@@ -114,7 +114,7 @@ def centred_ranks(losses: Sequence[float]) -> list[float]:
 
 def _check_rank(rank: int, params: ParameterSpace) -> None:
     """Raises ValueError if a weight matrix has a side below the rank; one with a side of 1 is a vector of any rank."""
-    for name, p, matrix in zip(params.names, params.tensors, params.matrices, strict=True):
+    for name, p, matrix in zip(params.names, params.like, params.matrices, strict=True):
         if matrix and 1 < min(p.shape) < rank:
             raise ValueError(
                 f"rank={rank}: must be at most {min(p.shape)}, the shorter side of {name}"

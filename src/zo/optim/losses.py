@@ -6,9 +6,15 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from zo.weights.restore import BranchedLoss, Excursion, LossFn, SharedLoss, SizedBranches
+from zo.weights.restore import (
+    BranchedLoss,
+    Excursion,
+    LossFn,
+    RestorePolicy,
+    SharedLoss,
+    SizedBranches,
+)
 from zo.weights.sharded import whole
-from zo.weights.space import ParameterSpace
 
 
 @runtime_checkable
@@ -124,10 +130,10 @@ class CountedBranches(CountedLoss):
 class CountedShared(CountedLoss):
     """The same of a `SharedLoss`: a loss that is not finite is refused by all processes."""
 
-    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
+    def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
         """Returns the losses at the points of excursions."""
         assert isinstance(self.loss_fn, SharedLoss)
-        return self._keep(self.loss_fn.measure(params, excursions))
+        return self._keep(self.loss_fn.measure(policy, excursions))
 
 
 def counter(

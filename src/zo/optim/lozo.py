@@ -28,6 +28,7 @@ from zo.optim.base import Record
 from zo.optim.config import LOZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
+from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
 
@@ -59,7 +60,8 @@ class LOZO(MeZO):
         """Applies the update and goes on to the next step; where V is redrawn, what has added up is folded into θ."""
         super().advance(record)
         if self.step_index % self.config.interval == 0:
-            self.params.fold()
+            if isinstance(self.params.policy, FactoredPolicy):
+                self.params.policy.merge_factors()
             self.renew_subspace()
             self._use_subspace()
 
@@ -73,9 +75,9 @@ class LOZO(MeZO):
 
     def _use_subspace(self) -> None:
         """Draws the current step's V under `restore=factors`."""
-        self.state |= self.params.use_subspace(
-            [self.direction_at(self.step_index, i) for i in range(self.config.n)]
-        )
+        if isinstance(self.params.policy, FactoredPolicy):
+            directions = [self.direction_at(self.step_index, i) for i in range(self.config.n)]
+            self.state |= self.params.policy.use_subspace(directions)
 
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""

@@ -30,6 +30,7 @@ from zo.optim.base import Record
 from zo.optim.config_variants import SparseMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Masked, Stored, Terms, fused
+from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget, add_, combined
 
@@ -66,7 +67,9 @@ class SparseMeZO(MeZO):
         super().__init__(params, config, lr=lr, seed=seed)
         everything = config.scope == "all"
         self.state["threshold"] = [
-            _quantile(params.whole(i), config.share, free=not everything).to(p.device)
+            _quantile(whole(params.parameters[i]).detach(), config.share, free=not everything).to(
+                p.device
+            )
             if everything or matrix
             else p.new_full((), math.inf)
             for i, (p, matrix) in enumerate(zip(params.like, params.matrices, strict=True))
@@ -79,7 +82,7 @@ class SparseMeZO(MeZO):
     def apply(self, record: Record) -> None:
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
         terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
-        theta = None if self.params.residuals is None else self.params.tensors
+        theta = None if self.params.residuals is None else self.params.local
         self.carry_out(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 
 

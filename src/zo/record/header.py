@@ -18,7 +18,7 @@ def header_of(method: ZOOptimizer) -> Header:
     config: dict[str, Any] = {
         **asdict(method.config),
         "seed": method.seed,
-        "restore": space.restore,
+        "restore": space.policy.name,
         "noise": space.engine.backend.split("-")[0],
         "rounding": space.rounding,
         "groups": method.group_of,
@@ -38,7 +38,7 @@ def header_of(method: ZOOptimizer) -> Header:
 def fingerprint(space: ParameterSpace) -> str:
     """Returns a hash of the weights' dtypes, shapes and bits."""
     digest = hashlib.blake2b(digest_size=16)
-    for p in space.wholes()[1]:
+    for p in space.gathered()[1]:
         digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
         digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return f"blake2b:{digest.hexdigest()}"

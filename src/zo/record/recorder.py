@@ -61,8 +61,9 @@ class Recorder:
                 broken off whose probes left rounding in the weights.
         """
         if self.broken_off:
+            restore = self._method.params.policy.name
             raise TrajectoryError(
-                f"{self._path}: a step was broken off, and restore={self._method.params.restore!r} left rounding in the"
+                f"{self._path}: a step was broken off, and restore={restore!r} left rounding in the"
                 " weights that no replay makes; load a saved state with its weights, or train with restore='snapshot'"
             )
         if self._file is None or self._method.step_index != self._step:

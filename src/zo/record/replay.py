@@ -8,6 +8,7 @@ import torch
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
 from zo.record.header import digest_of
 from zo.record.trajectory import Trajectory, TrajectoryError
+from zo.weights.restore import FactoredPolicy
 
 
 def check_fit(found: Trajectory, base: str, noise: str, whose: str = "these") -> None:
@@ -93,9 +94,9 @@ def replay_steps(
 
 def _replay_step(found: Trajectory, method: ZOOptimizer) -> StepInfo:
     """Makes the next step, with its rates, and folds before it as the training did."""
-    step = method.step_index
-    if step in found.folds:
-        method.params.fold()
+    step, policy = method.step_index, method.params.policy
+    if step in found.folds and isinstance(policy, FactoredPolicy):
+        policy.merge_factors()
     if found.header.groups:  # of a record; rates of a run never change
         rates = found.rates[step]
         method.rates = [Rates(*rates[i : i + 2]) for i in range(0, len(rates), 2)]

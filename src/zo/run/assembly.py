@@ -39,6 +39,7 @@ from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
 from zo.weights.drift import Drift
 from zo.weights.offload.stored import OffloadRefused
+from zo.weights.restore import FactoredPolicy
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
@@ -92,16 +93,17 @@ class Assembly:
         how = cfg.precision
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
-            params.branch_budget = how.branch_gib * memory.GIB
+            if isinstance(params.policy, FactoredPolicy):
+                params.policy.branch_budget = how.branch_gib * memory.GIB
         except ValueError as error:
             raise ModelError(f"precision.{error}") from None
-        if divided and not params.sharded:
+        if divided and not params.shards:
             raise ModelError(
                 f"distributed.tensor={cfg.distributed.tensor}: transformers has no plan to divide {cfg.model.path}"
             )
         assert cfg.lr is not None
         if cfg.steps and getattr(cfg.optimizer, "anchored", False) and not divided:
-            params.rereads = rereads(cfg.model, params.names, params.tensors)
+            params.rereads = rereads(cfg.model, params.names, params.local)
             loaded = replace(loaded, notes=(*loaded.notes, _anchor_note(params)))
         method = None
         if cfg.steps:
@@ -123,7 +125,7 @@ class Assembly:
 
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
-        return weights_hash(*self.params.wholes())
+        return weights_hash(*self.params.gathered())
 
 
 @dataclass
@@ -247,7 +249,7 @@ class Session:
     def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
-        if params.sharded:
+        if params.shards:
             batch = self.scorer.collate(examples)
             return TensorParallelLoss(self.scorer, batch, params, processes=self.processes)
         if self.shards == self.processes.world == 1:
@@ -294,7 +296,7 @@ def load_adapted(
 
 def _anchor_note(params: ParameterSpace) -> str:
     """Returns where θ₀ is kept."""
-    sizes = [t.numel() * t.element_size() for t in params.tensors]
+    sizes = [t.numel() * t.element_size() for t in params.like]
     read = sum(sizes[i] for i in params.rereads)
     held = f"{(sum(sizes) - read) / memory.GIB:.2g} GiB of the start's weights are on the host"
     more = f", {read / memory.GIB:.2g} GiB are read from the model's files at each step"
@@ -303,7 +305,7 @@ def _anchor_note(params: ParameterSpace) -> str:
 
 def _base_hash(params: ParameterSpace, model: nn.Module) -> str:
     """Returns the hash of θ and of the model's other parameters, if there are any."""
-    names, tensors = params.wholes()
+    names, tensors = params.gathered()
     frozen = _frozen(model)
     return weights_hash([*names, *frozen], chain(tensors, map(whole, frozen.values())))
 

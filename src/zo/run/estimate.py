@@ -12,7 +12,7 @@ from zo.run import memory
 from zo.run.assembly import Session
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
-from zo.weights.constraints import RESTORE_POLICIES
+from zo.weights.restore import FactoredPolicy
 from zo.weights.updates import add_
 
 LEAST = 100
@@ -53,7 +53,7 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
         later = _seconds(loss_fn, device)
     step = forward + (count - 1) * later
     parts = f"{count} forward passes of {shown(step / count)}"
-    if not session.assembly.params.policy.measures_together:
+    if not isinstance(session.assembly.params.policy, FactoredPolicy):
         passes, weights = count + 1, _pass_seconds(session)
         step += passes * weights
         parts += f", {passes} passes over the weights of {shown(weights)}"
@@ -64,8 +64,8 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
     if (kept := getattr(session.scorer, "kept", None)) is not None:
         gib += kept.bytes / memory.GIB
         parts += f", after hidden states once, {shown(keeping)}"
-    if RESTORE_POLICIES[session.assembly.params.restore].copies:
-        tensors = session.assembly.params.tensors
+    if session.assembly.params.policy.constraints.copies:
+        tensors = session.assembly.params.like
         gib += sum(t.numel() * t.element_size() for t in tensors) / memory.GIB
     memory.reset_peak(device)
     return (

@@ -25,6 +25,7 @@ from zo.tasks.measures import LOSS
 from zo.weights.anchor import HALF
 from zo.weights.offload.stored import OffloadRefused
 from zo.weights.restore import RestoreError
+from zo.weights.space import non_finite
 
 TIED = 20
 """Steps with equal losses after which that is said."""
@@ -53,7 +54,7 @@ class Journal:
             return
         self.rounds = True
         self.progress.say(
-            f"step {step}: {share:.0%} of the step is left after rounding to {params.tensors[0].dtype}; precision=fp32"
+            f"step {step}: {share:.0%} of the step is left after rounding to {params.like[0].dtype}; precision=fp32"
             " keeps all of it, precision.noise=philox precision.rounding=stochastic its mean, and"
             " precision.rounding=compensated the rest for the next step"
         )
@@ -149,8 +150,8 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     """Makes one step, timed."""
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
-    params = assembly.params
-    perturb_before, forward_before = params.seconds, params.measuring_seconds
+    clock = assembly.params.stopwatch
+    perturb_before, forward_before = clock.seconds("weights"), clock.seconds("loss")
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
@@ -174,8 +175,8 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         **{f"optim/{name}": value for name, value in info.scalars.items()},
         "time/step_s": seconds,
         "time/cpu_s": time.process_time() - processor,
-        "time/forward_s": params.measuring_seconds - forward_before,
-        "time/perturb_s": params.seconds - perturb_before,
+        "time/forward_s": clock.seconds("loss") - forward_before,
+        "time/perturb_s": clock.seconds("weights") - perturb_before,
         **(exchanged if processes.world > 1 else {}),
     }
 
@@ -183,10 +184,10 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
 def _drift(session: Session) -> float:
     """Returns ‖θ − θ₀‖, the parts of all processes put together."""
     params, squares = session.assembly.params, session.assembly.drift.squares()
-    if not params.sharded:
+    if not params.shards:
         return math.sqrt(math.fsum(squares))
-    parts = [sum(x for i, x in enumerate(squares) if params.in_parts(i))]
-    whole = math.fsum(x for i, x in enumerate(squares) if not params.in_parts(i))
+    parts = [sum(x for i, x in enumerate(squares) if i in params.shards)]
+    whole = math.fsum(x for i, x in enumerate(squares) if i not in params.shards)
     return math.sqrt(whole + math.fsum(x for (x,) in session.processes.exchange(parts)))
 
 
@@ -195,8 +196,8 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     start = time.perf_counter()
     assembly = session.assembly
     stops = cfg.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
-    bad = assembly.params.non_finite()
-    if assembly.params.sharded:  # each process sees its own part
+    bad = non_finite(assembly.params)
+    if assembly.params.shards:  # each process sees its own part
         bad = next(filter(None, session.processes.exchange(bad)), None)
     if bad is not None:
         raise NonFiniteError(step, f"parameter {bad[0]}", bad[1])
@@ -212,7 +213,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
                     journal.requests.heed()
 
             found = evaluator.evaluate(examples, cfg.eval_tokens, told)
-        if assembly.params.sharded:
+        if assembly.params.shards:
             found = session.processes.exchange(found)[0]
         if journal.rewards is not None and evaluator is session.scorer:
             journal.rewards.of_evaluation(step, split)

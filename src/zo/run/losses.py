@@ -30,7 +30,7 @@ class BatchLoss:
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
-        with self.params.measuring():
+        with self.params.stopwatch.running("loss"):
             if isinstance(self.scorer, TextScorer):
                 return self._rated(1)[0]
             return self.scorer.loss(self.batch)
@@ -42,7 +42,7 @@ class BatchLoss:
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
-        with self.params.measuring():
+        with self.params.stopwatch.running("loss"):
             if isinstance(self.scorer, TextScorer):
                 return self._rated(n)
             return self.scorer.branches(self.batch, n)
@@ -61,7 +61,7 @@ class BatchLoss:
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
-        with self.params.measuring():
+        with self.params.stopwatch.running("loss"):
             loss = self.scorer.differentiable_loss(self.batch)
             loss.backward()
             return loss.item()

@@ -14,6 +14,7 @@ from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
 from zo.run.assembly import Session, frozen_hash
 from zo.run.memory import GIB
 from zo.tasks import Encoded
+from zo.weights.restore import FactoredPolicy
 
 EVERY = "all blocks are computed for every probe"
 
@@ -33,7 +34,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
         ModelError: If there is no memory for what is to be kept.
     """
     params, scorer = session.assembly.params, session.scorer
-    if params.sharded or not cfg.steps:
+    if params.shards or not cfg.steps:
         return None
     frozen = FrozenBlocks(session.assembly.loaded.model, params.parameters)
     if not frozen.lists:
@@ -53,8 +54,8 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
         return f"frozen blocks: {said}"
     if not cfg.optimizer.replays:
         why = "a step is one forward pass"
-    elif params.policy.measures_together:
-        why = f"precision.restore={params.restore} measures all points in one forward pass"
+    elif isinstance(params.policy, FactoredPolicy):
+        why = f"precision.restore={params.policy.name} measures all points in one forward pass"
     else:
         why = _compute_once(scorer, session.train[: cfg.batch_size])
     once = f"computed once per mini-batch: {frozen}" if why is None else f"{EVERY}: {why}"

@@ -191,7 +191,7 @@ def _make(
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = resume(cfg, directory, session, progress, requests)
-        sharded = assembly.params.sharded
+        sharded = bool(assembly.params.shards)
         watch = Watch(processes, None if sharded else cfg.distributed.check_every)
         if processes.world > 1 and not sharded and cfg.steps:
             watch.compare(assembly.optimizer)

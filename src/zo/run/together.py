@@ -27,7 +27,7 @@ from zo.run.signals import Lost
 from zo.run.store.inputs import flat
 from zo.tasks.batches import batch_indices
 from zo.weights.offload.stored import OffloadError
-from zo.weights.restore import RestoreError
+from zo.weights.restore import FactoredPolicy, RestoreError
 
 OWN = ("device", "threads")
 """Settings that may differ between processes."""
@@ -104,7 +104,7 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
         check_same(
             processes, device, "precision.noise=torch draws differently there, philox does not"
         )
-    if cfg.steps == 0 or params.sharded:
+    if cfg.steps == 0 or params.shards:
         return
     if not cfg.optimizer.replays:
         raise ProcessesError(
@@ -112,7 +112,7 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
         )
     passes, why, more = _passes(cfg, session), cfg.optimizer.name, "give more shards"
     shards = cfg.distributed.shards
-    if params.policy.measures_together:
+    if isinstance(params.policy, FactoredPolicy):
         budget = f"{cfg.precision.branch_gib:g} GiB" if _sized(session) else "a pass"
         why = f"restore=factors measures all points in {budget} together"
         more = "a smaller precision.branch_gib makes more of them" if _sized(session) else more
@@ -132,7 +132,7 @@ def _sized(session: Session) -> bool:
 def _passes(cfg: RunConfig, session: Session) -> int:
     """Returns the forward passes of a step over one shard; of the first mini-batch where they depend on it."""
     params, count = session.assembly.params, int(cfg.optimizer.forwards_per_step)
-    if not params.policy.measures_together:
+    if not isinstance(params.policy, FactoredPolicy):
         return count
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, 0)
     part = indices[: cfg.batch_size // cfg.distributed.shards]
@@ -147,7 +147,7 @@ def _passes(cfg: RunConfig, session: Session) -> int:
 
 def notes(processes: Processes, cfg: RunConfig, session: Session) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
-    if session.assembly.params.sharded:
+    if session.assembly.params.shards:
         yield f"{processes.world} processes hold a part of each tensor"
         return
     if processes.world == 1 or cfg.steps == 0:

@@ -22,7 +22,7 @@ class Drift:
         self._params = params
         generator = torch.Generator().manual_seed(0)
         self._indices: list[Tensor] = []
-        for t in params.tensors:
+        for t in params.local:
             large = t.numel() > ENTRIES
             chosen = torch.randint(t.numel(), (ENTRIES,), generator=generator)
             self._indices.append((chosen if large else torch.arange(t.numel())).to(t.device))
@@ -31,7 +31,7 @@ class Drift:
     def squares(self) -> list[float]:
         """Returns ‖θ − θ₀‖² of each tensor, or of this process's part of it."""
         found = []
-        for t, now, start in zip(self._params.tensors, self._entries(), self._start, strict=True):
+        for t, now, start in zip(self._params.local, self._entries(), self._start, strict=True):
             square = (now - start).double().square().sum()
             found.append(float(square) * t.numel() / max(len(start), 1))
         return found

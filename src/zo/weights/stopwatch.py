@@ -1,7 +1,7 @@
 """Time that work takes on its device, by its kind, without waiting for the device."""
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias, cast
@@ -20,9 +20,13 @@ class Stopwatch:
 
     Args:
         devices: Where the work is done, as `cpu` or `cuda:1`.
+
+    Attributes:
+        counts: Pieces of each kind.
     """
 
     def __init__(self, devices: Iterable[str]):
+        self.counts = Counter[str]()
         self._gpus = [torch.device(device) for device in devices if device.startswith("cuda")]
         self._passed: dict[str, float] = defaultdict(float)
         self._pending = deque[tuple[str, Mark, Mark]]()
@@ -30,8 +34,9 @@ class Stopwatch:
         self._last: Mark = []
 
     @contextmanager
-    def running(self, kind: str) -> Iterator[None]:
-        """Counts the work that the body does or launches, also when it raises."""
+    def running(self, kind: str, count: int = 1) -> Iterator[None]:
+        """Times the work that the body does or launches, also when it raises, and adds `count` to its pieces."""
+        self.counts[kind] += count
         self._lap()
         self._running.append(kind)
         try:

@@ -26,6 +26,7 @@ from zo.run.store import checkpoint
 from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
 from zo.run.store.rows import trajectory_of
 from zo.tasks import TaskError
+from zo.weights.restore import FactoredPolicy
 
 
 class ExportError(ValueError):
@@ -164,7 +165,8 @@ def _assembly(cfg: RunConfig, model: str | None, device: str) -> Assembly:
 def _write(reached: Reached, out: Path, merge: bool) -> None:
     """Writes model, tokenizer, settings and a model card, all of it or nothing."""
     assembly = reached.assembly
-    assembly.params.fold()  # a model that is loaded elsewhere has no factors beside its weights
+    if isinstance(assembly.params.policy, FactoredPolicy):
+        assembly.params.policy.merge_factors()  # a model that is loaded elsewhere has none
     written, loaded = assembly.weights_hash(), assembly.loaded
     whole = merge or loaded.adapter is None
     model = merged(loaded) if whole else loaded.adapter

@@ -9,8 +9,8 @@ with a message.
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count
 from mmap import MAP_SHARED
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +25,8 @@ from zo.config import digests
 from zo.optim.base import ZOOptimizer
 from zo.record.appender import sync_directory
 from zo.run.store import atomic
-from zo.weights.sharded import whole
+from zo.weights.sharded import shared_as, whole
+from zo.weights.space import ParameterSpace
 
 VERSION = 3
 FOLDER = "checkpoints"
@@ -70,7 +71,7 @@ def save(
 
 def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
     """Writes the state, tensor by tensor, and the manifest when the disk has it."""
-    content, sharded = _content(optimizer), optimizer.params.sharded
+    content, sharded = _content(optimizer), bool(optimizer.params.shards)
     with (place / STATE).open("wb") as file:
         try:
             (_save_sharded if sharded else torch.save)(content, file)
@@ -86,9 +87,20 @@ def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
 def _content(optimizer: ZOOptimizer) -> dict[str, Any]:
     """Returns weights and state; DTensors stand for what several processes share."""
     params = optimizer.params
-    weights = dict(zip(params.names, params.shared(params.tensors), strict=True))
-    state = {name: params.shared(of) for name, of in optimizer.state.items()}
+    weights = dict(zip(params.names, _shared(params, params.local), strict=True))
+    state = {name: _shared(params, of) for name, of in optimizer.state.items()}
     return {"weights": weights, "optimizer": optimizer.live_state() | state}
+
+
+def _shared(params: ParameterSpace, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns local tensors, one per tensor of θ, as DTensors where those of θ are."""
+    return [shared_as(p, t) for p, t in zip(params.parameters, tensors, strict=True)]
+
+
+def _own(params: ParameterSpace, i: int, tensor: Tensor) -> Tensor:
+    """Returns this process's part of a tensor of the shape of tensor `i`."""
+    part = params.shards.get(i)
+    return tensor if part is None else tensor[part.place]
 
 
 def _save_sharded(content: dict[str, Any], file: IO[bytes]) -> None:
@@ -155,9 +167,12 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
     named = list(zip(params.names, params.parameters, strict=True))
     if found != {name: (p.shape, p.dtype) for name, p in named}:
         raise CheckpointError(f"{place} is of another model")
-    for i, (name, p) in enumerate(zip(params.names, params.tensors, strict=True)):
-        p.copy_(params.own(i, state["weights"][name]))
-    own = {name: map(params.own, count(), state["optimizer"][name]) for name in optimizer.state}
+    for i, (name, p) in enumerate(zip(params.names, params.local, strict=True)):
+        p.copy_(_own(params, i, state["weights"][name]))
+    own = {
+        name: [_own(params, i, t) for i, t in enumerate(state["optimizer"][name])]
+        for name in optimizer.state
+    }
     optimizer.load_state_dict(state["optimizer"] | own)
 
 

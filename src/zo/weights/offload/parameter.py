@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from zo.weights.guarded import GuardedParameter
 
-if TYPE_CHECKING:
-    from zo.weights.offload.visits import Offload
+
+class Owner(Protocol):
+    """What a parameter needs of its offload."""
+
+    device: torch.device
+
+    def whole(self, p: OffloadedParameter) -> Tensor:
+        """Returns a parameter's values in the host's memory."""
+        ...
+
+    def before_reading(self, p: Tensor) -> None:
+        """Makes a parameter's values θ."""
+        ...
 
 
 class OffloadedParameter(GuardedParameter):
     """A parameter whose values lie outside of the device; every offload makes a subclass of its own."""
 
-    offload: ClassVar[Offload]
+    offload: ClassVar[Owner]
 
     def whole(self) -> Tensor:
         """Returns the values in the host's memory."""
@@ -25,7 +36,7 @@ class OffloadedParameter(GuardedParameter):
 
 
 def offloaded(
-    by: Offload, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
+    by: Owner, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> list[Any]:
     """Returns a model's parameters with their values elsewhere; other objects where they were on the meta device."""
     reading = staticmethod(by.before_reading)
@@ -42,11 +53,6 @@ def offloaded(
             if given is not None and given in made:
                 module._parameters[name] = made[given]
     return [made[p] for p, _ in values]
-
-
-def offload_of(parameters: Sequence[Tensor]) -> Offload | None:
-    """Returns the offload that parameters are of, if there is one."""
-    return next((p.offload for p in parameters if isinstance(p, OffloadedParameter)), None)
 
 
 def device_of(computing: nn.Module | Tensor) -> torch.device:

@@ -12,7 +12,7 @@ that it looks up, unless an update is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -382,6 +382,12 @@ class Offload:
 
     def _named(self, module: nn.Module) -> str:
         return f"{self._module_names[module] or 'the model'} ({type(module).__name__})"
+
+
+def offload_of(parameters: Iterable[Tensor]) -> Offload | None:
+    """Returns the offload that parameters are of, if there is one."""
+    of = (p.offload for p in parameters if isinstance(p, OffloadedParameter))
+    return next((offload for offload in of if isinstance(offload, Offload)), None)
 
 
 def _version(p: Tensor) -> int:

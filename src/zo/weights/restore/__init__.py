@@ -6,6 +6,7 @@ To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.w
 from zo.weights.restore.base import (
     BranchedLoss,
     Excursion,
+    FactoredPolicy,
     LossFn,
     Probe,
     RestoreError,
@@ -28,6 +29,7 @@ __all__ = [
     "POLICIES",
     "BranchedLoss",
     "Excursion",
+    "FactoredPolicy",
     "Factors",
     "LossFn",
     "Probe",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
 
-from zo.noise import NoiseKey
+from zo.noise import NoiseKey, PhiloxEngine
+from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
 from zo.weights.offload.stored import OffloadRefused
-from zo.weights.updates import ParameterUpdate, UpdateTarget
-
-if TYPE_CHECKING:
-    from zo.weights.space import ParameterSpace
+from zo.weights.tensors import TrainableTensors
+from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
 LossFn: TypeAlias = Callable[[], float]
 """Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
@@ -58,7 +59,7 @@ class SharedLoss(Protocol):
         """Returns the loss."""
         ...
 
-    def measure(self, params: ParameterSpace, excursions: Sequence[Excursion]) -> list[float]:
+    def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
         """Returns what `ParameterSpace.measure` does; each process makes a part of the forward passes."""
         ...
 
@@ -97,7 +98,7 @@ class BranchBudgetError(RestoreError):
 
 
 class Probe(ABC):
-    """θ, displaced. `ParameterSpace.excursion` lends it."""
+    """θ, displaced; see `RestorePolicy.excursion`."""
 
     @abstractmethod
     def to(self, terms: Terms) -> None:
@@ -120,10 +121,10 @@ class Unmoved(Probe):
 
 
 class RestorePolicy(Probe):
-    """How one `ParameterSpace` is probed and restored.
+    """How the tensors of θ are displaced for probes and restored after them.
 
-    What a policy cannot do stands in `zo.weights.constraints`, or is refused by its constructor where only the tensors
-    and the model show it.
+    What a policy cannot do stands in `zo.weights.constraints`. Its constructor refuses what only the tensors and the
+    model show.
 
     Args:
         space: θ.
@@ -131,16 +132,50 @@ class RestorePolicy(Probe):
 
     Attributes:
         name: Value of `precision.restore`.
-        measures_together: Whether one forward pass measures all points of an excursion, if the loss can.
-        folded_for_reader: Whether `fold_for_reader` has written since this was set to False.
+        local: The list of `TrainableTensors.local`; reading it here applies no deferred update.
+        observed: Whether losses are measured; False while a step is replayed.
     """
 
     name: ClassVar[str]
-    measures_together: ClassVar[bool] = False
 
-    def __init__(self, space: ParameterSpace, model: nn.Module | None):
+    def __init__(self, space: TrainableTensors, model: nn.Module | None):
         self.space = space
-        self.folded_for_reader = False
+        self.local = space.local
+        self.observed = True
+
+    @property
+    def constraints(self) -> Constraints:
+        """What this policy can do."""
+        return RESTORE_POLICIES[self.name]
+
+    @contextmanager
+    def excursion(self) -> Iterator[Probe]:
+        """Lends θ to a probe; afterwards θ is restored, at once or by the next pass, also when the body raises.
+
+        Yields:
+            A `Probe`, whose `to` displaces to θ + Σ c_j z_j.
+        """
+        if not self.observed and self.constraints.exact:
+            yield Unmoved()
+            return
+        self.begin()
+        try:
+            yield self
+        finally:
+            self.restore()
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """While the body runs, no loss is measured, and exact probes are left out."""
+        self.observed = False
+        try:
+            yield
+        finally:
+            self.observed = True
+
+    def timed(self, passes: int = 1) -> AbstractContextManager[None]:
+        """Counts passes over the weights, and their time; 0 for a part of a pass."""
+        return self.space.stopwatch.running("weights", passes)
 
     def begin(self) -> None:
         """Prepares a probe: called before the first `to`."""
@@ -149,54 +184,76 @@ class RestorePolicy(Probe):
     def restore(self) -> None:
         """Restores θ, or leaves that to the next pass over the weights. Called however the probe ended."""
 
-    def settle(self) -> None:
+    def finish_restore(self) -> None:
         """Makes a restoration that `restore` left to the next pass."""
 
-    def update(
+    def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
-        """Updates θ as `ParameterSpace.carry_out`, each tensor once its `pending` displacement is undone."""
+        """Updates θ as `ParameterSpace.apply_update`, each tensor once its `pending` displacement is undone."""
         residuals = None if key is None else self.space.residuals
-        with self.space.timed():
+        with self.timed():
             update.apply_to_all(self.targets(decay, key), pending, residuals)
 
     def targets(self, decay: float, key: NoiseKey | None) -> list[UpdateTarget]:
         """Returns what an update changes, one target per tensor."""
-        rounding = self.space.rounding_of(key)
+        rounding = None
+        if key is not None and self.space.rounding == "stochastic":
+            assert isinstance(self.space.engine, PhiloxEngine)
+            rounding = Rounding(self.space.engine, key)
         shares = [decay if decays else 0.0 for decays in self.space.decays]
-        return [UpdateTarget(p, i, shares[i], rounding) for i, p in enumerate(self.space.held)]
+        return [UpdateTarget(p, i, shares[i], rounding) for i, p in enumerate(self.local)]
 
     def prepare(self) -> None:
-        """As `ParameterSpace.prepare`."""
+        """Prepares the tensors for updates: called once, before the first of them.
+
+        Raises:
+            OffloadRefused: If the policy cannot move offloaded tensors.
+        """
         if self.space.offloaded:
             raise OffloadRefused(
                 f"restore={self.name!r} displaces all weights together, and they are offloaded; use restore='streamed'"
             )
 
-    def flush(self) -> None:
-        """Applies to θ's tensors an update that waits until they are on the device again."""
+    def apply_deferred(self) -> None:
+        """Applies the last update to the offloaded tensors that have not been fetched since."""
 
     def entries(self, i: int, index: Tensor) -> Tensor:
         """Returns the entries of tensor `i` of θ at flat positions, float32 or float64."""
-        return at_least_float32(self.space.tensors[i].reshape(-1)[index])
+        return at_least_float32(self.space.local[i].reshape(-1)[index])
 
+
+class FactoredPolicy(RestorePolicy):
+    """A policy that keeps low-rank updates in factors beside the weights, and measures all points together.
+
+    Attributes:
+        branch_budget: Bytes that the branches of one forward pass may take together.
+        merged_for_reader: Whether `merge_for_reader` has written since this was set to False.
+    """
+
+    branch_budget = math.inf
+    merged_for_reader = False
+
+    @abstractmethod
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
-        """Takes note that θ moves along these directions' V from now on; returns state that belongs in a checkpoint."""
-        return {}
+        """Sets the directions whose V the next updates share; returns state that belongs in a checkpoint."""
 
+    @abstractmethod
     def chunks(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[Sequence[Terms]]:
         """Returns the points of an excursion in the parts that one forward pass measures each."""
-        return [[terms] for terms in points]
 
-    def fold(self) -> None:
-        """Writes into θ's tensors what the policy holds beside them."""
+    @abstractmethod
+    def merge_factors(self) -> None:
+        """Writes the factors into the weights, rounded once."""
 
-    def fold_for_reader(self) -> None:
-        """Writes into θ's tensors between two steps what the policy holds beside them, and takes note of it."""
+    @abstractmethod
+    def merge_for_reader(self) -> None:
+        """Merges the factors between two steps, and sets `merged_for_reader`."""
 
+    @abstractmethod
+    def factor_tensors(self) -> tuple[list[str], list[Tensor]]:
+        """Returns names and tensors of the factors that are not 0."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Leaves the model as it was before the policy was made, at θ."""
-
-    def beside(self) -> tuple[list[str], list[Tensor]]:
-        """Returns names and tensors of what θ is made of beside its tensors."""
-        return [], []
+        """Merges the factors and restores the model's own forwards and parameters."""

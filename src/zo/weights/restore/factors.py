@@ -14,7 +14,6 @@ norms are moved in place, and displaced within their own layer.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,24 +25,22 @@ from zo.weights.guarded import ReplacedForward, factored
 from zo.weights.restore.base import (
     BranchBudgetError,
     BranchedLoss,
+    FactoredPolicy,
     LossFn,
     RestoreError,
-    RestorePolicy,
     SizedBranches,
 )
 from zo.weights.restore.branches import BranchedLayers
 from zo.weights.storage import storage_key
 from zo.weights.subspaces import OuterProduct
+from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
-
-if TYPE_CHECKING:
-    from zo.weights.space import ParameterSpace
 
 FOLD = 1 << 24
 """Values of a matrix that are folded at a time: 64 MiB of float32."""
 
 
-class Factors(RestorePolicy):
+class Factors(FactoredPolicy):
     """A and V of a model's matrices, and the layers that add what A, V and the branches come to, see `BranchedLayers`.
 
     From its construction on, the model computes with A and V, and its matrices are folded when anything else reads
@@ -58,15 +55,14 @@ class Factors(RestorePolicy):
     """
 
     name = "factors"
-    measures_together = True
 
-    def __init__(self, space: ParameterSpace, model: nn.Module | None):
+    def __init__(self, space: TrainableTensors, model: nn.Module | None):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=factors: the tensors' model is needed")
-        if any(p.dtype == torch.float64 for p in space.held):
+        if any(p.dtype == torch.float64 for p in self.local):
             raise ValueError("restore=factors: computes in float32, and the weights are float64")
-        tensors = self._tensors = space.held
+        tensors = self._tensors = self.local
         self.a = [torch.zeros(0, device=p.device) for p in tensors]
         self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
         self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w
@@ -132,7 +128,7 @@ class Factors(RestorePolicy):
         return found
 
     def chunks(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[Sequence[Terms]]:
-        """Returns the points that one forward pass measures each: as many pairs as the space's branch budget allows.
+        """Returns the points that one forward pass measures each: as many pairs as the branch budget allows.
 
         Raises:
             BranchBudgetError: If it allows none.
@@ -145,21 +141,21 @@ class Factors(RestorePolicy):
             wide = max(sum(_low_rank(z).rank for _, z in terms) for terms in points)
             parts = (wide * sum(_sides(p)) if p.dim() > 1 else p.numel() for p in self._tensors)
             needed += 4 * sum(parts)
-        pairs = int(min(self.space.branch_budget / (2 * needed), len(points)))
+        pairs = int(min(self.branch_budget / (2 * needed), len(points)))
         if pairs == 0:
-            raise BranchBudgetError(self.space.branch_budget, 2 * needed)
+            raise BranchBudgetError(self.branch_budget, 2 * needed)
         return [points[i : i + 2 * pairs] for i in range(0, len(points), 2 * pairs)]
 
     def restore(self) -> None:
         """Leaves one branch, at θ."""
         self._layers.count, self._layers.left, self._layers.right = 1, None, None
-        self.settle()
+        self.finish_restore()
 
-    def settle(self) -> None:
+    def finish_restore(self) -> None:
         """Gives modules their own tensors back where a call of one was interrupted."""
         self._layers.settle()
 
-    def update(
+    def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
         """Moves A by Σ c_j U_j, and biases and norms in place; other updates write the weights.
@@ -170,11 +166,11 @@ class Factors(RestorePolicy):
         anchor = update.anchor if isinstance(update, SeenUpdate) else None
         inner = update.update if isinstance(update, SeenUpdate) else update
         if not isinstance(inner, LinearUpdate) or _have_own_factors([inner.of]):
-            super().update(update, decay, key, pending)
+            super().apply_update(update, decay, key, pending)
             return
         if decay:
             raise ValueError("restore=factors: weight decay would write every weight at every step")
-        with self.space.timed():
+        with self.timed():
             terms = inner.of
             drawn = self._draw(terms)
             self._add_left(self.a, terms, drawn)
@@ -188,9 +184,9 @@ class Factors(RestorePolicy):
                 target = UpdateTarget(self._tensors[i], i, 0.0, None)
                 SeenUpdate(LinearUpdate(rest), anchor).apply(target, ())
 
-    def fold(self) -> None:
+    def merge_factors(self) -> None:
         """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
-        with self.space.timed():
+        with self.timed():
             if not self._layers.moved:
                 return
             for i in self._matrices:
@@ -200,7 +196,7 @@ class Factors(RestorePolicy):
 
     def close(self) -> None:
         """Folds, and gives the model its own forwards and parameters back."""
-        self.fold()
+        self.merge_factors()
         for forward in self._forwards:
             forward.take_back()
         for p in self._parameters:
@@ -218,15 +214,15 @@ class Factors(RestorePolicy):
         if self._layers.left is not None:
             what = "is read outside of the call of its module, where it is not displaced"
             raise RestoreError(self.name, f"{self._parameters[parameter]} {what}", "snapshot")  # type: ignore[index]
-        self.fold_for_reader()
+        self.merge_for_reader()
 
-    def fold_for_reader(self) -> None:
+    def merge_for_reader(self) -> None:
         """Folds between two steps, and takes note of it."""
         if self._layers.moved:
-            self.fold()
-            self.folded_for_reader = True
+            self.merge_factors()
+            self.merged_for_reader = True
 
-    def beside(self) -> tuple[list[str], list[Tensor]]:
+    def factor_tensors(self) -> tuple[list[str], list[Tensor]]:
         """Returns A of every matrix, unless all are 0."""
         self._update_moved()
         found = self._matrices if self._layers.moved else []
@@ -244,7 +240,7 @@ class Factors(RestorePolicy):
         if _have_own_factors(points):
             self._displace_own(points)
             return
-        with self.space.timed(passes=0):
+        with self.timed(passes=0):
             drawn = self._drawn = self._draw([term for terms in points for term in terms])
             likes = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
             self._buffers = _zeros(self._buffers, [(len(points), *t.shape) for t in likes], likes)
@@ -262,7 +258,7 @@ class Factors(RestorePolicy):
 
     def _displace_own(self, points: Sequence[Terms]) -> None:
         """Makes branch b compute at θ + Σ c_j U_j V_jᵀ, side by side in its own left and right factors."""
-        with self.space.timed(passes=0):
+        with self.timed(passes=0):
             n, p = len(points), self._tensors
             wide = max(sum(_low_rank(z).rank for _, z in terms) for terms in points)
             sides = [_sides(t) if t.dim() > 1 else (t.numel(), 0) for t in p]

@@ -21,18 +21,18 @@ class Merged(Subtract):
     pending: Terms = ()
 
     def restore(self) -> None:
-        """Notes what is to be subtracted."""
+        """Leaves the subtraction to the next pass."""
         if self.displacement:
             self.pending = [(-c, z) for z, c in self.displacement.items() if c != 0.0]
 
-    def settle(self) -> None:
-        """Subtracts it."""
+    def finish_restore(self) -> None:
+        """Subtracts the pending displacement."""
         if self.pending:
-            self.update(LinearUpdate(()), 0.0, None)
+            self.apply_update(LinearUpdate(()), 0.0, None)
 
-    def update(
+    def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
-        """Updates each tensor once what is pending is subtracted."""
+        """Updates each tensor once the pending displacement is subtracted."""
         pending, self.pending = self.pending, ()
-        super().update(update, decay, key, pending)
+        super().apply_update(update, decay, key, pending)

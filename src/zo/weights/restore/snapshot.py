@@ -16,19 +16,19 @@ class Snapshot(RestorePolicy):
 
     def begin(self) -> None:
         """Copies θ into buffers that the first probe allocates."""
-        with self.space.timed():
+        with self.timed():
             if self.copies is None:
-                self.copies = [torch.empty_like(p) for p in self.space.held]
-            torch._foreach_copy_(self.copies, self.space.held)
+                self.copies = [torch.empty_like(p) for p in self.local]
+            torch._foreach_copy_(self.copies, self.local)
 
     def to(self, terms: Terms) -> None:
         """Writes all tensors anew."""
         assert self.copies is not None
-        with self.space.timed():
-            add_to_all_(self.space.held, self.copies, terms)
+        with self.timed():
+            add_to_all_(self.local, self.copies, terms)
 
     def restore(self) -> None:
         """Copies θ back."""
         assert self.copies is not None
-        with self.space.timed():
-            torch._foreach_copy_(self.space.held, self.copies)
+        with self.timed():
+            torch._foreach_copy_(self.local, self.copies)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey
 from zo.weights.directions import Terms
 from zo.weights.holders import Holders, holders, looked_up
-from zo.weights.offload.parameter import OffloadedParameter, offload_of
+from zo.weights.offload.parameter import OffloadedParameter
+from zo.weights.offload.visits import offload_of
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.scratch import Scratch, aligned, views_stay, without_views
 from zo.weights.storage import storage_key
+from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, add_, add_rows_
-
-if TYPE_CHECKING:
-    from zo.weights.space import ParameterSpace
 
 Forward: TypeAlias = Callable[..., Any]
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
@@ -81,20 +80,22 @@ class Streamed(RestorePolicy):
 
     name = "streamed"
 
-    def __init__(self, space: ParameterSpace, model: nn.Module | None):
+    def __init__(self, space: TrainableTensors, model: nn.Module | None):
         super().__init__(space, model)
         if model is None:
             raise ValueError("restore=streamed: the tensors' model is needed")
         away = {i: p for i, p in enumerate(space.parameters) if isinstance(p, OffloadedParameter)}
         self._offload = offload_of(space.parameters)
-        self._offloaded = {p.offload.position(p): i for i, p in away.items()}
+        self._offloaded = dict[int, int]()
+        if self._offload is not None:
+            self._offloaded = {self._offload.position(p): i for i, p in away.items()}
         here = {i: p for i, p in enumerate(space.parameters) if i not in away}
         self._holders = _holders(model, here, space.names)
         self._names = {module: name for name, module in model.named_modules()}
-        self._sizes = [aligned(t) for t in space.held]
+        self._sizes = [aligned(t) for t in self.local]
         self._buffers: dict[torch.device, _Buffer] = {}
         for device in {t.device for t in here.values()}:
-            sizes = zip(self._sizes, space.held, strict=True)
+            sizes = zip(self._sizes, self.local, strict=True)
             on = [size if t.device == device else 0 for size, t in sizes]
             self._buffers[device] = _Buffer(_nested_bytes(model, self._holders, on), device)
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
@@ -113,7 +114,7 @@ class Streamed(RestorePolicy):
 
     def to(self, terms: Terms) -> None:
         """Makes the modules compute with θ + Σ c_j z_j from now on."""
-        self.space.passes += bool(terms)
+        self.space.stopwatch.counts["weights"] += bool(terms)
         self._terms = terms
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
@@ -166,7 +167,7 @@ class Streamed(RestorePolicy):
         try:
             for own, name, i in held:
                 if i not in self._displaced:  # else a caller of this module has displaced it
-                    tensor = self.space.held[i]
+                    tensor = self.local[i]
                     buffer = self._buffers[tensor.device]
                     self._displaced[i], out = buffer.take(tensor, self._sizes[i])
                     written.append(i)
@@ -190,7 +191,7 @@ class Streamed(RestorePolicy):
 
     def _displace(self, out: Tensor, theta: Tensor, i: int, rows: Tensor | None) -> None:
         """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`, which may be `theta`."""
-        with self.space.timed(passes=0):
+        with self.timed(passes=0):
             if rows is None:
                 add_(out, theta, i, self._terms)
             else:
@@ -207,21 +208,21 @@ class Streamed(RestorePolicy):
             raise _read_past(self.space.names[position])
 
     def prepare(self) -> None:
-        """Has offloaded tensors where they can be changed."""
+        """Makes offloaded tensors writable."""
         if self._offload is not None:
             self._offload.own([*self._offloaded])
             for i in self._offloaded.values():
-                self.space.held[i] = self.space.parameters[i].detach()
+                self.local[i] = self.space.parameters[i].detach()
 
-    def update(
+    def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
-        """Updates θ as `ParameterSpace.carry_out`; offloaded tensors when they come to the device next."""
+        """Updates θ as `ParameterSpace.apply_update`; offloaded tensors when they come to the device next."""
         if self._offload is None:
-            super().update(update, decay, key, pending)
+            super().apply_update(update, decay, key, pending)
             return
         targets = self.targets(decay, key)
-        with self.space.timed():
+        with self.timed():
             for at in targets:
                 if at.i not in self._offloaded.values():
                     update.apply(at, pending)
@@ -231,8 +232,8 @@ class Streamed(RestorePolicy):
 
         self._offload.owe(self._offloaded, apply)
 
-    def flush(self) -> None:
-        """Updates offloaded tensors that have not come to the device since the update."""
+    def apply_deferred(self) -> None:
+        """Applies the last update to the offloaded tensors that have not been fetched since."""
         if self._offload is not None:
             self._offload.flush()
 

@@ -28,7 +28,7 @@ class Subtract(RestorePolicy):
         last, self.displacement = self.displacement, target
         moves = [(target.get(z, 0.0) - last.get(z, 0.0), z) for z in {**last, **target}]
         if moves := [(c, z) for c, z in moves if c != 0.0]:
-            self.update(LinearUpdate(moves), 0.0, None)
+            self.apply_update(LinearUpdate(moves), 0.0, None)
 
     def restore(self) -> None:
         """Subtracts the displacement."""
