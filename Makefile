@@ -36,7 +36,7 @@ compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning
 	$(BIN)/python train.py -m sweep=$(COMPARE)
 	$(BIN)/python -m analysis tables $(COMPARE)
 
-test: $(VENV)/dev ## fast tests: at most three minutes on two quiet cores
+test: $(VENV)/test ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope
 
 test-all: $(VENV)/dev ## what CI runs: also tests that start processes or a browser, then those on SLURM
@@ -77,13 +77,28 @@ lock: ## resolve constraints.txt for every user's machine, after a change of pyp
 clean: ## remove the environment and caches; runs and results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 
-# The two stamps hold what is installed: one for running, one with what the tests need.
+# A stamp says what is installed: for running, for make test, for everything else. It goes where its interpreter is gone.
+$(shell $(BIN)/python -c '' 2>/dev/null || rm -f $(VENV)/run $(VENV)/test $(VENV)/dev)
+
+# TORCH=cpu, and the names of CUDA's versions, are folders of PyTorch's own index.
+TORCH ?= default
+INSTALL = $(PIP) $(if $(filter-out default,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/$(TORCH)) -e
+FAILED = { echo "The installation failed; the reason is above. Call make again when it is gone: what is installed stays." >&2; exit 1; }
+NO_GPU = No nvidia-smi is here. PyTorch for GPUs is about to be downloaded, 3.5 GB; make setup TORCH=cpu takes 0.3 GB.
+
 $(VENV)/run: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[suite,reviews,fast]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 or newer is needed, and PYTHON=$(PYTHON) is none: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || $(FAILED)
+	@[ $(TORCH) != default ] || [ "$$(uname)" != Linux ] || ls -d $(VENV)/lib/python*/site-packages/torch >/dev/null 2>&1 || \
+	  command -v nvidia-smi >/dev/null || echo "$(NO_GPU)"
+	@$(INSTALL) '.[suite,reviews,fast]' || $(FAILED)
 	@touch $@
 
-$(VENV)/dev: $(VENV)/run
-	$(PIP) -e '.[suite,reviews,fast,dev]'
+$(VENV)/test: $(VENV)/run
+	@$(INSTALL) '.[suite,reviews,fast,test]' || $(FAILED)
+	@touch $@
+
+$(VENV)/dev: $(VENV)/test
+	@$(INSTALL) '.[suite,reviews,fast,dev]' || $(FAILED)
 	@touch $@

@@ -191,3 +191,42 @@ def test_type_checkers_accept_right_and_refuse_wrong_use(checker, tmp_path):
     lines = enumerate(file.read_text().splitlines(), 1)
     wrong = {n for n, line in lines if line.endswith("# wrong")}
     assert {int(n) for n in re.findall(r"user_code\.py:(\d+):.*error", told)} == wrong, told
+
+
+FAKE = """#!/bin/sh
+echo "$0 $*" >>{log}
+case "$*" in
+  *"venv --clear"*) mkdir -p "$4/bin" && cp --remove-destination "$0" "$4/bin/python";;
+  *"pip install"*) exit {pip};;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("pip", "arguments", "code", "said"),
+    [
+        (0, [], 0, "make setup TORCH=cpu takes 0.3 GB"),
+        (0, ["TORCH=cpu"], 0, ""),
+        (1, [], 2, "Call make again when it is gone"),
+        (0, ["PYTHON=python3.9-is-not-here"], 2, "Python 3.11 or newer is needed"),
+    ],
+)
+def test_setup_says_what_to_do_and_makes_an_environment_whose_interpreter_is_gone_anew(
+    pip, arguments, code, said, tmp_path
+):
+    fake, log, there = (tmp_path / name for name in ("python", "log", "env"))
+    fake.write_text(FAKE.format(log=log, pip=pip))
+    fake.chmod(0o755)
+    (there / "bin").mkdir(parents=True)
+    (there / "bin/python").symlink_to(tmp_path / "gone")
+    (there / "run").touch()
+    path = f"{tmp_path}:/usr/bin:/bin"
+    command = ["make", "setup", f"VENV={there}", f"PYTHON={fake}", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={"PATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert said in done.stdout + done.stderr
+    assert (done.returncode, (there / "run").exists()) == (code, code == 0)
+    calls = log.read_text() if log.exists() else ""
+    assert ("download.pytorch.org/whl/cpu -e" in calls) == (arguments == ["TORCH=cpu"])
+    assert ("TORCH=cpu" in done.stdout) == (not arguments)

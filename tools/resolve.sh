@@ -23,10 +23,11 @@ check() {
     xargs -P 4 -L 1 tools/resolve.sh solve || { echo "constraints.txt has conflicts: call make lock" >&2; exit 1; }
 }
 
-solve() { # PYTHON PLATFORM: the larger resolution fills uv's cache for the smaller one
-  local extras="suite,reviews,fast" arguments
+solve() { # PYTHON PLATFORM: the first resolution fills uv's cache. What make setup and make test install comes as wheels, or is Python alone
+  local arguments extras=suite,reviews,fast wheels="--offline --only-binary :all: --no-binary rouge-score --no-binary antlr4-python3-runtime"
   arguments=(--python-version "$1" --python-platform "$2" --constraints constraints.txt --output-file /dev/null --extra)
-  uv "${arguments[@]}" "$extras,dev" && uv --offline "${arguments[@]}" "$extras" || { echo "conflict: Python $1, $2"; return 1; }
+  uv "${arguments[@]}" $extras,dev && uv "${arguments[@]}" $extras,test $wheels && uv "${arguments[@]}" $extras $wheels ||
+    { echo "conflict: Python $1, $2"; return 1; }
   echo "resolved: Python $1, $2, with and without dev"
 }
 

@@ -3,15 +3,21 @@
 from pathlib import Path
 
 import pytest
-import reasoning_gym
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import zo
-from tools import pretrain_reasoning_tiny as tool
 from tools.pretraining import sha256
 
 ASSETS = Path(zo.__file__).parent / "assets"
+
+
+@pytest.fixture
+def tool():
+    pytest.importorskip("reasoning_gym")
+    from tools import pretrain_reasoning_tiny
+
+    return pretrain_reasoning_tiny
 
 
 @pytest.mark.parametrize("model", ["reviews-tiny", "reasoning-tiny"])
@@ -25,16 +31,18 @@ def test_shipped_files_have_their_checksums(model):
     )
 
 
-def test_the_model_answers_a_quarter_of_its_sums_or_more():
+def test_the_model_answers_a_quarter_of_its_sums_or_more(tool):
     path = ASSETS / "reasoning-tiny"
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    made = reasoning_gym.create_dataset("chain_sum", size=40, seed=7, **tool.TASKS["chain_sum"])
+    made = tool.reasoning_gym.create_dataset(
+        "chain_sum", size=40, seed=7, **tool.TASKS["chain_sum"]
+    )
     rows = [tool.encode(tokenizer, (item["question"], item["answer"])) for item in made]
     assert 0.25 <= tool.exact(model, rows) < 1
 
 
-def test_the_tool_makes_the_same_bytes_twice(tmp_path):
+def test_the_tool_makes_the_same_bytes_twice(tool, tmp_path):
     recipe = tool.Recipe(steps=3, batch_size=8, problems=40, width=32, layers=1, asked=4)
     said = [tool.pretrain(recipe, tmp_path / name) for name in ("a", "b")]
     assert said[0] == said[1]
