@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 COMPARE ?= compare
 LOCK ?=
+BEST ?= 3
+PAPER ?=
 
 .PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format lock clean
 
@@ -19,8 +21,9 @@ quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw t
 	$(BIN)/python train.py -m sweep=quickstart
 	$(BIN)/python -m analysis tables quickstart
 
-tables: $(VENV)/run ## every table and figure that the runs in out/ fill, and the paper's tables, in results/local/
+tables: $(VENV)/run ## every table and figure that the runs in out/ fill, in results/local/; PAPER=1: all of the paper's tables, too
 	$(BIN)/python -m analysis tables
+	$(if $(PAPER),$(BIN)/python -m analysis paper)
 
 report: $(VENV)/run ## one page of what was run, and of the paper: results/local/report.html
 	$(BIN)/python -m analysis report
@@ -30,9 +33,9 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
 	$(BIN)/python train.py -m sweep=$(COMPARE)_tune
-	$(BIN)/python -m analysis choose $(COMPARE)_tune_best
+	$(BIN)/python -m analysis choose $(COMPARE)_tune_best --of $(COMPARE)_tune --best $(BEST)
 	$(BIN)/python train.py -m sweep=$(COMPARE)_tune_best
-	$(BIN)/python -m analysis choose $(COMPARE)
+	$(BIN)/python -m analysis choose $(COMPARE) --of $(COMPARE)_tune $(COMPARE)_tune_best
 	$(BIN)/python train.py -m sweep=$(COMPARE)
 	$(BIN)/python -m analysis tables $(COMPARE)
 

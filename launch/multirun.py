@@ -1,12 +1,14 @@
 """Makes the runs of `train.py -m`: one after the other in this process, or as jobs of a launcher."""
 
 import signal
+from pathlib import Path
 
+from launch import manifest
 from launch.status import hours_left
 from launch.submit import submit_and_watch
-from launch.sweep import TYPED, Sweep, standings
+from launch.sweep import Sweep, standings
 from zo.config.command_line import CommandLine
-from zo.run.multirun import Multirun, note
+from zo.run.multirun import Multirun
 
 
 def make(asked: CommandLine) -> int:
@@ -16,6 +18,8 @@ def make(asked: CommandLine) -> int:
         Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if told to stop.
     """
     sweep = Sweep.composed(asked)
+    if sweep.manifest and asked.launcher[0] == "basic":
+        manifest.write(sweep.manifest, Path(asked.cells[0][0].out))
     if not sweep.runs:
         print(f"{sweep.name}: all of its {sweep.cells} runs are recorded")
         return 0
@@ -24,7 +28,5 @@ def make(asked: CommandLine) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return submit_and_watch(asked)
     runs = [run.cfg for run in sweep.runs]
-    if sweep.name == TYPED and len(runs) > 1:
-        note(runs)
     print(hours_left(sweep, standings(sweep.runs, ask_queue=False)), flush=True)
     return Multirun.of(runs).run()

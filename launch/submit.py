@@ -22,17 +22,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from launch import local, parser, slurm
+from launch import local, manifest, parser, slurm
 from launch.profile import Profile, SlurmProfile, profile_of, register
 from launch.records import QueueError, Record
 from launch.status import hours_left
-from launch.sweep import TYPED, Run, Standing, Sweep, counted, standings
+from launch.sweep import Run, Standing, Sweep, counted, standings
 from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.command_line import CommandLine
 from zo.extras import print_every_character
-from zo.run.multirun import note
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
 
@@ -71,10 +70,11 @@ class Submission:
         """
         if self.on_slurm:
             slurm.check()
-        with alone(Path(self.sweep.runs[0].cfg.out).absolute()):
+        out = Path(self.sweep.runs[0].cfg.out).absolute()
+        with alone(out):
             chosen, before = self.choose(retry_failed, limit)
-            if len(self.sweep.runs) > 1 and self.sweep.name == TYPED:
-                note([run.cfg for run in self.sweep.runs])
+            if self.sweep.manifest:
+                manifest.write(self.sweep.manifest, out)
             if chosen:
                 self._give(chosen, detach)
         return chosen, before

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch import read_json, stderr
+from launch.manifest import Cell, manifest
 from launch.records import Queue, Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
 from zo.config.command_line import CommandLine
-from zo.config.identity import run_id
-from zo.config.lines import Line
 from zo.run.multirun import set_group
 from zo.run.store.lock import holder
 
@@ -25,7 +24,6 @@ class Run:
 
     run_id: str
     cfg: RunConfig
-    line: Line | None = None  # Of a comparison
 
     @property
     def directory(self) -> Path:
@@ -46,6 +44,7 @@ class Sweep:
     overrides: tuple[str, ...]  # As typed
     runs: list[Run]  # The different runs, in order
     cells: int  # How many cells they fill; two cells of one sweep may be the same run
+    manifest: list[Cell] = field(default_factory=list)  # Of all runs, also recorded ones
 
     @classmethod
     def of(cls, overrides: Sequence[str], whole: bool = False) -> "Sweep":
@@ -60,13 +59,12 @@ class Sweep:
     def composed(cls, asked: CommandLine, whole: bool = False) -> "Sweep":
         """Returns the different runs of a command line; `whole`: also recorded ones."""
         known = frozenset() if whole else recorded(asked.recorded)
-        runs: dict[str, Run] = {}
-        set_group([cfg for cfg, _ in asked.cells], asked.overrides, asked.sweep)
-        for cfg, line in asked.cells:
-            name = run_id(cfg)
-            if name not in known:
-                runs.setdefault(name, Run(name, cfg, line))
-        return cls(asked.sweep or TYPED, asked.overrides, list(runs.values()), len(asked.cells))
+        configs = [cfg for cfg, _ in asked.cells]
+        set_group(configs, asked.overrides, asked.sweep)
+        group = configs[0].tracking.group if len(configs) > 1 else None
+        lines, by_id = manifest(asked, asked.sweep or group)
+        runs = [Run(name, cfg) for name, cfg in by_id.items() if name not in known]
+        return cls(asked.sweep or TYPED, asked.overrides, runs, len(configs), lines)
 
 
 def recorded(path: Path | None) -> frozenset[str]:

@@ -28,16 +28,19 @@ in two places counts once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.logs import manifests
 from analysis.logs.fragments import Fragment, status_of
 from analysis.logs.history import History
+from analysis.logs.manifests import Line
 from analysis.logs.run_file import LogError
 
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
@@ -56,23 +59,34 @@ RESULT = (
 class Frames:
     """The runs, their history, and the files of runs killed before W&B wrote even their configuration.
 
-    A sweep has the runs of its W&B group; a multirun that was typed also those that an earlier command had made.
+    A sweep has the runs of its W&B group, and those that an earlier command had made of its cells.
     """
 
     runs: pd.DataFrame
     history: History
     unidentified: tuple[Path, ...]
-    multiruns: Mapping[str, Set[str]] = field(default_factory=dict)  # name -> run ids
+    lines: Sequence[Line] = ()  # of manifests, see `analysis.logs.manifests`
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The cells of every sweep, see `analysis.logs.manifests`."""
+        return manifests.cells(manifests.complete(self.lines, self.runs))
+
+    def cells_of(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
+        """The cells of some sweeps, or of all, without those that newer ones replace."""
+        cells = self.cells[self.cells["current"]]
+        cells = cells[cells["sweep"].isin(list(sweeps))] if sweeps else cells
+        return cells.drop(columns="current").reset_index(drop=True)
 
     def of(self, sweep: str) -> pd.DataFrame:
         """The runs of a sweep."""
-        also = self.runs["run_id"].isin(self.multiruns.get(sweep, ()))
-        return self.runs[(self.runs["group"] == sweep) | also]
+        ids = self.cells.loc[self.cells["sweep"] == sweep, "run_id"]
+        return self.runs[(self.runs["group"] == sweep) | self.runs["run_id"].isin(ids)]
 
     @property
     def sweeps(self) -> list[str]:
         """The sweeps that have runs, the one whose last run started last first."""
-        names = sorted({*self.runs["group"], *self.multiruns} - {""})
+        names = sorted({*self.runs["group"], *self.cells["sweep"]} - {""})
         last = {name: runs["started"].max() for name in names if len(runs := self.of(name))}
         return sorted(last, key=lambda name: last[name], reverse=True)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.logs import cloud, committed, local
+from analysis.logs import cloud, committed, local, manifests
 from analysis.logs.frames import Frames, merge
 from analysis.logs.run_file import LogError
 
@@ -37,20 +37,15 @@ def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Fr
     found = local.read(directories, cache_dir)
     if projects:
         found += cloud.read(projects, cache_dir)
-    frames = replace(merge(found), multiruns=_multiruns(directories))
+    frames = replace(merge(found), lines=_lines(directories))
     _say_unlogged(directories, frames.runs)
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
-def _multiruns(directories: Sequence[Path]) -> dict[str, set[str]]:
-    """The multiruns that were typed, as they say themselves."""
-    found: dict[str, set[str]] = {}
-    for path in sorted(path for top in directories for path in top.rglob("multiruns.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):  # torn
-                noted = json.loads(line)
-                found.setdefault(noted["name"], set()).update(noted["runs"])
-    return found
+def _lines(directories: Sequence[Path]) -> list[manifests.Line]:
+    """The lines of all manifests."""
+    found = (path for top in directories for path in top.rglob(f"{manifests.DIRECTORY}/*.jsonl"))
+    return list(manifests.read(found))
 
 
 def _say_unlogged(directories: Sequence[Path], runs: pd.DataFrame) -> None:

@@ -20,21 +20,22 @@ from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.vega import write
 from analysis.report.markdown import write_record, write_runs, write_texts
 from analysis.report.sweep import write_tables
-from analysis.select import sweep_cells, trials
+from analysis.select import trials
 from analysis.select.cell_runs import fill
-from analysis.select.comparison import recorded, settings_file, sweeper_of, tuning_of
+from analysis.select.comparison import settings_file
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.provenance import foot
 
 DEFAULT_RUNS = ["out"]
-RESULTS, MEASURED = Path("results/local"), Path("results/measured")
+ROOT = Path(__file__).parents[2]
+RESULTS, MEASURED = Path("results/local"), ROOT / "results" / "measured"
 EXAMPLES = """examples:
   python -m analysis report                             the page of everything: results/local/report.html
   python -m analysis tables                             every table and figure that the runs in out/ fill (make tables)
   python -m analysis tables quickstart --where seed=0   tables and figures of one sweep, printed and written
   python -m analysis tables table4 --runs out me/zo     runs from files and from W&B's cloud
-  python -m analysis choose compare                     the settings that tuning runs chose, for the sweep compare
-  python -m analysis record compare                     keep the comparison's runs in the file that its sweep names
+  python -m analysis choose compare --of compare_tune   the settings that these tuning runs chose for sweep=compare
+  python -m analysis record results/measured/mine compare_tune compare     keep a comparison's runs
   python -m analysis paper --only 1 3                   two of the paper's tables, beside what was measured
 """
 Paths = Iterator[Path | str]
@@ -52,18 +53,21 @@ class Call:
         """The runs that --runs names; none without an output directory where none was named."""
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
-        places = [*([] if nothing else asked.runs), *recorded(asked.sweeps)]
-        frames = sources.load(places, cache_dir=asked.cache)
+        frames = sources.load([] if nothing else asked.runs, cache_dir=asked.cache)
         for condition in asked.where:
             frames = trials.meeting(condition, frames)
         return frames
 
     @cached_property
     def known(self) -> Frames:
-        """Those runs, and where none were named the committed ones of the paper's tables."""
+        """Those runs, and where none were named the committed ones of the paper's tables and of these sweeps."""
         named = self.asked.runs != DEFAULT_RUNS or self.asked.where
-        files = [] if named else sorted(MEASURED.glob("table*/runs.parquet"))
-        return committed.merge([self.frames, *map(committed.read, files)])
+        files = [] if named else sorted(MEASURED.glob("*/runs.parquet"))
+        parts = [committed.read(path) for path in files if path.with_name(committed.CELLS).exists()]
+        own = self.asked.sweeps or self.frames.sweeps
+        wanted = {*own, *(name for names in SWEEPS.values() for name in names)}
+        mine = [part for part in parts if {line["sweep"] for line in part.lines} & wanted]
+        return committed.merge([self.frames, *mine])
 
     @cached_property
     def printed(self) -> Paper:
@@ -72,7 +76,7 @@ class Call:
 
     def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, with what their runs say."""
-        return fill(sweep_cells.cells(sweeps, self.asked.cache), self.known.runs)
+        return fill(self.known.cells_of(sweeps), self.known.runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,67 +107,65 @@ def report(call: Call) -> Paths:
 
 
 def tables(call: Call) -> Paths:
-    """The tables and figures of some sweeps, or everything that the runs fill."""
-    asked, groups = call.asked.sweeps, sorted(call.frames.sweeps)
-    if not asked:
-        yield from paper(call)
-        yield write_runs(call.frames.runs, call.results)
-    names = asked or list(dict.fromkeys([*sweep_cells.sweep_names(), *groups]))
-    for name, there in progress(list(_trials(call, names)), "tables and figures"):
-        directory = call.results / name
-        if there is None and asked:
-            makes = f"make them with `python train.py -m sweep={name}`"
-            raise LogError(f"no run of {name} among {len(call.frames.runs)} W&B runs: {makes}")
-        if there and sweeper_of(name):
-            yield from comparison.write_comparison(
-                name, call.filled([name]), call.frames, directory
-            )
+    """The tables and figures of some sweeps, or of all that have runs, with the paper's tables that these fill."""
+    asked, groups = call.asked.sweeps, call.frames.sweeps
+    names = asked or sorted(groups)
+    filled = call.filled()
+    for name in progress(names, "tables and figures"):
+        there, directory = trials.of_name(name, filled, call.known), call.results / name
+        if there is None:
+            raise LogError(_no_runs(name, call.known))
+        if (there.table["line"] != "").any():
+            yield from comparison.write_comparison(name, filled, call.known, directory)
             continue
-        if there and (asked or name in groups):
-            yield from write_tables(there, directory)
-        figures = curves.sweep_figures(there) if there else []
-        for figure in [*figures, *beside_paper.efficiency(name, call.printed, there)]:
+        yield from write_tables(there, directory)
+        figures = [
+            *curves.sweep_figures(there),
+            *beside_paper.efficiency(name, call.printed, there),
+        ]
+        for figure in figures:
             yield from write(figure, directory)
-    for figure in () if asked else curves.single_run_figure(call.frames):
-        yield from write(figure, call.results / "single_runs")
+    if numbers := [number for number, sweeps in SWEEPS.items() if {*sweeps} & {*names}]:
+        yield from _paper(call, numbers, full=False)
+    if not asked:
+        yield write_runs(call.frames.runs, call.results)
+        for figure in curves.single_run_figure(call.frames):
+            yield from write(figure, call.results / "single_runs")
+
+
+def _no_runs(sweep: str, frames: Frames) -> str:
+    there = ", ".join(frames.sweeps) or "no sweep"
+    makes = f"`python train.py -m sweep={sweep}` makes those of conf/sweep/{sweep}.yaml"
+    known = (ROOT / "conf" / "sweep" / f"{sweep}.yaml").is_file()
+    return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * known
 
 
 def choose(call: Call) -> Paths:
     """The settings of a sweep's lines that its tuning runs chose: conf/settings/SWEEP.yaml."""
-    directory = sweep_cells.ROOT / "conf" / "settings"
-    for sweep in call.asked.sweeps:
-        cells = call.filled(tuning_of(sweep))
-        runs = call.frames.runs[call.frames.runs["run_id"].isin(cells["run_id"])]
-        text = settings_file(sweep, cells, call.frames, foot(f"{len(runs)} runs", runs))
-        yield from write_texts(directory, {f"{sweep}.yaml": text})
+    (sweep,), asked = call.asked.sweeps, call.asked
+    cells = call.filled(asked.of)
+    runs = call.known.runs[call.known.runs["run_id"].isin(cells["run_id"])]
+    said = foot(f"{len(runs)} runs", runs)
+    text = settings_file(sweep, cells, call.known, said, asked.best)
+    yield from write_texts(comparison.SETTINGS, {f"{sweep}.yaml": text})
 
 
 def record(call: Call) -> Paths:
-    """The runs of some comparisons and of their tuning, in the file that their sweeps name."""
-    for sweep in call.asked.sweeps:
-        name = sweeper_of(sweep).get("recorded")
-        if name is None:
-            raise LogError(f"sweep {sweep} names no file of recorded runs")
-        known = call.filled([*tuning_of(sweep), sweep])
-        yield from write_record(call.frames, known, sweep_cells.ROOT / name)
-
-
-def _trials(call: Call, sweeps: Sequence[str]) -> Iterator[tuple[str, trials.Trials | None]]:
-    """The runs of some sweeps; None for one without any."""
-    known = sweep_cells.sweep_names()
-    filled = call.filled([name for name in sweeps if name in known])
-    for name in sweeps:
-        yield name, trials.of_name(name, filled, call.known)
+    """The ended runs of some sweeps, as files to be committed: DIRECTORY/runs.parquet and what lies beside it."""
+    yield from write_record(call.known, call.asked.sweeps, call.asked.directory)
 
 
 def paper(call: Call) -> Paths:
     """The paper's tables 1 to 12, each number beside the measured one: DIR/tables/."""
-    numbers = sorted(set(call.asked.only or TABLES))
+    yield from _paper(call, sorted(set(call.asked.only or TABLES)), full=bool(call.asked.only))
+
+
+def _paper(call: Call, numbers: Sequence[int], full: bool) -> Paths:
     filled = call.filled([sweep for number in numbers for sweep in SWEEPS.get(number, ())])
     cells = beside(call.printed, filled)
     results = list(paper_tables.build(numbers, call.printed, call.known.runs, cells, filled))
     paths = paper_tables.write(results, call.results / "tables")
-    paper_tables.show_results(results, full=bool(call.asked.only))
+    paper_tables.show_results(results, full)
     yield from paths
 
 
@@ -213,8 +215,13 @@ def _parser() -> argparse.ArgumentParser:
     option("sweeps", nargs="*", metavar="SWEEP", help=words)
     words = "only runs with this, as optimizer.k=2"
     option("--where", action="append", default=[], metavar="KEY=VALUE", help=words)
-    command(choose)("sweeps", nargs="+", metavar="SWEEP", help="sweeps that take chosen settings")
-    command(record)("sweeps", nargs="+", metavar="SWEEP", help="sweeps that name such a file")
+    option = command(choose)
+    option("sweeps", nargs=1, metavar="SWEEP", help="sweep that takes the chosen settings")
+    option("--of", nargs="+", required=True, metavar="SWEEP", help="sweeps of tuning runs")
+    option("--best", type=int, default=1, metavar="N", help="settings of each line (default: 1)")
+    option = command(record)
+    option("directory", type=Path, metavar="DIRECTORY", help="as results/measured/mine")
+    option("sweeps", nargs="+", metavar="SWEEP", help="a comparison and its tuning sweeps")
     words = "these alone, printed in full"
     command(paper)("--only", nargs="+", type=int, choices=list(TABLES), metavar="N", help=words)
     option = command(dashboard, False)

@@ -18,8 +18,6 @@ from analysis.report.figures.vega import write
 from analysis.report.markdown import csv, write_texts
 from analysis.report.style import LOOKS
 from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show
-from analysis.select import sweep_cells
-from analysis.select.cell_runs import shortfall
 from analysis.select.comparison import (
     AT_END,
     BASE,
@@ -29,10 +27,11 @@ from analysis.select.comparison import (
     choices,
     lines_frame,
     run_losses,
-    sweeper_of,
 )
 from analysis.select.provenance import foot
+from analysis.select.trials import notes_of
 
+SETTINGS = Path(__file__).parents[2] / "conf" / "settings"
 LOSS, REWARD = (
     ("Validation loss (nats)", "nats"),
     ("Minus the validation reward", "minus the reward"),
@@ -61,14 +60,14 @@ def comparison(
     mine = frames.runs[frames.runs["run_id"].isin(runs["run_id"])]
     rewarded = bool(runs["val_reward"].notna().any())
     what = REWARD if rewarded else LOSS
-    below = [foot(f"{len(mine)} runs", mine), *(f"{sentence}." for sentence in shortfall(cells))]
+    below = [foot(f"{len(mine)} runs", mine), *notes_of(sweep, cells, frames)]
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
         frame = choices(runs[runs["steps"] > 0]).sort_values("loss", ignore_index=True)
         return frame, _tuning_table(title, frame, [TUNED.format(_lower(what[0])), *below]), []
     chosen = _chosen(sweep)
-    frame = lines_frame(runs, float(sweeper_of(sweep)["smallest"]))
+    frame = lines_frame(runs, float(first["smallest"]))
     for key, missing in (("edge", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
     said = [sentence.format(what[0]) for sentence in REPORTED]
@@ -98,7 +97,7 @@ def line_label(line: str) -> str:
 
 def _chosen(sweep: str) -> dict[str, Any]:
     """What is written of each line's chosen setting."""
-    path = sweep_cells.ROOT / "conf" / "settings" / f"{sweep}.yaml"
+    path = SETTINGS / f"{sweep}.yaml"
     found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {line: settings[0] for line, settings in found.items()}
 

@@ -1,12 +1,12 @@
 """What is written: tables as csv, and all runs as parquet."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.logs import committed
+from analysis.logs import committed, manifests
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.history import EVALUATED
 from analysis.select.cell_runs import TAKEN
@@ -47,8 +47,9 @@ def write_runs(runs: pd.DataFrame, directory: Path) -> Path:
     return path
 
 
-def write_record(frames: Frames, cells: pd.DataFrame, path: Path) -> list[Path]:
-    """Write the ended runs of some cells, what the tables need of them, and their evaluations; the paths."""
+def write_record(frames: Frames, sweeps: Sequence[str], directory: Path) -> list[Path]:
+    """Write the ended runs of some sweeps, what the tables need of them, their evaluations and cells; the paths."""
+    cells, path = frames.cells_of(sweeps), directory / "runs.parquet"
     runs = frames.runs[frames.runs["run_id"].isin(cells["run_id"])]
     runs = runs[runs["status"].isin(["finished", "collapsed"])].reset_index(drop=True)
     wanted = [*FILE_COLUMNS, *TAKEN.values(), *OF_MACHINE]
@@ -56,8 +57,10 @@ def write_record(frames: Frames, cells: pd.DataFrame, path: Path) -> list[Path]:
     runs = runs.assign(source=path.name)
     rows = pd.concat([frames.history.one(run_id, EVALUATED) for run_id in runs["run_id"]])
     rows = rows[rows["eval/val_loss"].notna()].drop(columns="time/step_s")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(committed.EVALUATED)
+    directory.mkdir(parents=True, exist_ok=True)
+    beside = [directory / name for name in (committed.EVALUATED, committed.CELLS)]
     runs.to_parquet(path, compression="zstd", index=False)
-    rows.to_parquet(beside, compression="zstd", index=False)
-    return [path, beside]
+    rows.to_parquet(beside[0], compression="zstd", index=False)
+    lines = manifests.complete(frames.lines, frames.runs)
+    manifests.write([line for line in lines if line["sweep"] in sweeps], beside[1])
+    return [path, *beside]

@@ -18,7 +18,7 @@ from analysis.report.markdown import csv, write_texts
 from analysis.report.paper_layout import TITLES, Result, layouts
 from analysis.report.table import console, latex, latex_text, markdown, show
 from analysis.select.cell_runs import shortfall
-from analysis.select.paper_cells import FAILED, SWEEPS
+from analysis.select.paper_cells import FAILED, SWEEPS, wanted
 from analysis.select.provenance import foot
 
 DOCUMENT = r"""\documentclass{article}
@@ -40,9 +40,10 @@ def build(
     filled: pd.DataFrame,
 ) -> Iterable[Result]:
     """The tables; `frame`: see `analysis.select.paper_cells`, `filled`: the cells of the sweeps behind it."""
+    sizes = wanted(paper)
     for number in numbers:
         if number in SWEEPS:
-            yield _from_runs(number, frame, filled, runs)
+            yield _from_runs(number, frame, filled, runs, {s: sizes[s] for s in SWEEPS[number]})
         elif number == 2:
             yield paper_settings.state(paper, runs)
         elif number == 6:
@@ -84,17 +85,22 @@ def show_results(results: Sequence[Result], full: bool) -> None:
 
 
 def _from_runs(
-    number: int, frame: pd.DataFrame, filled: pd.DataFrame, runs: pd.DataFrame
+    number: int,
+    frame: pd.DataFrame,
+    filled: pd.DataFrame,
+    runs: pd.DataFrame,
+    sizes: dict[str, int],
 ) -> Result:
-    mine: Any = filled[filled["sweep"].isin(SWEEPS[number])]
+    """A table of runs; `sizes`: sweep -> how many the paper made."""
+    mine: Any = filled[filled["sweep"].isin(list(sizes)) & (filled["changed"] == "")]
     ended = mine.loc[mine["status"].isin(FAILED), "run_id"]
     there = runs[runs["run_id"].isin(ended)]
-    lacks = {sweep: shortfall(mine[mine["sweep"] == sweep]) for sweep in SWEEPS[number]}
+    lacks = {s: shortfall(mine[mine["sweep"] == s], {s: n}) for s, n in sizes.items()}
     pages = layouts(number, frame, {sweep: " ".join(said) for sweep, said in lacks.items()})
     for page in pages:
         page.caption += [foot(f"{len(there)} runs", there)] if len(there) else []
     rows: Any = frame[(frame["table"] == number) & (frame["here"] != "nowhere")]
     measured = int(rows["here"].isin(FAILED).sum())
-    summary = f"{measured} of {len(rows)} numbers from {len(ended)} of {len(mine)} runs"
+    summary = f"{measured} of {len(rows)} numbers from {len(ended)} of {sum(sizes.values())} runs"
     said = [sentence for sentences in lacks.values() for sentence in sentences]
     return Result(number, pages, frame[frame["table"] == number], summary, said)

@@ -1,12 +1,11 @@
 """One frame of runs, a row per cell that the sweeps ask for; every table is a query of it.
 
-    expected = analysis.select.sweep_cells.cells(["table1"])    one row per cell
-    runs = fill(expected, frames.runs)                          + what its run says, and which rows are chosen
-    table = over_seeds(runs)                                    mean, sample standard deviation, n
+    cells = frames.cells_of(["table1"])     one row per cell, out of the sweep's manifest
+    runs = fill(cells, frames.runs)         + what its run says, and which rows are chosen
+    table = over_seeds(runs)                mean, sample standard deviation, n
 
 A run fills a cell if its id is the cell's, whatever W&B group it was logged under: the id is a hash of everything that
-decides the run's numbers, so one run can fill cells of several sweeps. Committed runs keep the keys of the cells
-that they filled (`cell_key`): they fill these cells though the way in which ids are made has changed since.
+decides the run's numbers, so one run can fill cells of several sweeps.
 
 The learning rate is chosen once per method, model and task, as the paper does, and, where the sweep varies more, per
 variant, by validation accuracy alone. The rates of which most seeds have ended are compared over the seeds that all
@@ -19,7 +18,6 @@ A run without steps has no seed: however often it was made, it counts as one run
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,6 +61,12 @@ TAKEN = {
 }
 """Column of a filled cell -> column of the runs frame."""
 
+OVER_SEEDS = (
+    *("lr", "at_edge", "n", "seeds", "test_mean", "test_std", "val_mean", "val_std", "val_loss"),
+    *(*MEDIANS, "collapsed", "status", "grid", "lacking", "run_ids"),
+)
+"""What `over_seeds` adds."""
+
 VARIED = ("k", "m", "adaptive_noise", "eps")
 """Columns for what sweeps vary beside method, learning rate and seed: the last part of the key in `variant`."""
 
@@ -70,7 +74,7 @@ TEXT = ("run_status", "device", "predictions", "labels")
 
 
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The frame of runs: the columns of `sweep_cells.cells`, `status`, those of TAKEN, VARIED and `choose`.
+    """The frame of runs: the columns of `Frames.cells_of`, `status`, those of TAKEN, VARIED and `choose`.
 
     Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation,
     minus the reward where a run improves one, which has no accuracy but `val_reward` and maybe `test_exact`;
@@ -83,7 +87,6 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
     filled = expected.reset_index(drop=True)
-    filled["run_id"] = _ids(filled, by_id)
     found = by_id.reindex(columns=list(TAKEN.values())).reindex(filled["run_id"])
     for name, key in TAKEN.items():
         values = found[key].reset_index(drop=True)
@@ -102,25 +105,6 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     ]
     filled[list(VARIED)] = pd.DataFrame(varied, filled.index).reindex(columns=VARIED)
     return choose(filled)
-
-
-def cell_key(cell: Mapping[Any, Any]) -> str:
-    """What a cell is, whatever its run's id."""
-    names = ("sweep", "model", "task", "optimizer", "precision", "variant")
-    numbers = [int(cell["seed"]), float(cell["lr"]), int(cell["steps"])]
-    return json.dumps([*(cell[name] for name in names), *numbers])
-
-
-def _ids(expected: pd.DataFrame, by_id: pd.DataFrame) -> list[str]:
-    """The cells' run ids; of a cell whose run is not there that of the run which filled it when it was committed."""
-    kept = by_id.reindex(columns=["cells"])["cells"].dropna()
-    committed = {key: run_id for run_id, keys in kept.items() for key in json.loads(keys)}
-    return [
-        cell["run_id"]
-        if cell["run_id"] in by_id.index
-        else str(committed.get(cell_key(cell), cell["run_id"]))
-        for cell in expected.to_dict("records")
-    ]
 
 
 def choose(filled: pd.DataFrame) -> pd.DataFrame:
@@ -215,28 +199,43 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
                 "run_ids": " ".join(finished["run_id"]),
             }
         )
-    return pd.DataFrame(rows)
+    known = [key for row in rows[:1] for key in row]
+    return pd.DataFrame(rows, columns=known or [*SETTING, *more, *VARIED, *OVER_SEEDS])
 
 
-def shortfall(filled: pd.DataFrame) -> list[str]:
+def shortfall(filled: pd.DataFrame, wanted: Mapping[str, int] | None = None) -> list[str]:
     """A sentence per sweep that lacks cells: how many, why, and what would run them. Empty if nothing lacks.
 
-    A collapsed run is a result, not a gap.
+    A collapsed run is a result, not a gap. `wanted`: how many runs a sweep has, where more may be wanted than were
+    started.
     """
+    groups = {str(sweep): cells for sweep, cells in filled.groupby("sweep", sort=False)}
+    sizes = {sweep: len(cells) for sweep, cells in groups.items()} | dict(wanted or {})
     sentences = []
-    for sweep, cells in filled.groupby("sweep", sort=False):
+    for sweep, size in sizes.items():
+        cells = groups.get(sweep, filled.iloc[:0])
         counts = {s: int((cells["status"] == s).sum()) for s in STATUSES[2:]}
+        counts["missing"] += max(0, size - len(cells))
         lacking = sum(counts.values())
         if lacking:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-            text = f"{lacking} of {len(cells)} runs of {sweep} lack ({why})"
+            text = f"{lacking} of {max(size, len(cells))} runs of {sweep} lack ({why})"
             if lacking > counts["duplicated"]:
-                text += f": `{command(str(sweep))}` makes them"
+                text += _remedy(sweep, cells)
             if counts["duplicated"]:
                 ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
                 text += f"; read only one source of each duplicated run ({ids})"
             sentences.append(text)
     return sentences
+
+
+def _remedy(sweep: str, cells: pd.DataFrame) -> str:
+    """What makes the runs of a sweep that there are not yet; of a typed one the command of the first."""
+    open_ = cells[cells["status"].isin(STATUSES[2:4])]
+    typed = [text for text in open_["command"] if text and "sweep=" not in text]
+    if typed:
+        return f": `{typed[0]}` makes the first"
+    return f": `{command(sweep)}` makes them"
 
 
 def command(sweep: str) -> str:

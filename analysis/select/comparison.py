@@ -5,9 +5,7 @@ budget. A collapsed run counts with the loss of the untrained model, or with its
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ import yaml
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
-from analysis.select import sweep_cells
 from analysis.select.cell_runs import shortfall
 from analysis.stats.intervals import LEVEL, holm
 from analysis.stats.paired import detectable, paired_estimates
@@ -29,40 +26,6 @@ SHARES = (25, 50, 100)
 LOSSES = [f"loss_{share}" for share in SHARES]
 AT_END = LOSSES[-1]
 BETTER, WORSE, OPEN = "better", "worse", "not decided"
-
-
-@cache
-def sweeper_of(sweep: str) -> dict[str, Any]:
-    """What a file of conf/sweep, with those that it builds on, says of its lines; empty for a plain sweep."""
-    path = sweep_cells.ROOT / "conf" / "sweep" / f"{sweep}.yaml"
-    if not path.is_file():
-        return {}
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    found: dict[str, Any] = {}
-    for other in data.get("defaults", []):
-        if isinstance(other, str) and other != "_self_":
-            found |= sweeper_of(other)
-    found |= data.get("hydra", {}).get("sweeper", {})
-    return found if found.get("lines") else {}
-
-
-def tuning_of(sweep: str) -> list[str]:
-    """The sweeps whose runs choose a sweep's settings, and those that they go back to.
-
-    Raises:
-        LogError: If the sweep takes no chosen settings.
-    """
-    rule = sweeper_of(sweep).get("settings")
-    if not rule:
-        raise LogError(f"sweep {sweep} takes no chosen settings: conf/sweep/{sweep}.yaml has none")
-    return [str(name) for name in rule["of"]]
-
-
-def recorded(sweeps: Sequence[str]) -> list[Path]:
-    """The files of runs that some sweeps do not make again, those that are there."""
-    names = dict.fromkeys(sweeper_of(sweep).get("recorded") for sweep in sweeps)
-    paths = [sweep_cells.ROOT / name for name in names if name]
-    return [path for path in paths if path.is_file()]
 
 
 def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
@@ -143,13 +106,12 @@ def _edges(means: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     return found
 
 
-def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str) -> str:
-    """The text of conf/settings/SWEEP.yaml, chosen by the runs of the sweeps that SWEEP names.
+def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, best: int) -> str:
+    """The text of conf/settings/SWEEP.yaml: the `best` settings of each line, chosen by the runs of tuning cells.
 
     Raises:
         LogError: If tuning runs lack: every line gets the same number.
     """
-    best = sweeper_of(sweep)["settings"]["best"]
     if lacking := shortfall(cells):
         raise LogError(f"no settings for {sweep}: {'; '.join(lacking)}")
     runs = run_losses(cells, frames)

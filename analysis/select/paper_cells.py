@@ -7,8 +7,8 @@ One frame, a row per printed number: the columns of `analysis.paper.printed_numb
 | `measured` | in the unit of the printed number; NaN without one |
 | `difference` | measured − printed; NaN unless both are numbers |
 | `n`, `seeds` | finished runs behind it, and runs that there should be |
-| `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: no sweep asks for this cell |
-| `lacking` | runs of the cell's grid that are missing, unfinished or duplicated |
+| `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: the paper has no number here |
+| `lacking` | runs of the cell's grid (Tables 7 to 10) that are missing, unfinished or duplicated |
 | `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured, and where a seed
 collapsed |
 | `lr` | the chosen learning rate |
@@ -50,6 +50,7 @@ SWEEPS = {
 }
 """Table -> the sweeps that its cells come from."""
 FAILED = ("collapsed", "finished")  # what counts as measured
+MISSING, NOWHERE = "missing", "nowhere"
 KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
 """What a printed cell and a row of `over_seeds` are matched by; the seed is ALL_SEEDS for a mean over the seeds."""
 ALL_SEEDS = -1
@@ -58,7 +59,7 @@ ALL_SEEDS = -1
 def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
     """The frame of the module for the tables that come from runs: 1, 3, 4, 5, 11 and 12."""
     printed = paper.cells[paper.cells["table"].isin(list(SWEEPS))].reset_index(drop=True)
-    frame = pd.concat([printed, _measured(printed, filled)], axis=1)
+    frame = pd.concat([printed, _measured(_keys(paper, printed), printed, filled)], axis=1)
     _fill_averages(frame)
     frame["difference"] = frame["measured"] - frame["value"]
     frame["here_bold"] = False
@@ -115,14 +116,47 @@ def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
     return (sweep, model, row["task"] or "phrases", row["method"] or "bszo", k, noise, seed)
 
 
-def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
-    """What has been measured for the printed cells; averages come later. A standard deviation needs two seeds."""
+def _keys(paper: Paper, printed: pd.DataFrame) -> pd.DataFrame:
+    """The KEY of each printed cell, and how many `runs` the paper made for it: its seeds times its learning rates."""
+    keys = pd.DataFrame([_key(row) for row in printed.to_dict("records")], columns=KEY)
+    grids = paper.cells[paper.cells["quantity"] == "lr"].groupby(["model", "method"])["printed"]
+    rates = grids.nunique().rename("runs")
+    keys = keys.join(rates, on=["model", "optimizer"])
+    keys.loc[printed["table"] == 4, "runs"] = 1  # timed at one rate
+    seeds = paper.cells.loc[paper.cells["table"] == 11, "run"].nunique()
+    keys["of_seeds"] = np.where((keys["sweep"] == "table1") & (keys["seed"] == ALL_SEEDS), seeds, 1)
+    keys["runs"] *= keys["of_seeds"]
+    keys.loc[printed["status"] == "absent", ["runs", "of_seeds"]] = 0
+    return keys.fillna({"runs": 0}).astype({"runs": int, "of_seeds": int})
+
+
+def wanted(paper: Paper) -> dict[str, int]:
+    """How many runs each sweep behind a table has."""
+    printed = paper.cells[
+        paper.cells["table"].isin(list(SWEEPS)) & (paper.cells["task"] != AVERAGE)
+    ]
+    keys = _keys(paper, printed.reset_index(drop=True)).drop_duplicates(KEY)
+    whole = keys[keys["seed"] == ALL_SEEDS]
+    return {str(sweep): int(runs) for sweep, runs in whole.groupby("sweep")["runs"].sum().items()}
+
+
+def _measured(keys: pd.DataFrame, printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
+    """What has been measured for the printed cells; averages come later. A standard deviation needs two seeds.
+
+    Runs whose command changed what its sweep sets (`changed`) fill no printed cell.
+    """
+    filled = filled[filled["changed"] == ""]
     alone = over_seeds(filled, "seed").assign(collapsed=0)
     rows = pd.concat([over_seeds(filled).assign(seed=ALL_SEEDS), alone])
     rows["k"] = ["" if pd.isna(k) else f"{k:g}" for k in rows["k"]]
     rows["noise"] = rows["adaptive_noise"].map({True: "with", False: "without"}).fillna("")
-    keys = pd.DataFrame([_key(row) for row in printed.to_dict("records")], columns=KEY)
     found = keys.merge(rows, "left", KEY)
+    there = found["status"].notna()
+    ended = (found["grid"] - found["lacking"]).fillna(0)
+    found["lacking"] = np.maximum(found["lacking"].fillna(0), found["runs"] - ended)
+    found["seeds"] = found["seeds"].fillna(found["of_seeds"])
+    known = there | (printed["status"] != "absent")
+    found["status"] = found["status"].fillna(known.map({True: MISSING, False: NOWHERE}))
     counts = found[["n", "seeds", "collapsed"]].fillna(0).astype(int)
     lost = counts["collapsed"].where(found["status"] != "collapsed", 0)
     values = pd.Series(np.nan, found.index)
@@ -132,11 +166,11 @@ def _measured(printed: pd.DataFrame, filled: pd.DataFrame) -> pd.DataFrame:
         {
             "measured": values,
             **counts[["n", "seeds"]],
-            "here": found["status"].fillna("nowhere"),
-            "lacking": found["lacking"].fillna(0).astype(int),
+            "here": found["status"],
+            "lacking": found["lacking"].astype(int),
             "lr": found["lr"],
             "lost_seeds": counts["collapsed"],
-            "sweep": found["sweep"].where(found["status"].notna(), ""),
+            "sweep": found["sweep"].where(known, ""),
             "run_ids": found["run_ids"].fillna(""),
             "at_edge": found["at_edge"].eq(True),
             "remark": [

@@ -56,33 +56,41 @@ class Trials:
 
 
 def of_name(sweep: str, filled: pd.DataFrame, frames: Frames) -> Trials | None:
-    """The runs of a sweep of conf/sweep, if `filled` has cells of it, else those of the W&B group; None without any.
+    """The runs of a sweep's cells, or where it has no manifest those of the W&B group; None without any.
 
     Args:
         sweep: its name.
         filled: cells of this and maybe other sweeps, see `analysis.select.cell_runs.fill`.
-        frames: all runs; those that were logged under the sweep's name but fill none of its cells (because
-            their configuration is another) are drawn only if no run that trains fills one; a note says so.
+        frames: all runs; a note names those of the group that fill none of the cells.
     """
     named = frames.of(sweep)
     filled = filled[filled["sweep"] == sweep]
     if filled.empty:
         return None if named.empty else _of_runs(sweep, named, frames)
     there = filled[filled["status"].isin(["finished", "collapsed", "unfinished"])]
+    return None if named.empty else _trials(sweep, there, frames, notes_of(sweep, filled, frames))
+
+
+def notes_of(sweep: str, filled: pd.DataFrame, frames: Frames) -> list[str]:
+    """Which cells of a sweep lack runs, and which of its runs fill no cell, in sentences."""
+    named = frames.of(sweep)
     others = named[~named["run_id"].isin(filled["run_id"])]
-    notes = [f"{sentence}." for sentence in shortfall(filled)]
-    if there.empty and others.empty:
-        return None
-    if there["optimizer"].isin(UNTRAINED).all() and len(others):
-        note = (
-            f"None of the sweep's {len(filled)} cells that train has been run. Drawn are the {len(named)} runs that "
-            "were logged under its name, with another configuration."
-        )
-        return _of_runs(sweep, named, frames, [note])
-    if len(others):
-        note = "logged under the sweep's name with another configuration"
-        notes.append(f"Not drawn: {len(others)} runs {note}.")
-    return _trials(sweep, there, frames, notes)
+    return [
+        *(f"{sentence}." for sentence in shortfall(filled)),
+        *([_replaced(sweep, others, frames)] if len(others) else []),
+    ]
+
+
+def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:
+    """Which runs of a sweep fill none of its cells, and in which inputs they differ from those that do."""
+    cells = frames.cells[frames.cells["sweep"] == sweep]
+    inputs = [json.loads(text) for text in cells.loc[cells["current"], "inputs"]]
+    now = {key: {known.get(key) for known in inputs} for known in inputs for key in known}
+    older = cells[cells["run_id"].isin(others["run_id"])]["inputs"].map(json.loads)
+    changed = {k for known in older for k in {**known, **now} if known.get(k) not in now.get(k, ())}
+    why = f"other {' and '.join(sorted(changed))}" if changed else "other code or settings"
+    ids = ", ".join(others["run_id"].head(5)) + ", ..." * (len(others) > 5)
+    return f"Not drawn: {len(others)} runs under the sweep's name, made earlier with {why} ({ids})."
 
 
 def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
@@ -101,7 +109,7 @@ def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str
             "lr": column("lr", 0.0).astype("float64"),
             "steps": column("steps", 0).astype("int64"),
             "variant": _variants(runs),
-            "command": "",
+            **dict.fromkeys(("changed", "line", "role", "command"), ""),
         }
     )
     return _trials(sweep, fill(cells, runs), frames, notes)

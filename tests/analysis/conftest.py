@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.sources import CACHE
 from tests.analysis.make_logs import write_quickstart
 
 
@@ -13,14 +12,8 @@ from tests.analysis.make_logs import write_quickstart
 def _cache_of_its_own(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test leaves what it read in the cache of the checkout, but for the cells of its sweeps.
-
-    Those are the same for every test, under a name that is a hash of all that decides them, and take nine seconds.
-    """
-    cache = tmp_path_factory.mktemp("cache")
-    (CACHE / "expected").mkdir(parents=True, exist_ok=True)
-    (cache / "expected").symlink_to((CACHE / "expected").resolve())
-    monkeypatch.setattr("analysis.logs.sources.CACHE", cache)
+    """No test leaves what it read in the cache of the checkout."""
+    monkeypatch.setattr("analysis.logs.sources.CACHE", tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from analysis.logs import manifests
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
+from launch.profile import register
+from launch.sweep import Sweep
 
 EXAMPLES, EVERY, STEPS = 400, 10, 40
 LABELS = "01" * (EXAMPLES // 2)
@@ -25,14 +28,25 @@ POSTERIOR = ("noise_std", "shrinkage", "residual_rms", "posterior_trace", "mu_no
 def expected(
     sweep: str = "s", model: str = "m", run_id: str = RUN_ID, **grid: Iterable[Any]
 ) -> pd.DataFrame:
-    """The cells of a sweep, as `analysis.select.sweep_cells.cells`: every combination of the grid's values."""
+    """The cells of a sweep, as `Frames.cells_of`: every combination of the grid's values."""
     rows = []
     for values in product(*(GRID | grid).values()):
         cell = {"sweep": sweep, "model": model, **dict(zip(GRID, values, strict=True))}
-        cell |= {"precision": "fp32", "steps": 100, "command": "make"}
+        cell |= {"precision": "fp32", "steps": 100, "command": "", "changed": "", "line": ""}
         cell["variant"] = json.dumps(cell["variant"])
         rows.append(cell | {"run_id": run_id.format(**cell)})
     return pd.DataFrame(rows)
+
+
+def lines(*sweeps: str) -> list[dict[str, Any]]:
+    """The manifests of sweeps in conf/sweep."""
+    register()
+    return [line for name in sweeps for line in Sweep.of([f"sweep={name}"], whole=True).manifest]
+
+
+def composed(*sweeps: str) -> pd.DataFrame:
+    """Their cells."""
+    return manifests.cells(lines(*sweeps)).drop(columns="current")
 
 
 def made_frames(
@@ -44,7 +58,7 @@ def made_frames(
     """A run per cell.
 
     Args:
-        cells: see `analysis.select.sweep_cells.cells`.
+        cells: see `Frames.cells_of`.
         status: what became of a cell's run; a collapsed one has half of the steps.
         accuracy: cell -> % right on the test examples at the best rate; rates, seeds and chance come on top.
         loss: cell -> validation loss after the last step, on a straight line from 1 at step 0.

@@ -1,31 +1,29 @@
 """Sweeps of lines: every setting of every method, chosen settings, and a method of one's own by its name."""
 
-import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from analysis.logs import sources
+from analysis.logs import manifests, sources
 from analysis.report import command
+from analysis.report import comparison as report
 from analysis.report.comparison import comparison
 from analysis.report.markdown import write_record
 from analysis.report.page import build
-from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
-from analysis.select.comparison import LOSSES, run_losses, sweeper_of
-from launch import expected
+from analysis.select.comparison import LOSSES, run_losses
+from launch import multirun
 from launch.sweep import Sweep
-from tests.analysis.make_frames import made_frames
+from tests.analysis.make_frames import composed, made_frames
 from zo import config
 from zo.config import ConfigError, command_line, lines
 from zo.config.schema import to_run_config
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config import MeZOConfig
-from zo.run.multirun import Multirun
 
 config.register()
 TUNE = ("sweep=compare_tune",)
@@ -82,27 +80,27 @@ def conf(tmp_path, monkeypatch):
     config.register()
     for module in (command_line, lines):
         monkeypatch.setattr(module, "CONFIG_DIR", conf)
-    monkeypatch.setattr(sweep_cells, "ROOT", tmp_path)
-    sweeper_of.cache_clear()
-    yield conf
-    sweeper_of.cache_clear()
+    monkeypatch.setattr(report, "SETTINGS", conf / "settings")
+    return conf
 
 
 def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
-    with pytest.raises(lines.NotChosenError, match="analysis choose compare"):
+    with pytest.raises(
+        lines.NotChosenError, match="choose compare --of compare_tune compare_tune_best --best 1`"
+    ):
         Sweep.of(["sweep=compare"])
     assert sum(name == "mezo_clip" for name, *_ in named()) == 15
     settings = conf / "settings" / "compare.yaml"
     settings.parent.mkdir(exist_ok=True)
     chosen = {"lr": 1e-4, "optimizer.eps": 1e-3, "optimizer.beta2": 0.99, "edge": "", "tried": 21}
-    every = [*sweeper_of("compare")["lines"], *sweeper_of("compare")["others"]]
+    tuned = yaml.safe_load((conf / "sweep" / "compare_tune.yaml").read_text())["hydra"]["sweeper"]
+    every = [*tuned["lines"], *tuned["others"]]
     settings.write_text(yaml.safe_dump({name: [chosen] for name in every if name != "mezo_clip"}))
     with pytest.raises(lines.NotChosenError, match=r"has no settings of mezo_clip"):
         Sweep.of(["sweep=compare"])
     settings.write_text(yaml.safe_dump({name: [chosen] for name in every}))
-    cells = pd.DataFrame(expected.expected("compare"))
+    cells = composed("compare")
     assert len(cells) == 20 * (len(every) - 1) + 1
-    cells["variant"] = cells["variant"].map(json.dumps)
     frames = made_frames(cells, loss=lambda cell: 0.4 if cell["line"] == "mezo_clip" else 0.5)
     frame, table, figures = comparison("compare", fill(cells, frames.runs), frames)
     row = frame.set_index("line").loc["mezo_clip"]
@@ -134,18 +132,17 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
             sweeper["others"]["adam"] = {"optimizer.eps": None}
         path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
     command_line._composer.cache_clear()
-    monkeypatch.setattr(
-        sweep_cells,
-        "_ask",
-        lambda names: [cell for name in names for cell in expected.expected(name)],
-    )
     out, results = tmp_path / "out", tmp_path / "results"
     common = ["--runs", str(out), "--results", str(results), "--cache", str(tmp_path / "cache")]
+    tuned = {
+        "compare_tune_best": ["compare_tune", "--best", "3"],
+        "compare": ["compare_tune", "compare_tune_best"],
+    }
     for name in seeds:
         if name != "compare_tune":
-            assert command.main(["choose", name, *common]) == 0
+            assert command.main(["choose", name, "--of", *tuned[name], *common]) == 0
         typed = [f"sweep={name}", f"out={out}", "tracking.mode=offline"]
-        assert Multirun.of([run.cfg for run in Sweep.of(typed).runs]).run() == 0
+        assert multirun.make(command_line.read(typed)) == 0
     assert command.main(["tables", "compare", *common]) == 0
     table = pd.read_csv(results / "compare" / "comparison.csv").set_index("line")
     assert set(table.index) == {"mezo", "bszo", "mezo_clip", "zero_shot", "adam"}
@@ -157,8 +154,7 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("status", ["finished", "unfinished"])
 def test_a_page_shows_what_was_tuned_and_what_has_just_begun(conf, status):
-    cells = pd.DataFrame(expected.expected("compare_tune"))
-    cells["variant"] = cells["variant"].map(json.dumps)
+    cells = composed("compare_tune")
     frames = made_frames(cells[:9], status=lambda cell: status)
     (table, *more) = build._sweep(
         build.Material(frames, frames, fill(cells, frames.runs), None), "compare_tune"
@@ -169,18 +165,18 @@ def test_a_page_shows_what_was_tuned_and_what_has_just_begun(conf, status):
 
 def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, monkeypatch):
     lozo = (*TUNE, "optimizer=lozo")
-    whole = Sweep.of(lozo, whole=True).runs
-    ids, path = [run.run_id for run in whole], tmp_path / "runs.parquet"
-    cells = pd.DataFrame(expected.expected("compare_tune")).query("run_id in @ids")
-    cells["variant"] = cells["variant"].map(json.dumps)
+    whole = Sweep.of(lozo, whole=True)
+    ids, path = [run.run_id for run in whole.runs], tmp_path / "runs.parquet"
+    cells = manifests.cells(whole.manifest)
     became = dict(zip(ids, ["finished", "collapsed", "finished", "unfinished"], strict=False))
     frames = made_frames(cells, status=lambda cell: became.get(cell["run_id"], "missing"))
-    write_record(frames, cells, path)
+    write_record(replace(frames, lines=whole.manifest), ["compare_tune"], tmp_path)
     read = sources.load([path])
+    assert read.cells_of()["run_id"].tolist() == ids
     assert set(read.runs["run_id"]) == set(ids[:3])
     done = cells[cells["run_id"].isin([ids[0], ids[2]])]
     before, after = (run_losses(fill(done, one.runs), one) for one in (frames, read))
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
     monkeypatch.setattr(command_line.CommandLine, "recorded", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
-    assert len(Sweep.of(lozo, whole=True).runs) == len(whole)
+    assert len(Sweep.of(lozo, whole=True).runs) == len(ids)

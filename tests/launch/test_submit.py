@@ -49,9 +49,10 @@ def test_missing_and_interrupted_runs_are_submitted_and_nothing_else(grid, runs,
     assert not (runs[0].directory / "job.json").exists()
     assert submit.main([*grid, SLURM, "--retry-failed"]) == 0
     assert sbatch[1][0] == [[runs[2].directory]]
-    (noted,) = (runs[0].directory.parent / "multiruns.jsonl").read_text().splitlines()
-    assert json.loads(noted)["runs"] == sorted(run.run_id for run in runs), "of both commands"
-    assert json.loads(noted)["name"] == runs[1].cfg.tracking.group
+    (path,) = (runs[0].directory.parent / "sweeps").iterdir()
+    noted = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["run_id"] for line in noted] == [run.run_id for run in runs], "once"
+    assert {line["sweep"] for line in noted} == {runs[1].cfg.tracking.group}
 
 
 def test_a_dry_run_writes_nothing_and_needs_no_slurm(

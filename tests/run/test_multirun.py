@@ -3,17 +3,12 @@
 import re
 import signal
 
-import pandas as pd
 import pytest
 
-from analysis.logs.sources import load
-from analysis.report.sweep import method_frame
-from analysis.select.trials import of_name
 from tests.support.victims import At, armed
 from zo.run import loop
 from zo.run.logs.tracking import read_status
-from zo.run.multirun import Multirun, differences, note, set_group
-from zo.run.runner import run
+from zo.run.multirun import Multirun, differences
 from zo.run.signals import INTERRUPTED
 from zo.run.store.directory import directory_of
 
@@ -89,31 +84,3 @@ def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, 
     runs = [make_run(override) for override in grid]
     assert differences(runs) == expected
     assert len(Multirun.of(runs).runs) == (2 if expected[0] else 1), "a repeated run is left out"
-
-
-@pytest.mark.process
-def test_a_typed_multirun_is_a_sweep_also_with_runs_that_were_made_before(make_run):
-    def made(method, lr):
-        chosen = f"optimizer={method}", f"lr={lr}"
-        return make_run(*chosen, "tracking.mode=offline", "precision.noise=philox")
-
-    run(made("bszo", "1e-3"))
-    typed = [
-        "optimizer=bszo,mezo",
-        "lr=1e-3,1e-4",
-        "task.path=/a b",
-        "out=x",
-        "hydra/launcher=local",
-        "task.validation_size=32",
-    ]
-    for _ in range(2):  # the same command again is the same sweep
-        cells = [made(method, lr) for method in ("bszo", "mezo") for lr in ("1e-3", "1e-4")]
-        set_group(cells, typed, sweep=None)
-        note(cells)
-        assert Multirun.of(cells).run() == 0
-    frames = load([cells[0].out], cache_dir=None)
-    (name,) = frames.sweeps
-    assert name.startswith("optimizer=bszo,mezo_lr=1e-3,1e-4-")
-    table = method_frame(of_name(name, pd.DataFrame({"sweep": []}), frames))
-    assert (list(table["method"]), list(table["grid"])) == (["mezo", "bszo"], [2, 2])
-    assert len(frames.single) == 1

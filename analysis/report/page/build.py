@@ -22,8 +22,8 @@ from analysis.report.page import rows
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
-from analysis.select.comparison import sweeper_of
 from analysis.select.paper_cells import SWEEPS, beside
+from analysis.select.paper_cells import wanted as wanted_runs
 from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
@@ -55,7 +55,8 @@ def folded(title: str, small: str, blocks: Sequence[Block]) -> Block:
 def report(material: Material) -> str:
     """The page as text; the same logs give the same text."""
     sections = [*_own(material), *_paper(material)]
-    head = rows.headline(material.frames, material.filled)
+    wanted = sum(wanted_runs(material.paper).values())
+    head = rows.headline(material.frames, material.filled, wanted)
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
@@ -103,7 +104,7 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     there = of_name(sweep, material.filled, material.known)
     if there is None:
         return [rows.runs_table(mine, f"The runs of {sweep}")]
-    if sweeper_of(sweep):
+    if (there.table["line"] != "").any():
         _, table, drawn = comparison(sweep, material.filled, material.frames)
         return [table, *figures(drawn)]
     blocks = [method_table(there, method_frame(there), f"sweep-{sweep}")]

@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import SWEEPS, method_label, model_label, task_label
+from analysis.paper.names import method_label, model_label, task_label
 from analysis.report.table import ABSENT, Cell, Column, Row, Table, number
+from analysis.select.paper_cells import SWEEPS
 from analysis.select.provenance import revisions
 
 LABELS: dict[str, Callable[[str], str]] = {
@@ -21,14 +22,17 @@ COLUMNS = {key: f"{'optimizer' if key == 'method' else key}.name" for key in LAB
 RUNNING = "running or killed"
 
 
-def headline(frames: Frames, filled: pd.DataFrame) -> dict[str, Any]:
-    """The page's title, sentence, tiles (words, number, words, words) and foot, as the template wants them."""
+def headline(frames: Frames, filled: pd.DataFrame, wanted: int) -> dict[str, Any]:
+    """The page's title, sentence, tiles (words, number, words, words) and foot, as the template wants them.
+
+    `wanted`: how many runs the paper's tables have.
+    """
     runs, sweeps = frames.runs, frames.sweeps
-    asked = filled[filled["sweep"].isin(list(SWEEPS))].drop_duplicates("run_id")
+    asked = filled[filled["sweep"].isin([name for names in SWEEPS.values() for name in names])]
     known = int((asked["status"] == "finished").sum())
     tiles = [
         ("Runs", len(runs), "read for this page", counted(runs)),
-        ("The paper's runs", known, f"of {len(asked):,} finished", ""),
+        ("The paper's runs", known, f"of {wanted:,} finished", ""),
     ]
     title = "Nothing has been run yet"
     summary = "Make runs with `python train.py -m sweep=quickstart`, then this page again with `make report`."

@@ -50,6 +50,7 @@ class CommandLine:
         sweeper: What that file asks for.
         launcher: The option of hydra/launcher, and its settings.
         cells: The runs in order, each with the line that it is of, if the sweep has lines.
+        typed_sweeps: Keys that were typed with several values.
     """
 
     overrides: tuple[str, ...]
@@ -58,6 +59,14 @@ class CommandLine:
     sweeper: SweeperConfig
     launcher: tuple[str, Any]
     cells: list[tuple[RunConfig, Line | None]]
+    typed_sweeps: tuple[str, ...] = ()
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """Keys that the sweep's file gives several values, then those that were typed with several."""
+        given = [parse(f"{key}={value}") for key, value in (self.sweeper.params or {}).items()]
+        of_file = [str(o.key_or_group) for o in given if o.is_sweep_override()]
+        return tuple(dict.fromkeys((*of_file, *self.typed_sweeps)))
 
     @property
     def recorded(self) -> Path | None:
@@ -212,7 +221,8 @@ def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> Com
         grid = _grid(sweeper, parsed) if multirun else [list(overrides)]
         cells = [(cfg, None) for cfg in _composed(composer, grid)]
     settings = (launcher, OmegaConf.to_object(hydra.launcher))
-    return CommandLine(overrides, multirun, sweep, sweeper, settings, cells)
+    swept = tuple(str(o.key_or_group) for o in parsed if o.is_sweep_override())
+    return CommandLine(overrides, multirun, sweep, sweeper, settings, cells, swept)
 
 
 @cache

@@ -68,16 +68,17 @@ def expand(sweep: str, sweeper: SweeperConfig) -> list[Line]:
         raise ConfigError([Problem("others", repeated[0], "is a line already")])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
     roles |= dict.fromkeys(list(lines)[:1], "base")
-    chosen = settings_of(sweep) if lines and sweeper.settings else None
+    rule = sweeper.settings if lines else None
+    chosen = settings_of(sweep, rule) if rule else None
     grid = sweeper.grid or {}
     return [
         Line(name, roles[name], values)
         for name, own in {**lines, **others}.items()
-        for values in _settings(sweep, name, {**grid, **(own or {})}, chosen)
+        for values in _settings(sweep, name, {**grid, **(own or {})}, rule or {}, chosen)
     ]
 
 
-def settings_of(sweep: str) -> dict[str, list[Values]]:
+def settings_of(sweep: str, rule: Mapping[str, Any]) -> dict[str, list[Values]]:
     """Returns the chosen settings of a sweep's lines.
 
     Raises:
@@ -85,13 +86,17 @@ def settings_of(sweep: str) -> dict[str, list[Values]]:
     """
     path = CONFIG_DIR / "settings" / f"{sweep}.yaml"
     if not path.is_file():
-        raise _not_chosen(sweep, f"there is no conf/settings/{path.name}")
+        raise _not_chosen(sweep, rule, f"there is no conf/settings/{path.name}")
     found: dict[str, list[Values]] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return found
 
 
 def _settings(
-    sweep: str, name: str, values: Values, chosen: Mapping[str, list[Values]] | None
+    sweep: str,
+    name: str,
+    values: Values,
+    rule: Mapping[str, Any],
+    chosen: Mapping[str, list[Values]] | None,
 ) -> Iterator[Values]:
     """Yields the values of each setting of a line."""
     values = {METHOD: name.partition(",")[0], **values}
@@ -102,13 +107,14 @@ def _settings(
             yield {**values, **dict(zip(tried, some, strict=True))}
         return
     if name not in chosen:
-        raise _not_chosen(sweep, f"conf/settings/{sweep}.yaml has no settings of {name}")
+        raise _not_chosen(sweep, rule, f"conf/settings/{sweep}.yaml has no settings of {name}")
     for setting in chosen[name]:
         yield {**values, **{key: setting[key] for key in tried}}
 
 
-def _not_chosen(sweep: str, why: str) -> NotChosenError:
-    right = f"{why}; after the tuning runs, `python -m analysis choose {sweep}` writes them"
+def _not_chosen(sweep: str, rule: Mapping[str, Any], why: str) -> NotChosenError:
+    choose = f"choose {sweep} --of {' '.join(rule['of'])} --best {rule['best']}"
+    right = f"{why}; after the tuning runs, `python -m analysis {choose}` writes them"
     return NotChosenError([Problem("sweep", sweep, right)])
 
 

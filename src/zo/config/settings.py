@@ -21,12 +21,14 @@ class TrackingConfig:
         project: W&B project.
         entity: W&B user or team; None is the key's default.
         group: W&B group; None is the sweep's name, or what was typed of a multirun.
+        cell: Set by a sweep: the run's line of the manifest, as JSON, which tables read.
     """
 
     mode: str = "auto"
     project: str = "zo"
     entity: str | None = None
     group: str | None = None
+    cell: str | None = None
 
 
 @dataclass

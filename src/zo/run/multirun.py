@@ -11,9 +11,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -21,15 +19,10 @@ from rich.text import Text
 
 from zo.config import RunConfig, scientific
 from zo.config.addresses import missing
-from zo.config.identity import run_id
-from zo.record.appender import Appender
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
 from zo.run.store.inputs import flat
 from zo.tasks.measures import in_summary
-
-MULTIRUNS = "multiruns.jsonl"
-"""In `out`: a line per multirun that was typed, with its name and the ids of its runs. Tables read it as a sweep."""
 
 NAME_LENGTH = 48
 """Characters of its name; in a longer one what does not vary is a digest."""
@@ -195,18 +188,6 @@ def _name_of(overrides: Sequence[str]) -> str:
 
 def _clean(said: Sequence[str]) -> str:
     return re.sub(r"[^\w=.,+-]", "-", "_".join(said))
-
-
-def note(runs: Sequence[RunConfig]) -> None:
-    """Adds a multirun to the list in the directory of its runs, unless it is there: some may be of another group."""
-    name, path = runs[0].tracking.group, Path(runs[0].out) / MULTIRUNS
-    line = (json.dumps({"name": name, "runs": sorted(map(run_id, runs))}) + "\n").encode()
-    with suppress(OSError):  # each run says so
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or line not in path.read_bytes():
-            file = Appender(path)
-            file.write(line)
-            file.close()
 
 
 def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.logs import committed, local
+from analysis.logs import committed, local, manifests
 from analysis.logs.fragments import Fragment, with_history
 from analysis.logs.frames import merge
 from analysis.logs.run_file import LogError, history_table
 from analysis.logs.sources import load
-from analysis.select.cell_runs import cell_key, fill
+from analysis.select.cell_runs import fill
 from tests.analysis.make_logs import config, cut_copy, history, predictions, summary, write_run
 
 ENDED = {"run/status": "finished"}
@@ -135,23 +135,23 @@ def test_only_changed_files_are_read_again(
     assert "mezo-1" not in runs.index
 
 
-def test_a_cell_is_filled_under_a_new_id(quickstart: Path, tmp_path: Path) -> None:
+def test_committed_runs_have_their_cells_and_evaluations_beside_them(
+    quickstart: Path, tmp_path: Path
+) -> None:
     frames = load([quickstart], cache_dir=None)
     run_id = frames.runs.loc[frames.runs["status"] == "finished", "run_id"].iloc[-1]
-    names = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
-    cell = names | {"run_id": "new", "variant": "{}", "seed": 0, "lr": 1e-3, "steps": 3}
-    runs = frames.runs.assign(cells="[]")
-    runs.loc[runs["run_id"] == run_id, "cells"] = json.dumps([cell_key(cell)])
-    runs.to_parquet(tmp_path / "runs.parquet")
+    cell = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
+    cell |= {"run_id": run_id, "variant": {"optimizer.k": 2}, "seed": 0, "lr": 1e-3, "steps": 3}
+    frames.runs.to_parquet(tmp_path / "runs.parquet")
     rows = frames.history.one(run_id, ["eval/val_accuracy"]).dropna()
     rows.to_parquet(tmp_path / committed.EVALUATED)
+    manifests.write([cell, cell | {"run_id": "gone", "lr": 1e-4}], tmp_path / committed.CELLS)
     again = load([tmp_path / "runs.parquet"], cache_dir=None)
     kept = again.history.one(run_id, ["eval/val_accuracy"])
     assert kept["eval/val_accuracy"].tolist() == rows["eval/val_accuracy"].tolist()
-    (filled,) = fill(pd.DataFrame([cell]), again.runs).to_dict("records")
-    assert (filled["run_id"], filled["status"]) == (run_id, "finished")
-    (missing,) = fill(pd.DataFrame([cell | {"lr": 1e-4}]), again.runs).to_dict("records")
-    assert (missing["run_id"], missing["status"]) == ("new", "missing")
+    filled = fill(again.cells_of(["a"]), again.runs).set_index("run_id")
+    assert filled["status"].to_dict() == {run_id: "finished", "gone": "missing"}
+    assert filled["k"].tolist() == [2, 2]
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

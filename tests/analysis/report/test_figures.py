@@ -8,19 +8,22 @@ import pandas as pd
 import vl_convert
 
 from analysis.logs.frames import Frames
-from analysis.logs.sources import CACHE
+from analysis.paper.names import PAPER_METHODS
 from analysis.report.figures import curves, vega
 from analysis.report.figures.drawing import Figure, Panel, Series
 from analysis.report.figures.histories import BINS, mean_over, read, thin
 from analysis.report.figures.vega import write
-from analysis.select import sweep_cells
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
 from tests.analysis.make_frames import expected, made_frames
 
+TASKS = ("sst2", "rte", "cb", "wic", "trec")
+
 
 def made(sweep: str, status: Callable[[dict], str]) -> Trials:
-    cells = sweep_cells.cells([sweep], CACHE)
+    lr = [5e-6, 1e-6, 5e-7, 1e-7, 5e-8]
+    grid = {"task": TASKS, "seed": range(5)} if sweep == "table1" else {"task": ["sst2"]}
+    cells = expected(sweep, optimizer=PAPER_METHODS, lr=lr, **grid)
     frames = made_frames(cells, status)
     filled = fill(cells, frames.runs)
     return of_name(sweep, filled, frames)

@@ -16,12 +16,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
-from analysis.logs.sources import CACHE
 from analysis.paper import printed_numbers
 from analysis.report.page.build import Material, report
-from analysis.select import sweep_cells
 from analysis.select.cell_runs import EDGE, fill
-from tests.analysis.make_frames import made_frames
+from tests.analysis.make_frames import composed, expected, made_frames
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
 NASTY = 'cpu: <img src=x onerror=alert(1)> & "co" </script>'
@@ -47,7 +45,9 @@ def text() -> str:
 
     The quickstart is the newest sweep, one device would break a careless page.
     """
-    cells = sweep_cells.cells(("quickstart", "table3_mistral_7b", "table4"), CACHE)
+    cells = composed("quickstart", "table4")
+    grid = {"task": ("sst2", "trec"), "optimizer": ("mezo", "hizoo", "bszo"), "lr": (5e-7, 1e-7)}
+    cells = pd.concat([cells, expected("table3_mistral_7b", "mistral-7b", **grid)])
     frames = made_frames(cells, status)
     runs = frames.runs.assign(steps=40.0)
     runs["exit_code"] = runs["exit_code"].astype(float)

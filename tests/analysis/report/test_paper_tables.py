@@ -5,13 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.logs.sources import CACHE
+from analysis.logs import committed, manifests
 from analysis.paper.printed_numbers import load
 from analysis.report import paper_settings
 from analysis.report.command import main
 from analysis.report.markdown import write_runs
-from analysis.select import sweep_cells
-from tests.analysis.make_frames import made_frames
+from tests.analysis.make_frames import lines, made_frames
 
 STATUS = {
     "mezo": "finished",
@@ -26,11 +25,8 @@ STATUS = {
 def test_the_committed_runs_of_table_4_fill_it_where_no_runs_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "measured").symlink_to(Path("results/measured").resolve())
-    cache = str(CACHE.resolve())
-    monkeypatch.chdir(tmp_path)
-    assert main(["paper", "--only", "4", "--cache", cache]) == 0
+    monkeypatch.chdir(tmp_path)  # no path of data is relative to the working directory
+    assert main(["paper", "--only", "4"]) == 0
     assert "Table  4  30 of 30 numbers from 15 of 15 runs" in capsys.readouterr().out
 
 
@@ -38,7 +34,8 @@ def test_the_committed_runs_of_table_4_fill_it_where_no_runs_are_named(
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables that such runs make."""
     place = tmp_path_factory.mktemp("table4")
-    cells = sweep_cells.cells(["table4"], CACHE)
+    cells = manifests.cells(wanted := lines("table4"))
+    manifests.write(wanted, place / committed.CELLS)
     cells = cells[cells["model"] == "opt-1.3b"]
     runs = made_frames(cells, lambda cell: STATUS[cell["optimizer"]]).runs
     runs = runs.set_index("optimizer.name", drop=False)

@@ -53,7 +53,7 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     assert "| LOZO |" + 5 * r" \* |" in page
     assert "| MeZO | 0.0001ᵃ |" in page
     assert "ᵃ chosen without the runs that have not finished" in page
-    assert "Drawn are the 10 runs that were logged under its name, with another" in page
+    assert "From 10 runs of quickstart" in page
     grid = (directory / "grid.md").read_text()
     assert "| HiZOO | 0.0001 | – | – | – | – stopped at step 10 |" in grid
     assert "| LOZO | 0.0001 | \\* | \\* | \\* | \\* collapsed at step 3 |" in grid

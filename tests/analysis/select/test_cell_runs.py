@@ -1,13 +1,11 @@
 """Selection on frames made by hand; the rules are those of the paper's protocol."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.select import sweep_cells
 from analysis.select.cell_runs import choose, fill, over_seeds
 from tests.analysis.make_frames import expected
 
@@ -107,21 +105,3 @@ def test_variants_choose_for_themselves() -> None:
     runs += [run(1e-4, 0, 0.7, run_id='mezo-0.0001-0-{"optimizer.k": 4}')]
     rows = over_seeds(filled(*runs, variant=ks, run_id="mezo-{lr:g}-{seed}-{variant}"))
     assert (list(rows["k"]), list(rows["lr"])) == ([2, 4], [1e-5, 1e-4])
-
-
-def test_cells_of_the_suite_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    answer = sweep_cells._ask
-    monkeypatch.setattr(sweep_cells, "_ask", lambda names: asked.append(names) or answer(names))
-    frame = sweep_cells.cells(["quickstart", "figure1"], tmp_path)
-    assert list(frame["sweep"].unique()) == ["quickstart", "figure1"]
-    quickstart = frame[frame["sweep"] == "quickstart"]
-    assert list(quickstart["optimizer"]) == ["zero_shot"] + ["mezo"] * 3 + ["bszo"] * 3
-    assert quickstart["lr"].iloc[0] == 0.0
-    again = sweep_cells.cells(["figure1"], tmp_path)
-    assert asked == [["quickstart", "figure1"]]
-    assert again.equals(frame[frame["sweep"] == "figure1"].reset_index(drop=True))
-    monkeypatch.setattr(sweep_cells, "DECIDING", (*sweep_cells.DECIDING, "README.md"))
-    sweep_cells.cells(["quickstart"], tmp_path)  # as if a file that decides had changed
-    assert asked[1:] == [["quickstart"]]
-    assert len(list(tmp_path.rglob("*.json"))) == 1

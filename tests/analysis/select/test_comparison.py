@@ -12,7 +12,6 @@ from statsmodels.stats.power import TTestPower
 from analysis.logs.run_file import LogError
 from analysis.report import comparison as report
 from analysis.report.table import markdown
-from analysis.select import comparison
 from analysis.select.cell_runs import fill
 from analysis.select.comparison import choices, decide, lines_frame, run_losses, settings_file
 from analysis.stats.intervals import holm, student_interval
@@ -24,7 +23,15 @@ RATES, EPS, STUDIES, LINES, SEEDS = (1e-5, 1e-4, 1e-3), (1e-4, 1e-3, 1e-2), 1000
 
 def cells(lines, rates=RATES, seeds=(1, 2, 3), eps=EPS):
     """The cells of lines: name -> role, each with every rate, ε and seed; and the untrained model."""
-    common = {"sweep": "tuned", "model": "m", "task": "rte", "precision": "fp32", "command": "make"}
+    common = {
+        "sweep": "tuned",
+        "model": "m",
+        "task": "rte",
+        "precision": "fp32",
+        "command": "",
+        "changed": "",
+        "smallest": 0.01,
+    }
     rows = [
         common | {
             "line": line, "role": role, "optimizer": line.partition(",")[0], "steps": 40, "lr": lr, "seed": seed,
@@ -93,14 +100,13 @@ def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_highe
         assert row["gap"] == pytest.approx((lost - (loss + 0.02)) / 3, abs=1e-3)
 
 
-def test_a_comparison_of_rewards_says_so_and_shows_exact_answers(monkeypatch):
+def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
     made = cells({"mezo": "base", "es": "family"}, rates=(1e-4,), eps=(1e-3,))
     frames = made_frames(made, loss=lambda cell: -0.5)
     names = {
         "best/val_accuracy": "best/val_reward",
         "best/test_accuracy": "eval/test_rewards/exact",
     }
-    monkeypatch.setattr(report, "sweeper_of", lambda sweep: {"smallest": 0.01})
     for rewarded, head, test in (
         (True, "Minus the validation reward", "test, exact %"),
         (False, "Validation loss (nats)", "test %"),
@@ -114,11 +120,9 @@ def test_a_comparison_of_rewards_says_so_and_shows_exact_answers(monkeypatch):
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
 
-def test_settings_are_written_for_complete_tuning_alone(monkeypatch):
-    rule = {"lines": {"mezo": None}, "settings": {"of": ["tuned"], "best": 2}}
-    monkeypatch.setattr(comparison, "sweeper_of", lambda sweep: rule)
+def test_settings_are_written_for_complete_tuning_alone():
     filled, frames = ended(cells({"mezo": "base"}), best_at(1e-4, 1e-3))
-    text = settings_file("next", filled, frames, "From runs.")
+    text = settings_file("next", filled, frames, "From runs.", best=2)
     assert "lr: 0.0001\n  optimizer.eps: 0.001\n" in text
     assert text.count("seeds: 3") == 2
     filled, frames = ended(
@@ -127,7 +131,7 @@ def test_settings_are_written_for_complete_tuning_alone(monkeypatch):
         lambda c: "missing" if c["lr"] == 1e-3 else "finished",
     )
     with pytest.raises(LogError, match="no settings for next: 9 of 28 runs of tuned lack"):
-        settings_file("next", filled, frames, "")
+        settings_file("next", filled, frames, "", best=2)
 
 
 def test_estimates_and_corrections_are_those_of_scipy_and_statsmodels():

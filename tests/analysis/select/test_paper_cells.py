@@ -2,18 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.paper.printed_numbers import METHODS, load
+from analysis.paper.printed_numbers import METHODS, Paper, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
 from analysis.select.cell_runs import fill
-from analysis.select.paper_cells import SWEEPS, beside
-from tests.analysis.make_frames import expected
+from analysis.select.paper_cells import SWEEPS, beside, wanted
+from tests.analysis.make_frames import composed, expected
 
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
 
@@ -25,7 +26,28 @@ def made(cells: pd.DataFrame, accuracies: Mapping[str, float | None]) -> pd.Data
     collapsed = runs["best/test_accuracy"].isna()
     runs["status"] = collapsed.map({True: "collapsed", False: "finished"})
     runs[["best/val_accuracy", "best/step", "best/val_n", "best/test_n"]] = 0.5, 5, 20, 20
-    return beside(load(), fill(cells, runs))
+    return beside(small(cells["seed"].nunique()), fill(cells, runs))
+
+
+def small(seeds: int) -> Paper:
+    """The paper as if it had made one learning rate and so many seeds: cells need no larger grids here."""
+    paper = load()
+    rates = (paper.cells["quantity"] == "lr") & (paper.cells["position"] != "0")
+    runs = (paper.cells["table"] == 11) & ~paper.cells["run"].isin(
+        [str(i + 1) for i in range(seeds)]
+    )
+    return replace(paper, cells=paper.cells[~(rates | runs)].reset_index(drop=True))
+
+
+def test_the_printed_tables_want_as_many_runs_as_the_sweeps_make() -> None:
+    runs = wanted(load())
+    assert sum(runs.values()) == 1489
+    sweeps = composed("table4", "table5_d")["sweep"].value_counts()
+    assert {name: runs[name] for name in sweeps.index} == sweeps.to_dict()
+    cells = expected("table1", "roberta-large", task=TASKS, optimizer=METHODS, seed=range(2))
+    made_ = fill(cells, pd.DataFrame({"run_id": []}))
+    row = one(beside(load(), made_), table=1, task="cb", method="mezo", quantity="mean")
+    assert (row["here"], row["seeds"], row["lacking"]) == ("missing", 2, 25), "two seeds, one rate"
 
 
 def one(frame: pd.DataFrame, **keys: Any) -> Any:
@@ -125,4 +147,4 @@ def test_ablations_take_their_own_sweep() -> None:
         (11, {"table": 12, "part": "c", "task": "rte", "k": "8"}),
     ):
         assert one(frame, **where)["measured"] == pytest.approx(percent)
-    assert one(frame, table=5, part="b", task="rte", k="4")["here"] == "nowhere"
+    assert one(frame, table=5, part="b", task="rte", k="4")["here"] == "missing"

@@ -131,6 +131,7 @@ def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
         "provenance": {
             "run_id": directory.name,
             "sweep": cfg.tracking.group,
+            "cell": cfg.tracking.cell,
             **{key: value for key, value in attempts[-1].items() if key != "after_step"},
             "attempts": [{key: one.get(key) for key in told} for one in attempts[1:]],
         },

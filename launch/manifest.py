@@ -1,0 +1,163 @@
+"""A sweep's manifest, `out/sweeps/NAME.jsonl`: a line per cell, written when the sweep starts and read by `analysis`.
+
+| key | content |
+|---|---|
+| `sweep`, `run_id` | the W&B group; the run that fills the cell |
+| `model`, `task`, `optimizer`, `precision`, `seed`, `lr`, `steps` | the run's own |
+| `variant` | what else the sweep varies, as {"optimizer.k": 4} |
+| `changed` | keys of `variant` that were typed beside the sweep's file: no cells of the sweep as it stands in conf/ |
+| `line`, `role`, `smallest` | in a comparison: see zo.config.lines |
+| `inputs` | digests of local data, weights, reward code and edited method code, by key |
+| `settings` | digest of everything else that decides the run's numbers |
+| `command` | makes this cell alone |
+| `written` | time in UTC |
+
+Cells that share a run are one line, the first of them: a run without steps has no seed. A changed file or setting
+appends another line of the same cell, and the newest line counts.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from zo.config import RunConfig
+from zo.config.command_line import CommandLine, value_of
+from zo.config.composition import parse
+from zo.config.identity import id_of, identity, input_files
+from zo.record.appender import Appender
+from zo.run.multirun import OF_NO_RUN
+
+DIRECTORY = "sweeps"
+COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
+"""Keys with a column of their own; every other one that varies, but for `lr_index`, is in `variant`."""
+
+PLAIN = (*COORDINATES, "lr_index")
+CHANGING = ("run_id", "steps", "inputs", "settings", "command", "written")
+"""What may differ between two lines of one cell."""
+
+DIGITS = 12
+Cell = dict[str, Any]
+
+
+def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[str, RunConfig]]:
+    """Returns the lines of a sweep in the order of its runs, without `written`, and its runs by id.
+
+    Each run's `tracking.cell` is set to its line, so that W&B has it, too. Without a name there are no lines.
+    """
+    of_lines = dict.fromkeys(key for _, line in asked.cells if line for key in line.values)
+    changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
+    lines: dict[str, Cell] = {}
+    runs: dict[str, RunConfig] = {}
+    for cfg, line in asked.cells:
+        own = line.values if line else {}
+        files = input_files(cfg, packages=False)
+        decisive = identity(cfg, files)
+        name = id_of(decisive)
+        if name in runs:
+            continue
+        runs[name] = cfg
+        given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
+        given = {key: value for key, value in given.items() if value is not None}
+        varied = [key for key in given if key in asked.swept or key in own]
+        lines[name] = {
+            "sweep": sweep,
+            "run_id": name,
+            **{key: value_of(cfg, key) for key in COORDINATES},
+            "steps": cfg.steps,
+            "variant": {key: given[key] for key in varied if key not in PLAIN} | changed,
+            "changed": list(changed),
+            **({"line": line.name, "role": line.role} if line else {}),
+            **({"smallest": asked.sweeper.smallest} if line else {}),
+            "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
+            "settings": _digest(decisive, (*varied, *changed, *files)),
+            "command": _command(asked, given),
+        }
+    found = list(lines.values()) if sweep else []
+    if not asked.sweep:
+        _drop_redundant(found, asked.typed_sweeps)
+    for cell in found:
+        kept = {k: v for k, v in cell.items() if k not in ("sweep", "run_id", "command")}
+        runs[cell["run_id"]].tracking.cell = json.dumps(kept)
+    return found, runs
+
+
+def write(cells: Sequence[Cell], out: Path) -> None:
+    """Appends the lines of cells that are new or have changed; a directory that cannot be written is left as it is."""
+    name = re.sub(r"[^\w=.,+-]", "-", cells[0]["sweep"])
+    path = out / DIRECTORY / f"{name}.jsonl"
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError):  # each run says so
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = {_key(cell): _without_time(cell) for cell in _read(path)}
+        new = [cell for cell in cells if known.get(_key(cell)) != cell]
+        if new:
+            file = Appender(path)
+            file.write("".join(json.dumps(cell | {"written": now}) + "\n" for cell in new).encode())
+            file.close()
+
+
+def _read(path: Path) -> list[Cell]:
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):  # torn
+            found.append(json.loads(line))
+    return found
+
+
+def _key(cell: Cell) -> str:
+    return json.dumps({k: v for k, v in cell.items() if k not in CHANGING}, sort_keys=True)
+
+
+def _without_time(cell: Cell) -> Cell:
+    return {key: value for key, value in cell.items() if key != "written"}
+
+
+def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
+    """Returns what was typed beside a sweep's file, what the file does not vary and numbers may depend on."""
+    found: dict[str, Any] = {}
+    for override in asked.overrides:
+        key = override.partition("=")[0].lstrip("+~")
+        if key not in (*known, *asked.swept, "sweep") and not override.startswith(OF_NO_RUN):
+            found[key] = parse(override).value()
+    return found
+
+
+def _command(asked: CommandLine, given: Mapping[str, Any]) -> str:
+    """Returns what makes one cell: what was typed, with its own values."""
+    values = {key: v if isinstance(v, str) else json.dumps(v) for key, v in given.items()}
+    words = {override.partition("=")[0]: override for override in asked.overrides}
+    fixed = [
+        word for key, word in words.items() if key not in values and not key.startswith("hydra")
+    ]
+    return shlex.join(["python", "train.py", *fixed, *(f"{k}={v}" for k, v in values.items())])
+
+
+def _digest(decisive: Mapping[str, Any], without: Sequence[str]) -> str:
+    """Returns the digest of an identity without seed, learning rate and some other keys."""
+    plain = json.loads(json.dumps(decisive))
+    for key in ("seed", "lr", *without):
+        *above, name = key.split(".")
+        nested = plain
+        for part in above:
+            nested = nested.get(part, {})
+        nested.pop(name, None)
+    text = json.dumps(plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _drop_redundant(cells: Sequence[Cell], typed: Sequence[str]) -> None:
+    """Removes from `variant` what was typed and follows from the choice of model, task, method and precision."""
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(cell[key] for key in COORDINATES[:4]), []).append(cell)
+    for several in groups.values():
+        for key in typed:
+            if len({json.dumps(cell["variant"].get(key)) for cell in several}) == 1:
+                for cell in several:
+                    cell["variant"].pop(key, None)

@@ -1,0 +1,43 @@
+"""Which lines of manifests count: the newest data of a panel, the newest settings of a method, the newest of a cell."""
+
+from typing import Any
+
+from analysis.logs.manifests import CODE, cells
+
+LINE = {"model": "m", "task": "t", "precision": "fp32", "sweep": "s", "steps": 9, "settings": "a"}
+
+
+def line(run_id: str, day: int, **more: Any) -> dict[str, Any]:
+    known = {"optimizer": "mezo", "seed": 0, "lr": 1e-3, "inputs": {"task.path": "old"}}
+    return LINE | known | {"run_id": run_id, "written": f"2026-01-{day:02d}"} | more
+
+
+def current(*lines: dict[str, Any]) -> list[str]:
+    frame = cells(lines)
+    assert sorted(frame["run_id"]) == sorted(one["run_id"] for one in lines), "none is lost"
+    return sorted(frame.loc[frame["current"], "run_id"])
+
+
+def test_runs_of_other_data_are_replaced_for_all_methods_and_seeds() -> None:
+    old = [line(f"{m}{s}", 1, optimizer=m, seed=s) for m in ("mezo", "bszo") for s in (0, 1)]
+    new = line("new", 2, inputs={"task.path": "new"})
+    assert current(*old, new) == ["new"]
+    assert current(new, *old) == ["new"], "by time, not by place"
+    assert current(*old, new | {"task": "u"}) == ["bszo0", "bszo1", "mezo0", "mezo1", "new"]
+    grid = {"variant": {"task.path": "b.csv"}}  # the data are what the sweep varies
+    assert current(*old[:1], new | grid) == ["mezo0", "new"]
+
+
+def test_edited_code_replaces_the_methods_own_runs_alone() -> None:
+    old = [line(m, 1, optimizer=m) for m in ("mezo", "bszo")]
+    edited = line("new", 2, seed=1, inputs={"task.path": "old", CODE: "x"})
+    assert current(*old, edited) == ["bszo", "new"]
+    assert current(*old, line("new", 2, seed=1, settings="b")) == ["bszo", "new"]
+
+
+def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_settings() -> None:
+    assert current(line("a", 1), line("b", 2, steps=3)) == ["b"]
+    short = {"changed": ["steps"], "variant": {"steps": 4}, "steps": 4}
+    assert current(line("a", 1), line("b", 2, **short)) == ["a", "b"], "two rows of a table"
+    both = (line("a", 1, line="mezo"), line("b", 2, line="mezo", seed=1, **short))
+    assert current(*both) == ["b"]

@@ -1,0 +1,112 @@
+"""A sweep writes down what it consists of, once, and its tables show what was wanted and which data were read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.logs.sources import load
+from analysis.report.sweep import method_frame
+from analysis.select.cell_runs import fill
+from analysis.select.trials import of_name
+from launch import manifest, multirun
+from launch.sweep import Sweep
+from tests.launch.conftest import changed
+from zo.config import command_line
+
+
+def test_a_line_tells_a_cell_from_the_others_and_has_the_command_that_makes_it_alone(grid, runs):
+    sweep = Sweep.of(grid)
+    assert [line["run_id"] for line in sweep.manifest] == [run.run_id for run in runs]
+    line = sweep.manifest[2]
+    assert (line["optimizer"], line["seed"], line["variant"]) == ("bszo", 0, {})
+    assert line["inputs"].keys() == {"task.data_files.train"}
+    (alone,) = command_line.read(line["command"].split()[2:]).cells
+    assert alone[0].optimizer == runs[2].cfg.optimizer
+    logged = json.loads(runs[2].cfg.tracking.cell)
+    assert logged.items() <= line.items(), "W&B has the line, too"
+
+
+def test_what_was_typed_beside_a_sweeps_file_is_no_cell_of_the_file():
+    plain, other = (
+        Sweep.of(["sweep=quickstart", *more]).manifest for more in ((), ("steps=4", "out=x"))
+    )
+    assert [line["changed"] for line in (plain[0], other[0])] == [[], ["steps"]]
+    assert {line["variant"].get("steps") for line in other} == {4}, "also of zero-shot"
+    assert other[1]["command"].split()[2:4] == ["sweep=quickstart", "steps=4"]
+
+
+@pytest.fixture
+def data(reviews_csv, tmp_path):
+    """A file of reviews, to be changed."""
+    return Path(shutil.copy(reviews_csv, tmp_path / "own.csv"))
+
+
+@pytest.fixture
+def own_grid(grid, data):
+    return changed(grid, f"task.data_files.train={data}")
+
+
+def edit(data):
+    """Repeats the last row of a file."""
+    text = data.read_text()
+    data.write_text(text + text.splitlines()[-1] + "\n")
+
+
+def test_a_cell_is_written_once_and_again_when_its_data_change(own_grid, data, tmp_path):
+    grid = own_grid
+    out, first = tmp_path / "out", Sweep.of(grid).manifest
+    manifest.write(first, out)
+    with next((out / "sweeps").iterdir()).open("a") as file:
+        file.write('{"torn')
+        file.write("\n")
+    for _ in range(2):
+        manifest.write(first[:2], out)
+    (path,) = (out / "sweeps").iterdir()
+    assert len(path.read_text().splitlines()) == len(first) + 1
+    edit(data)
+    manifest.write(Sweep.of(grid).manifest, out)
+    assert len(path.read_text().splitlines()) == 2 * len(first) + 1
+    manifest.write(first, out)  # the old data are back
+    assert json.loads(path.read_text().splitlines()[-1])["run_id"] == first[-1]["run_id"]
+
+
+def test_an_output_directory_that_cannot_be_written_is_left_to_the_runs(grid, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    manifest.write(Sweep.of(grid).manifest, tmp_path / "out")
+
+
+def shown(frames, name):
+    there = of_name(name, fill(frames.cells_of(), frames.runs), frames)
+    return method_frame(there), " ".join(there.notes)
+
+
+@pytest.mark.process
+def test_a_typed_multirun_misses_what_was_deleted_and_never_pools_different_data(
+    own_grid, data, tmp_path
+):
+    typed = [*own_grid, "tracking.mode=offline"]
+    before = command_line.read(changed(typed, "seed=0"), multirun=True)
+    assert multirun.make(before) == 0  # two runs that the next command need not make
+    assert multirun.make(command_line.read(typed, multirun=True)) == 0
+    frames = load([tmp_path / "out"], cache_dir=None)
+    name = next(n for n in frames.sweeps if "seed=0,1" in n)
+    table, notes = shown(frames, name)
+    assert (list(table["method"]), list(table["seeds"]), notes) == (["mezo", "bszo"], [2, 2], "")
+    gone = Sweep.of(typed).runs[1]
+    shutil.rmtree(gone.directory)
+    table, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    assert "1 of 4 runs of" in notes
+    assert "(1 missing): `python train.py" in notes
+    assert list(table["n"]) == [1, 2]
+    edit(data)
+    assert multirun.make(command_line.read(typed, multirun=True)) == 0
+    table, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    assert list(table["n"]) == [2, 2]
+    assert "Not drawn: 3 runs" in notes
+    assert "made earlier with other task.data_files.train" in notes
+    shutil.rmtree(tmp_path / "out" / "sweeps")  # W&B's logs alone say the same
+    again, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    assert again["run_ids"].tolist() == table["run_ids"].tolist()
+    assert "Not drawn: 3 runs" in notes
