@@ -28,7 +28,7 @@ def read(paths: Iterable[Path]) -> Iterator[Line]:
     """Yields the lines of some manifests, or of `cells.parquet` beside committed runs."""
     for path in sorted({path.resolve() for path in paths}):
         if path.suffix == ".parquet":
-            texts = pd.read_parquet(path)["line"]
+            texts = list(pd.read_parquet(path)["line"])
         else:
             texts = path.read_text(encoding="utf-8").splitlines()
         for text in texts:

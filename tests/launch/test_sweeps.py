@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from launch import expected
 from launch.sweep import Sweep
 from zo import config
 from zo.config import command_line
@@ -27,6 +26,8 @@ PAPER = {
     "table12_c": (40, 40, "fp32", "float32"),
     "figure1": (30, 30, "bf16", "model"),
 }
+
+SWEEPS = sorted(path.stem for path in (command_line.CONFIG_DIR / "sweep").glob("*.yaml"))
 
 config.register()
 
@@ -50,13 +51,13 @@ LARGE = ("smollm2", "table1", "table3", "bf16", "table4_fast")
     "sweep",
     [
         pytest.param(sweep, marks=[pytest.mark.process] * any(part in sweep for part in LARGE))
-        for sweep in expected.all_sweeps()
+        for sweep in SWEEPS
     ],
 )
 def test_every_sweep_composes_and_those_of_the_paper_are_its_tables(sweep):
     if sweep.startswith("compare") and not sweep.endswith("_tune"):
         with suppress(NotChosenError):  # until its tuning runs are there
-            assert len({run.line.name for run in planned(sweep)[0]}) > 2
+            assert len({line["line"] for line in Sweep.of([f"sweep={sweep}"]).manifest}) > 2
         return
     found, cells = planned(sweep)
     for cfg in (run.cfg for run in found if sweep in PAPER):
@@ -92,8 +93,9 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep, count):
 
 @pytest.mark.parametrize("sweep", ["quickstart", "table5_c", "compare_tune"])
 def test_cells_are_the_runs_of_the_sweep_with_a_command_that_runs_each_alone(sweep):
-    found = expected.expected(sweep)
-    assert [cell["run_id"] for cell in found] == [run.run_id for run in planned(sweep)[0]]
+    made = Sweep.of([f"sweep={sweep}"], whole=True)
+    found = made.manifest
+    assert [cell["run_id"] for cell in found] == [run.run_id for run in made.runs]
     for cell in (found[0], found[-1]):
         program, script, *overrides = shlex.split(cell["command"])
         assert (program, script) == ("python", "train.py")

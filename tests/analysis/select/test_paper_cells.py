@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.paper.printed_numbers import METHODS, Paper, load
+from analysis.paper.names import PAPER_METHODS as METHODS
+from analysis.paper.printed_numbers import Paper, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
 from analysis.select.cell_runs import fill
