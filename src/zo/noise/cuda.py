@@ -87,7 +87,8 @@ def _words(counter, term, tensor):
 
 
 @triton.jit
-def _normals(counter, term, tensor):
+def draw_normals(counter, term, tensor):
+    """The normals of counters, (BLOCK,), under the key in the table's row `term`: (4 · BLOCK,)."""
     w0, w1, w2, w3 = _words(counter, term, tensor)
     z0, z1 = _box_muller(w0, w1)
     z2, z3 = _box_muller(w2, w3)
@@ -104,11 +105,11 @@ def _signs(first, term, tensor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _values(first, term, tensor, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+def draw_values(first, term, tensor, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
     """The normals, or the signs, from position 4 · first on, (4 · BLOCK,); of signs, `first` is a multiple of 32."""
     if SIGNS:
         return _signs(first, term, tensor, BLOCK)
-    return _normals(first + tl.arange(0, BLOCK), term, tensor)
+    return draw_normals(first + tl.arange(0, BLOCK), term, tensor)
 
 
 @triton.jit
@@ -157,7 +158,7 @@ def _added(
         if j == pending and pending > 0:
             total = keep * total.to(out.dtype.element_ty).to(tl.float32)
         if tl.load(table + TERM * j + 5) != 0:
-            z = _values(first, table + TERM * j, tensor, SIGNS, BLOCK)
+            z = draw_values(first, table + TERM * j, tensor, SIGNS, BLOCK)
             if root is not None:
                 z = tl.div_rn(z, root)
         c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
@@ -168,7 +169,7 @@ def _added(
 
 
 @triton.jit
-def _store(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
+def store_rounded(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
     """Rounds and writes; at random by the words of the key in the table's row `term`."""
     if AT_RANDOM:
         w0, w1, w2, w3 = _words(counter, term, tensor)
@@ -217,7 +218,7 @@ def _pass(
     inside = (position >= at) & (position < at + width)
     of = position - at if rows is None else position
     if theta is None:
-        total = _values(first, table, tensor, SIGNS, BLOCK)
+        total = draw_values(first, table, tensor, SIGNS, BLOCK)
     else:
         total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
         before = total
@@ -229,7 +230,7 @@ def _pass(
             small = tl.abs(before) <= tl.load(limit).to(tl.float32)
             total = tl.where(small, total, keep * before)
     to = out + row.to(tl.int64) * width + (position - at)
-    _store(to, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
+    store_rounded(to, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
 
 
 @triton.jit(do_not_specialize=["tensors", "count", "pending"])
@@ -268,7 +269,7 @@ def _pass_of_many(
     inside = position < tl.load(place + 3)
     total = tl.load(theta + position, mask=inside, other=0.0).to(tl.float32)
     total = _added(total, None, first, table, count, pending, tensor, keep, out, SIGNS, BLOCK)
-    _store(out + position, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
+    store_rounded(out + position, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
 
 
 class TritonEngine(PhiloxEngine):
@@ -358,7 +359,7 @@ def _table_of(move: Move, like: Tensor) -> Tensor:
     terms = (*move.pending, *move.terms)
     keys = terms if move.rounding is None else (*terms, (0.0, move.rounding))
     philox.counter(keys[0][1] if keys else NoiseKey(0, 0, 0, 0), move.tensor)
-    return _table(keys, like.device)
+    return term_table(keys, like.device)
 
 
 def _on(device: torch.device, rows: Any) -> Tensor:
@@ -368,7 +369,7 @@ def _on(device: torch.device, rows: Any) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
+def term_table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
     """Returns (len(terms), 6), int64, on the device.
 
     Seed, stream · 2²⁴, step, direction, bits of the coefficient, and whether the key is another than the one before.

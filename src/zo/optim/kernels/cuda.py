@@ -12,10 +12,10 @@ from zo.noise import KeyedTerms, NoiseKey
 from zo.noise.cuda import (
     BLOCK,
     TERM,
-    _normals,
-    _store,
-    _table,
-    _values,
+    draw_normals,
+    draw_values,
+    store_rounded,
+    term_table,
 )
 from zo.optim.kernels import AdamScalars, HiZOOScalars
 from zo.optim.kernels.reference import complements
@@ -47,7 +47,7 @@ def _put(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
     """Writes θ: rounded to nearest, or by the words of the key in the table's row `term`."""
     if not AT_RANDOM:
         total = _rounded(total, to)
-    _store(to, total, inside, counter, term, tensor, AT_RANDOM)
+    store_rounded(to, total, inside, counter, term, tensor, AT_RANDOM)
 
 
 @triton.jit(do_not_specialize=["tensor", "count"])
@@ -71,7 +71,7 @@ def _hizoo(
     BLOCK: tl.constexpr,
 ):
     counter, at, inside = _positions(count, BLOCK)
-    z = _normals(counter, table, tensor)
+    z = draw_normals(counter, table, tensor)
     x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(h + at, mask=inside, other=1.0).to(tl.float32)
     if PENDING:
@@ -118,7 +118,9 @@ def _adam(
     g = tl.zeros_like(x)
     z = g
     for j in range(directions):
-        z = _values(tl.program_id(0).to(tl.int64) * BLOCK, table + TERM * j, tensor, SIGNS, BLOCK)
+        z = draw_values(
+            tl.program_id(0).to(tl.int64) * BLOCK, table + TERM * j, tensor, SIGNS, BLOCK
+        )
         c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
         g = g + c * z
     if PENDING:
@@ -189,7 +191,7 @@ def _launch(
 ) -> None:
     """Runs a kernel over all of a tensor, on its device."""
     count, keys = at.p.numel(), terms if at.bits is None else (*terms, (0.0, at.bits))
-    table = _table(keys, at.p.device)
+    table = term_table(keys, at.p.device)
     with device_of(at.p):
         kernel[(triton.cdiv(count, 4 * BLOCK),)](
             *(*tensors, table, count, *counts, at.i, *(float(np.float32(x)) for x in numbers)),
