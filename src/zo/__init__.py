@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from zo.optim.base import NonFiniteError as NonFiniteError
     from zo.optim.base import StepInfo as StepInfo
     from zo.record.trajectory import TrajectoryError as TrajectoryError
-    from zo.weights.offload.begin import offload as offload
-    from zo.weights.offload.stored import OffloadError as OffloadError
+    from zo.weights.offload.backing_store import OffloadError as OffloadError
+    from zo.weights.offload.setup import offload as offload
 
     __version__: str
 
 _HOMES = {
     "NonFiniteError": "zo.optim.base",
-    "OffloadError": "zo.weights.offload.stored",
+    "OffloadError": "zo.weights.offload.backing_store",
     "ProcessLostError": "zo.distributed.processes",
     "ProcessesError": "zo.distributed.processes",
     "StepInfo": "zo.optim.base",
     "TrajectoryError": "zo.record.trajectory",
     "ZerothOrder": "zo.library.optimizer",
-    "offload": "zo.weights.offload.begin",
+    "offload": "zo.weights.offload.setup",
     "optimizer": "zo.library.methods",
     "replay": "zo.library.methods",
 }

@@ -18,7 +18,7 @@ UPDATE = (MEASURING, At(APPLYING, 60))
 STREAM = (MEASURING, At("zo.noise.cpu.engine.NumbaEngine.add_to_all_", 2, "after"))  # all tensors
 BRANCHES = At("zo.run.losses.BatchLoss.branches", 5, "after")
 FACTORS = (BRANCHES, At("zo.weights.restore.factors._fold", 10))
-ON_DISK = (MEASURING, At("zo.weights.offload.stored.WeightsFile.write", 200))
+ON_DISK = (MEASURING, At("zo.weights.offload.backing_store.WeightsFile.write", 200))
 BACKWARD = At("zo.run.losses.BatchLoss.backward", 5, "after")
 GRADIENT = (BACKWARD, At("torch.optim.Optimizer.zero_grad", 3, "after"))
 STOCHASTIC = "precision.noise=philox precision.rounding=stochastic"

@@ -16,8 +16,8 @@ from zo.run.runner import run
 from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of
 from zo.tasks import package_files
-from zo.weights.offload import stored
-from zo.weights.offload.visits import offload_of
+from zo.weights.offload import backing_store
+from zo.weights.offload.offloader import offload_of
 
 STREAMED = "precision.restore=streamed", "precision.noise=philox"
 ON_DISK = (*STREAMED, "model.offload=disk")
@@ -84,7 +84,7 @@ def test_a_lost_copy_interrupts_the_run_which_goes_on_as_if_nothing_had_happened
 def test_a_disk_without_room_for_the_copy_is_refused_before_the_first_step(make_run, monkeypatch):
     cfg = make_run(*ON_DISK)
     room = shutil.disk_usage(".")._replace(free=10**6)
-    monkeypatch.setattr(stored.shutil, "disk_usage", lambda _: room)
+    monkeypatch.setattr(backing_store.shutil, "disk_usage", lambda _: room)
     with pytest.raises(ModelError, match=r"model\.offload=disk: the copy .* takes \S+ GB, and .*"):
         run(cfg)
     assert not directory_of(cfg).exists()
@@ -95,7 +95,7 @@ def test_a_baseline_reads_the_files_where_they_are(make_run, weights, tmp_path):
     assembly = Assembly.of(make_run(*given), tmp_path / "scratch")
     offload = offload_of(assembly.params.parameters)
     assert offload is not None
-    files = {of.file.path for of in offload.stored if isinstance(of, stored.OnDisk)}
+    files = {of.file.path for of in offload.stored if isinstance(of, backing_store.OnDisk)}
     assert files == {weights / "model.safetensors"}
     assert not [*(tmp_path / "scratch").glob("*.safetensors")]
     here = make_run(*given[:3], f"out={tmp_path / 'memory'}")

@@ -20,8 +20,8 @@ from tests.support.tiny_models import MODELS, opt
 from tests.weights.test_streamed import as_it_was
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
-from zo.weights.offload import pool, stored
-from zo.weights.offload.stored import OffloadError, OnDisk, WeightsFile
+from zo.weights.offload import backing_store, pool
+from zo.weights.offload.backing_store import OffloadError, OnDisk, WeightsFile
 from zo.weights.restore import RestoreError
 from zo.weights.scratch import Scratch
 
@@ -306,7 +306,7 @@ def test_a_disk_without_room_is_refused_with_both_sizes(tmp_path, monkeypatch):
     model, _ = left_on_disk(tmp_path, opt())
     zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
     room = shutil.disk_usage(tmp_path)._replace(free=50_000)
-    monkeypatch.setattr(stored.shutil, "disk_usage", lambda _: room)
+    monkeypatch.setattr(backing_store.shutil, "disk_usage", lambda _: room)
     with pytest.raises(ValueError, match=r"takes 0\.00012 GB, and \S+copy has room for 5e-05 GB"):
         zo.MeZO(model, lr=1e-2, restore="streamed")
 

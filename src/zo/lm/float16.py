@@ -9,7 +9,7 @@ import functools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zo.weights.guarded import put_forward
+from zo.weights.patching import put_forward
 
 
 def widen(model: nn.Module) -> None:

@@ -23,8 +23,8 @@ from zo.lm.quantise import quantise
 from zo.lm.scoring.heads import check_head, check_padding
 from zo.lm.source import explained, quiet, source_of
 from zo.lm.tokenizer import of_source, stand_in
-from zo.weights.offload.begin import offload
-from zo.weights.offload.stored import OffloadError, OffloadRefused
+from zo.weights.offload.backing_store import OffloadError, OffloadRefused
+from zo.weights.offload.setup import offload
 
 SHOWN = 3
 """Names of tensors in a sentence."""

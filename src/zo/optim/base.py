@@ -16,7 +16,7 @@ from zo.optim.losses import RecordedLosses, counter
 from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
-from zo.weights.offload.stored import OffloadRefused, gigabytes
+from zo.weights.offload.backing_store import OffloadRefused, gigabytes
 from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate

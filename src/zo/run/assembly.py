@@ -38,7 +38,7 @@ from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, token
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
 from zo.weights.drift import Drift
-from zo.weights.offload.stored import OffloadRefused
+from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.restore import FactoredPolicy
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace

@@ -23,7 +23,7 @@ from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
 from zo.weights.anchor import HALF
-from zo.weights.offload.stored import OffloadRefused
+from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
 

@@ -26,7 +26,7 @@ from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
 from zo.tasks.batches import batch_indices
-from zo.weights.offload.stored import OffloadError
+from zo.weights.offload.backing_store import OffloadError
 from zo.weights.restore import FactoredPolicy, RestoreError
 
 OWN = ("device", "threads")

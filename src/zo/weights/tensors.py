@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from zo.noise import engine
-from zo.weights.guarded import FactoredParameter
+from zo.weights.aliasing import distinct
+from zo.weights.offload.offloader import offload_of
 from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.offload.visits import offload_of
+from zo.weights.patching import FactoredParameter
 from zo.weights.sharded import Part, keep_sharded, part_of, parts_engine
 from zo.weights.stopwatch import Stopwatch
-from zo.weights.storage import distinct
 
 
 class TrainableTensors:

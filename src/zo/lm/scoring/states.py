@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.tasks.prompts import Encoded
-from zo.weights.offload.visits import offload_of
-from zo.weights.storage import storage_key
+from zo.weights.aliasing import storage_key
+from zo.weights.offload.offloader import offload_of
 
 Forward: TypeAlias = Callable[..., Any]
 

@@ -1,5 +1,4 @@
-"""Weights that lie outside of the device that computes with them: in the host's memory, or in files.
+"""Weights in the host's memory or in files, which are on the computing device only while their module is called.
 
-`begin` takes a model's weights off the device, `stored` holds them there, and `visits` brings those of a module to the
-device for its call.
+`setup` moves weights off the device, `backing_store` holds them, and `offloader` fetches a module's for its call.
 """

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from zo.weights.guarded import GuardedParameter
+from zo.weights.patching import GuardedParameter
 
 
 class Owner(Protocol):

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from zo.weights.offload.lane import Lane, Mark
+from zo.weights.offload.transfer_stream import Lane, Mark
 from zo.weights.scratch import Scratch
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
-from zo.weights.offload.stored import OffloadRefused
+from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 

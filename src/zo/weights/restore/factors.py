@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
+from zo.weights.aliasing import storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
-from zo.weights.guarded import ReplacedForward, factored
+from zo.weights.patching import ReplacedForward, factored
 from zo.weights.restore.base import (
     BranchBudgetError,
     BranchedLoss,
@@ -31,7 +32,6 @@ from zo.weights.restore.base import (
     SizedBranches,
 )
 from zo.weights.restore.branches import BranchedLayers
-from zo.weights.storage import storage_key
 from zo.weights.subspaces import OuterProduct
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
@@ -44,7 +44,7 @@ class Factors(FactoredPolicy):
     """A and V of a model's matrices, and the layers that add what A, V and the branches come to, see `BranchedLayers`.
 
     From its construction on, the model computes with A and V, and its matrices are folded when anything else reads
-    them, see `zo.weights.guarded`.
+    them, see `zo.weights.patching`.
 
     Attributes:
         a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the directions' ranks; (0,) of tensors with

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
+from zo.weights.aliasing import storage_key
 from zo.weights.directions import Terms
-from zo.weights.holders import Holders, holders, looked_up
+from zo.weights.offload.offloader import offload_of
 from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.offload.visits import offload_of
+from zo.weights.parameter_owners import Holders, holders, looked_up
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.scratch import Scratch, aligned, views_stay, without_views
-from zo.weights.storage import storage_key
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, add_, add_rows_
 

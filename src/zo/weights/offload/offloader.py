@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from zo.weights.guarded import ReplacedForward
-from zo.weights.holders import holders, looked_up, looks_up
-from zo.weights.offload.lane import Lane, Mark
+from zo.weights.offload.backing_store import OffloadError, OffloadRefused, Stored, copies
 from zo.weights.offload.parameter import OffloadedParameter, offloaded
 from zo.weights.offload.pool import Pool
-from zo.weights.offload.stored import OffloadError, OffloadRefused, Stored, copies
+from zo.weights.offload.transfer_stream import Lane, Mark
+from zo.weights.parameter_owners import holders, looked_up, looks_up
+from zo.weights.patching import ReplacedForward
 from zo.weights.scratch import Scratch, aligned, views_stay, without_views
 
 Update: TypeAlias = Callable[[int, Tensor], None]

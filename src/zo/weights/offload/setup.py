@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.offload.stored import (
+from zo.weights.aliasing import storage_key
+from zo.weights.offload.backing_store import (
     NAMES,
     Entry,
     InMemory,
@@ -21,9 +21,9 @@ from zo.weights.offload.stored import (
     WeightsFile,
     copies,
 )
-from zo.weights.offload.visits import Offload
+from zo.weights.offload.offloader import Offload
+from zo.weights.offload.parameter import OffloadedParameter
 from zo.weights.scratch import host_bytes
-from zo.weights.storage import storage_key
 
 CPU = torch.device("cpu")
 PLACES = ("cpu", "disk")
