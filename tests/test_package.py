@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import zo
+from zo.extras import print_every_character
 from zo.library.methods import METHODS
 from zo.optim import OPTIMIZERS
 
@@ -141,6 +143,14 @@ def test_every_text_file_is_opened_with_its_encoding():
             ):
                 found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
     assert not found
+
+
+def test_every_character_is_printed_whatever_the_locales_encoding(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_every_character()
+    print("Ärger → ⏎", flush=True)
+    assert stream.buffer.getvalue() == b"\xc4rger \\u2192 \\u23ce\n"
 
 
 @pytest.mark.process

@@ -55,6 +55,16 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     assert f"a new run, not {first}: task.data_files.train has another content" in said
 
 
+def test_a_file_that_is_replaced_with_its_time_stamp_is_another_run(make_run, reviews):
+    cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
+    ids = []
+    for _ in range(2):
+        os.utime(reviews, (0, 0))
+        ids.append(directory_of(cfg))
+        flip_labels(reviews)
+    assert len({*ids}) == 2
+
+
 def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
     make_run, monkeypatch, capsys, tmp_path
 ):

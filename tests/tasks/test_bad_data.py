@@ -131,3 +131,13 @@ def test_a_run_that_is_refused_ends_with_status_2_and_leaves_nothing_behind(tmp_
     why = f"batch_size=11: must be at most the 10 training examples of {file}\n"
     assert capsys.readouterr().err == why
     assert not [path for path in out.rglob("*") if path.is_file()]
+
+
+def test_a_cache_that_cannot_be_written_is_told_how_to_lie_elsewhere(tmp_path, monkeypatch):
+    def load_dataset(*_, **__):
+        raise RuntimeError("cannot build") from PermissionError(13, "Permission denied", "/home/x")
+
+    (tmp_path / "README.md").write_text("---\nconfigs: []\n---\n")
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(TaskError, match="set HF_HOME to a directory that can be written"):
+        opened(tmp_path)

@@ -47,17 +47,18 @@ def _visible_files(root: Path) -> Iterable[Path]:
 def _of_file(path: Path) -> str:
     """Returns the hexadecimal digest of a file's content; one that has not changed is not read again."""
     status = path.stat()
-    if time.time() - status.st_mtime <= SETTLED_S:
+    if time.time() - max(status.st_mtime, status.st_ctime) <= SETTLED_S:
         return read(path)
-    return _of_settled(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
+    changed = status.st_mtime_ns, status.st_ctime_ns  # the first can be set, by touch or an archive
+    return _of_settled(path.resolve(), status.st_ino, status.st_size, changed)
 
 
 @cache
-def _of_settled(path: Path, inode: int, size: int, changed_ns: int) -> str:
+def _of_settled(path: Path, inode: int, size: int, changed_ns: tuple[int, int]) -> str:
     """Returns the digest of a file that stays as it is; a large one's is kept for other processes."""
     if size < KEPT_ON_DISK:
         return read(path)
-    key = xxhash.xxh3_128_hexdigest(repr((str(path), inode, size, changed_ns)).encode())
+    key = xxhash.xxh3_128_hexdigest(repr((str(path), inode, size, *changed_ns)).encode())
     root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
     kept, partial = root / "digests" / key, root / "digests" / f".{key}.{os.getpid()}"
     with suppress(OSError):
