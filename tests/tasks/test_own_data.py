@@ -183,10 +183,11 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     rows = table(",", ('"a\nb"', "Positive"), ("c", "positive"))
     (path / "train.csv").write_text(rows)
     (path / "other.csv").write_text(rows)
+    (path / "about.json").write_text("{}")
     notes = "\n".join(complete(own(path))[1])
     assert "train.csv: 12 lines below the header are 8 rows; texts in quotes" in notes
     assert "'Positive' and 'positive' are classes of their own" in notes
-    assert re.search(r"files that name no split are not read: .*other\.csv$", notes, re.M)
+    assert re.search(r"name no split are not read: .*about\.json, .*other\.csv$", notes, re.M)
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
     (path / "train.csv").rename(path / "a.csv")
     with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):

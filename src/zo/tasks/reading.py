@@ -126,7 +126,7 @@ def _load(task: TaskConfig, split: str) -> Rows:
                 f"{key}: {file}: {error.strerror}; give a file that can be read"
             ) from None
     rows = files.joined(parts, [str(file) for _, file in local[split]])
-    said = f"{task.path}: files that name no split are not read: {', '.join(left)}"
+    said = f"{task.path}: files of another format or that name no split are not read: {', '.join(left)}"
     return replace(rows, notes=[*rows.notes, *[said] * bool(left)])
 
 
@@ -172,15 +172,20 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
     kinds = {p: ENDINGS[p.suffix.lower()] for p in names if p.suffix.lower() in ENDINGS}
     kinds = {p: kind for p, kind in kinds.items() if not re.search(r"(^|/)\.", str(names[p]))}
     most = Counter(kinds.values()).most_common(1)
+    counted = [path for path, kind in kinds.items() if kind == most[0][0]]
+    splits = {path: _split_of(str(names[path])) for path in counted}
+    if not any(splits.values()):
+        splits = dict.fromkeys(counted, "train")
     found: dict[str, list[Named]] = {}
-    for path, kind in kinds.items():
-        words = re.findall("[a-z]+", str(names[path]).lower()) if kind == most[0][0] else []
-        split = next((s for word in words for s, of in SPLITS.items() if word in of), "")
-        found.setdefault(split, []).append(("task.path", path))
-    if set(found) == {""}:
-        same = [(key, path) for key, path in found.pop("") if kinds[path] == most[0][0]]
-        found["train"] = same
+    for path in kinds:
+        found.setdefault(splits.get(path, ""), []).append(("task.path", path))
     return found or None
+
+
+def _split_of(name: str) -> str:
+    """Returns the split that a word in a file's path names; empty if none does."""
+    words = re.findall("[a-z]+", name.lower())
+    return next((split for word in words for split, of in SPLITS.items() if word in of), "")
 
 
 def _format(task: TaskConfig, key: str, file: Path) -> str:
