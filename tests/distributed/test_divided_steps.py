@@ -94,6 +94,11 @@ def of_worlds(processes: Processes) -> dict[tuple[tuple, int], tuple[Any, int]]:
     return found
 
 
+def test_a_step_may_ask_for_no_loss_at_all():
+    params = ParameterSpace.of(nn.Linear(2, 2))
+    assert DividedLoss(lambda _: lambda: 0.0, [1], Processes()).measure(params, []) == []
+
+
 @pytest.mark.process
 def test_one_to_four_processes_give_the_same_bits_with_the_passes_of_one():
     answers = gather_results(max(WORLDS), of_worlds, timeout_s=500)

@@ -10,8 +10,10 @@ import pytest
 import torch
 import yaml
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.tiny_models import VOCABULARY, llama, random_model, tokenizer
 from zo import export as export_command
 from zo.lm import load as loading
 from zo.run import provenance
@@ -236,3 +238,68 @@ def test_the_hash_of_the_base_model_holds_its_frozen_weights(make_run, monkeypat
 
     monkeypatch.setattr(loading, "_pretrained", altered)
     assert Assembly.of(cfg).base != base
+
+
+def base_of(model, path: Path) -> Path:
+    """Writes a tiny model with a tokenizer, as `model.path` takes it."""
+    model.save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return path
+
+
+def in_fp8(path: Path) -> Path:
+    """Has a checkpoint's projections in 8 bits, a scale per 16 x 16 block, as transformers' FineGrainedFP8."""
+    tensors, found = load_file(path / "model.safetensors"), {}
+    for name, t in tensors.items():
+        found[name] = t.contiguous()
+        if "proj" in name:
+            blocks = t.unflatten(1, (-1, 16)).unflatten(0, (-1, 16))  # (rows, 16, columns, 16)
+            scale = blocks.abs().amax((1, 3)) / 448
+            codes = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+            found |= {name: codes.view(t.shape), f"{name}_scale_inv": scale}
+    save_file(found, path / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((path / "config.json").read_text())
+    how = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [16, 16]}
+    settings["quantization_config"] = {**how, "modules_to_not_convert": ["lm_head"]}
+    (path / "config.json").write_text(json.dumps(settings))
+    return path
+
+
+RWKV = {"hidden_size": 32, "num_hidden_layers": 3, "rescale_every": 1, "vocab_size": VOCABULARY}
+
+
+@pytest.mark.parametrize("kind", ["fp8", "rwkv"])
+def test_an_export_is_read_with_the_weights_that_were_trained(make_run, tmp_path, capsys, kind):
+    """The one's base would round them, the other's first forward pass changes them."""
+    if kind == "fp8":
+        base = in_fp8(base_of(llama(tie_word_embeddings=True), tmp_path / "base"))
+    else:
+        base = base_of(random_model("RwkvForCausalLM", **RWKV), tmp_path / "base")
+    cfg = make_run(*EXACT, f"model.path={base}", "model.attention=eager", "lr=1e-3", "steps=2")
+    run(cfg)
+    assembly, directory = Assembly.of(cfg), directory_of(cfg)
+    replay_to(assembly, trajectory_of(directory), 2)
+    with torch.inference_mode():
+        answers = assembly.loaded.model(TOKENS).logits
+    capsys.readouterr()
+    out = export(directory, tmp_path / "weights", "--step", "2")
+    said, card = capsys.readouterr().out, (out / "README.md").read_text()
+    assert ("written in float32, as trained: the base is quantised" in said) == (kind == "fp8")
+    model = AutoModelForCausalLM.from_pretrained(out).eval()
+    assert hash_of(model) in card
+    with torch.inference_mode():
+        torch.testing.assert_close(model(TOKENS).logits, answers)
+
+
+def test_an_export_that_would_be_read_otherwise_is_refused(finished, tmp_path, monkeypatch, capsys):
+    save = PreTrainedModel.save_pretrained
+
+    def rounded(model, *args, **kwargs):
+        name, p = next(iter(model.named_parameters()))
+        save(model, *args, state_dict={**model.state_dict(), name: p.half().float()}, **kwargs)
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", rounded)
+    out = tmp_path / "weights"
+    assert export_command.main([str(directory_of(finished)), "--step=4", f"--out={out}"]) == 2
+    assert "would read another model.decoder.embed_tokens.weight than" in capsys.readouterr().err
+    assert not out.exists()

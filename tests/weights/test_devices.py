@@ -98,3 +98,17 @@ def test_what_lies_on_no_device_or_on_devices_of_several_kinds_is_refused_by_nam
     model = accelerate.cpu_offload(layers(*["cpu"] * 4), "pretend:0")
     with pytest.raises(ValueError, match=r"0\.weight: is a meta tensor without memory of its own"):
         zo.MeZO(model, lr=1e-2)
+
+
+@pytest.mark.parametrize(("name", "restore"), CASES)
+def test_the_users_default_dtype_and_device_change_nothing(name, restore):
+    models = [layers(*["cpu"] * 4) for _ in range(2)]
+    found = [trained(models[0], name, restore, partial(loss_of, models[0]))]
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_device("meta")
+        found.append(trained(models[1], name, restore, partial(loss_of, models[1])))
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert found[0] == found[1]

@@ -66,6 +66,8 @@ class DividedLoss:
         else:
             passes = [[[point] for point in points] for points in excursions]
         widths = [len(points) for of_one in passes for points in of_one]
+        if not widths:
+            return []
         found: list[list[float]] = []
         first = 0
         for of_one in passes:

@@ -116,7 +116,7 @@ class ZOTrainerMixin:
         """
         self._micro_batches.append(self._prepare_inputs(inputs))
         if not self.accelerator.sync_gradients:
-            return torch.zeros((), device=self.args.device)
+            return torch.zeros((), dtype=torch.float32, device=self.args.device)
         model.eval()
         model.training = True  # TRL reads it to tell training from evaluation; the modules inside are in eval mode
         batches, self._micro_batches = self._micro_batches, []
@@ -129,7 +129,7 @@ class ZOTrainerMixin:
             with nullcontext() if next(counted, False) else self._uncounted():
                 return float(self._accumulated_loss(model, batches, num_items_in_batch))
 
-        return torch.tensor(optimizer.step(loss), device=self.args.device)
+        return torch.tensor(optimizer.step(loss), dtype=torch.float32, device=self.args.device)
 
     @contextmanager
     def _uncounted(self: Any) -> Iterator[None]:

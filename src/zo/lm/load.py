@@ -29,6 +29,9 @@ from zo.weights.offload.setup import offload
 SHOWN = 3
 """Names of tensors in a sentence."""
 
+DEQUANTISED = ("fp8", "mxfp4")
+"""Kinds of quantised checkpoints that transformers can load as plain weights."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -40,6 +43,7 @@ class Loaded:
         notes: What a person should know of the weights, one sentence each.
         kind: `decoder` or `masked`.
         adapter: The model as peft holds it, if it has an adapter of peft's.
+        rewritten: Name of a weight that the model's first forward pass changed, as RWKV's does; None of most models.
     """
 
     model: Any
@@ -47,6 +51,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     kind: str = "decoder"
     adapter: Any = None
+    rewritten: str | None = None
 
 
 def load(
@@ -109,11 +114,13 @@ def _checked(
         note = quantise(model, model_cfg.quantization)
         loaded = replace(loaded, notes=(*loaded.notes, note))
     model.config.use_cache = False
+    versions = [(name, p, p._version) for name, p in model.named_parameters()]
     if model_cfg.kind != "decoder":
         check_padding(model, model_cfg.kind)
     if model_cfg.kind != "encoder-decoder":
         check_head(model, model_cfg.kind)
-    return loaded
+    changed = (name for name, p, version in versions if p._version != version)
+    return replace(loaded, rewritten=next(changed, None))
 
 
 @contextmanager
@@ -141,6 +148,9 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) ->
         config = AutoConfig.from_pretrained(source, **options)
     check_kind(cfg, config)
     tokenizer = of_source(cfg, source, options)
+    if quantised := getattr(config, "quantization_config", None):
+        _check_quantised(cfg, quantised)
+        how = {**how, "config": config}
     with explained(cfg):
         model, info = _auto_class(cfg).from_pretrained(
             source,
@@ -158,6 +168,21 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) ->
             f"{cfg.path}: {_listed(unused)} in the files, not in {type(model).__name__}; not used"
         )
     return Loaded(model, tokenizer, tuple(notes))
+
+
+def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
+    """Has a quantised checkpoint loaded as plain weights.
+
+    Raises:
+        ModelError: If transformers cannot do that.
+    """
+    method = settings.get("quant_method")
+    if method not in DEQUANTISED:
+        raise ModelError(
+            f"model.path: {cfg.path} is quantised by {method}, and its weights cannot be moved; give the plain model,"
+            " with model.quantization=int8 or nf4 to quantise what is not trained"
+        )
+    settings["dequantize"] = True
 
 
 def check_kind(cfg: ModelConfig, config: Any) -> None:

@@ -121,7 +121,9 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
     found: Any = holder[0].weight
     if bits == "int8":
         return QuantisedLinear(layer, found.qdata, found.scale)
-    return QuantisedLinear(layer, found.qdata + 8, found.scale, torch.arange(-8, 8))
+    return QuantisedLinear(
+        layer, found.qdata + 8, found.scale, torch.arange(-8, 8, device=found.qdata.device)
+    )
 
 
 def dequantise(model: nn.Module) -> None:

@@ -58,8 +58,8 @@ class TorchEngine(Engine):
 @lru_cache
 def _signs_of_octets(device: torch.device) -> Tensor:
     """Returns the eight signs of each octet, (256, 8), float32."""
-    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
-    return (1.0 - 2.0 * bits).to(device)
+    bits = torch.arange(256, device="cpu")[:, None] >> torch.arange(8, device="cpu") & 1
+    return (1 - 2 * bits).to(device, torch.float32)
 
 
 def _seeded(device: torch.device, key: NoiseKey, tensor: int) -> Generator:

@@ -17,6 +17,7 @@ from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watche
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
 from zo.weights.offload.backing_store import OffloadRefused, gigabytes
+from zo.weights.offload.offloader import offload_of
 from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate
@@ -344,10 +345,12 @@ def _check_state(params: ParameterSpace, config: Any) -> None:
     if config.state_tensors:
         dtype = state_dtype(getattr(config, "state_dtype", "param"))
         each = sum(p.numel() * (dtype or p.dtype).itemsize for p in params.like)
-        raise OffloadRefused(
-            f"{config.name} keeps {gigabytes(config.state_tensors * each)} of state on the device, beside"
-            f" {gigabytes(params.offloaded)} of weights that are not; take one whose state is small, as mezo or bszo"
-        )
+        state, offload = config.state_tensors * each, offload_of(params.parameters)
+        if offload is not None and state > offload.budget:
+            raise OffloadRefused(
+                f"{config.name} keeps {gigabytes(state)} of state on the device, where offloaded weights take"
+                f" {gigabytes(offload.budget)}; take one whose state is small, as mezo or bszo"
+            )
 
 
 def state_dtype(name: str) -> torch.dtype | None:

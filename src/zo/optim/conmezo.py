@@ -75,6 +75,7 @@ class ConMeZO(MeZO):
 
     def _norm(self) -> float:
         """Returns ‖m‖, summed in float64; one wait for the device."""
+        self.params.policy.apply_deferred()  # m moves with offloaded weights
         norms = [torch.linalg.vector_norm(m, dtype=torch.float64) for m in self.state["m"]]
         on_one = torch.stack([norm.to(norms[0].device) for norm in norms])
         return math.sqrt(sum(norm**2 for norm in on_one.tolist()))

@@ -24,8 +24,10 @@ class Drift:
         self._indices: list[Tensor] = []
         for t in params.local:
             large = t.numel() > ENTRIES
-            chosen = torch.randint(t.numel(), (ENTRIES,), generator=generator)
-            self._indices.append((chosen if large else torch.arange(t.numel())).to(t.device))
+            chosen = torch.randint(t.numel(), (ENTRIES,), generator=generator, device="cpu")
+            self._indices.append(
+                chosen.to(t.device) if large else torch.arange(t.numel(), device=t.device)
+            )
         self._start = self._entries()
 
     def squares(self) -> list[float]:

@@ -26,7 +26,7 @@ def host_bytes(size: int) -> Tensor:
     The C library keeps freed blocks of up to 32 MiB, and fresh ones of nearly their size do not fit into them.
     """
     if size < 2**20:
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
     private = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(private, dtype=torch.uint8)
 
@@ -55,6 +55,7 @@ class Scratch:
             self.memory = from_dlpack(torch._C._to_dlpack(self.written))
         self._address = self.memory.untyped_storage()._cdata
 
+    @torch.inference_mode(False)  # a pass outside of inference mode may write the parts
     def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
         """Returns a tensor like another one from a byte on, as parts of `memory` and of `written`."""
         bytes_ = slice(begin, begin + like.numel() * like.element_size())

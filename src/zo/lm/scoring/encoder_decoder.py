@@ -82,14 +82,17 @@ class PairCollator:
 
     def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PlainBatch:
         """Builds the batch; `groups` is not used."""
-        prompts = pad_sequence([torch.tensor(e.prompt_ids) for e in examples], True, self._pad)
-        lengths = torch.tensor([[len(e.prompt_ids)] for e in examples])
-        mask = (torch.arange(prompts.shape[1]) < lengths).long()
+        prompts = pad_sequence(
+            [torch.tensor(e.prompt_ids, device="cpu") for e in examples], True, self._pad
+        )
+        lengths = torch.tensor([[len(e.prompt_ids)] for e in examples], device="cpu")
+        mask = (torch.arange(prompts.shape[1], device="cpu") < lengths).long()
         own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
         tensors: dict[str, Any] = {"input_ids": prompts, "mask": mask, **own}
         firsts = [first for e in examples if (first := self._first(e)) is not None]
         if len(firsts) == len(examples):
-            places = torch.arange(prompts.shape[1]) + torch.tensor(firsts)[:, None]
+            first = torch.tensor(firsts, device="cpu")[:, None]
+            places = torch.arange(prompts.shape[1], device="cpu") + first
             tensors["places"] = places * mask
         on_device = {name: t.to(self._device) for name, t in tensors.items()}
         return PlainBatch(**{"places": None, **on_device})

@@ -61,7 +61,12 @@ def adam(
 
 def complements(scalars: AdamScalars, m: Tensor) -> tuple[Any, Any]:
     """Returns 1 − β₁, rounded to the moments' dtype, as torch rounds a factor of `add_`, and 1 − β₂."""
-    complement1 = torch.tensor(1 - scalars.beta1, dtype=torch.float64).to(m.dtype).float().item()
+    complement1 = (
+        torch.tensor(1 - scalars.beta1, dtype=torch.float64, device="cpu")
+        .to(m.dtype)
+        .float()
+        .item()
+    )
     return F(complement1), F(1 - scalars.beta2)
 
 

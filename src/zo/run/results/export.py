@@ -4,11 +4,15 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from zo.config import RunConfig, TrackingConfig, from_plain, to_yaml
@@ -26,6 +30,7 @@ from zo.run.store import checkpoint
 from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
 from zo.run.store.rows import trajectory_of
 from zo.tasks import TaskError
+from zo.weights.offload.setup import files_of
 from zo.weights.restore import FactoredPolicy
 
 
@@ -167,17 +172,22 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
     assembly = reached.assembly
     if isinstance(assembly.params.policy, FactoredPolicy):
         assembly.params.policy.merge_factors()  # a model that is loaded elsewhere has none
-    written, loaded = assembly.weights_hash(), assembly.loaded
+    loaded = assembly.loaded
     whole = merge or loaded.adapter is None
     model = merged(loaded) if whole else loaded.adapter
+    if whole and loaded.rewritten is not None:
+        _as_stored(model, loaded.rewritten)
+    written = assembly.weights_hash()
     partial = out.resolve().with_name(f".{out.resolve().name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with quiet():
-            model.save_pretrained(partial)
+            dequantised = _save(model, partial, whole)
             loaded.tokenizer.save_pretrained(partial)
-        if whole:
-            _restore_settings(partial, model)
+            if (name := _unlike(model, partial, whole)) is not None:
+                raise ExportError(
+                    f"{out}: transformers would read another {name} than was trained; nothing is left of the export"
+                )
         settings = _settings(reached, whole)
         (partial / SETTINGS).write_text(to_yaml(settings), encoding="utf-8")
         cfg = replace(reached.cfg, task=settings.task)
@@ -187,15 +197,37 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
             file.chmod(0o666 & ~_umask())
         partial.rename(out)
     except Exception as error:
-        if (reason := _reason(error)) is None:
+        if isinstance(error, ExportError) or (reason := _reason(error)) is None:
             raise
         raise ExportError(f"{out}: {reason}; nothing is left of the export") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(f"{out}: {assembly.params.numel:,} parameters, {written}")
+    if dequantised:
+        print(
+            f"written in {reached.cfg.precision.dtype}, as trained: the base is quantised, which would round it"
+        )
     if not whole and (form := reached.cfg.model.quantization) is not None:
         over = f"trained over {form} weights, which python -m zo.predict makes of the base"
         print(f"{over}; over the plain base the adapter's answers differ, --merge writes both")
+
+
+def _save(model: Any, out: Path, whole: bool) -> bool:
+    """Writes a model or adapter; returns whether the base is quantised, and what was written is not."""
+    if not whole:
+        model.save_pretrained(out)
+        return False
+    base = _base_file(model, CONFIG_NAME) if model.config.name_or_path else None
+    settings = {} if base is None else json.loads(base.read_text(encoding="utf-8"))
+    dequantised = settings.pop("quantization_config", None) is not None
+    model.save_pretrained(out, save_original_format=not dequantised)
+    if settings:
+        _restore_settings(out, settings)
+    if model.config.name_or_path:
+        (out / GENERATION_CONFIG_NAME).unlink(missing_ok=True)
+        if (generation := _base_file(model, GENERATION_CONFIG_NAME)) is not None:
+            shutil.copyfile(generation, out / GENERATION_CONFIG_NAME)
+    return dequantised
 
 
 def _reason(error: Exception) -> str | None:
@@ -209,20 +241,60 @@ def _reason(error: Exception) -> str | None:
     return os.strerror(int(number[1])) if number else None
 
 
-def _restore_settings(out: Path, model: Any) -> None:
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same bits."""
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    of_a, of_b = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(of_a, of_b)
+
+
+def _as_stored(model: Any, rewritten: str) -> None:
+    """Undoes what a model's first forward pass does to its weights: it would be done again to those that are read.
+
+    Raises:
+        ExportError: If that is not known.
+    """
+    rescaled = [m for m in model.modules() if getattr(m, "layers_are_rescaled", False)]
+    if not rescaled:
+        raise ExportError(
+            f"{type(model).__name__} changes {rewritten} in its first forward pass, and would again in that of an"
+            " export; of such a model only an adapter can be exported"
+        )
+    for module in rescaled:  # RWKV's, divided by powers of 2 in evaluation mode
+        module.training = True
+        module._rescale_layers()
+        module.training = False
+
+
+def _unlike(model: Any, out: Path, whole: bool) -> str | None:
+    """Returns the first tensor that whoever loads a directory gets otherwise than the model has it, if there is one."""
+    with TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as folder:
+        if not whole:
+            from peft import get_peft_model_state_dict
+            from peft.utils import load_peft_weights
+
+            adapter = load_peft_weights(str(out), device="cpu")
+            own = get_peft_model_state_dict(model, save_embedding_layers=False).items()
+            return next((n for n, t in own if n not in adapter or not _same(adapter[n], t)), None)
+        where = {"device_map": {"": "disk"}, "offload_folder": folder, "local_files_only": True}
+        read = type(model).from_pretrained(out, dtype=model.dtype, **where)
+        files, there = files_of(read), {**read.state_dict(), **dict(read.named_parameters())}
+        parameters = dict(model.named_parameters())
+        tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {*parameters}
+        for name, t in {**model.state_dict(), **parameters}.items():
+            found = files[there[name]].whole() if there[name] in files else there[name]
+            if name not in tied and not _same(found.to(t.dtype), t):
+                return name
+    return None
+
+
+def _restore_settings(out: Path, base: Mapping[str, Any]) -> None:
     """Gives the exported configuration the base model's keys and values, but for the dtype and the class."""
-    if not model.config.name_or_path:
-        return  # random weights: there is no base model
     written = json.loads((out / CONFIG_NAME).read_text(encoding="utf-8"))
-    source = _base_file(model, CONFIG_NAME)
-    if source is not None:
-        settings = json.loads(source.read_text(encoding="utf-8"))
-        own = {"architectures": "architectures", "dtype": "dtype", "torch_dtype": "dtype"}
-        settings |= {key: written[name] for key, name in own.items() if key in settings}
-        (out / CONFIG_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    (out / GENERATION_CONFIG_NAME).unlink(missing_ok=True)
-    if (generation := _base_file(model, GENERATION_CONFIG_NAME)) is not None:
-        shutil.copyfile(generation, out / GENERATION_CONFIG_NAME)
+    own = {"architectures": "architectures", "dtype": "dtype", "torch_dtype": "dtype"}
+    settings = {**base, **{key: written[name] for key, name in own.items() if key in base}}
+    (out / CONFIG_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def _base_file(model: Any, name: str) -> Path | None:

@@ -162,7 +162,7 @@ class WeightsFile:
     def mapped(self, entry: Entry) -> Tensor:
         """Returns a tensor of the file, memory-mapped; writing to it changes a writable file, and no other."""
         if not entry.bytes:
-            return torch.empty(entry.shape, dtype=entry.dtype)
+            return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         if self._mapped is None:
             kind = mmap.MAP_SHARED if self.writable else mmap.MAP_PRIVATE | NO_RESERVE
             self._mapped = mmap.mmap(self._fd, 0, kind, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -149,6 +149,7 @@ class Offload:
             self._pool.give_back([scratch])
         self._lane.settle()
 
+    @torch.inference_mode(False)
     def own(self, indices: Sequence[int]) -> None:
         """Copies tensors that are to be trained and lie in files of others into a file of the directory.
 

@@ -30,6 +30,7 @@ PLACES = ("cpu", "disk")
 """Where weights can be: in the host's memory, or in files."""
 
 
+@torch.inference_mode(False)  # steps outside of inference mode write the weights
 def offload(
     model: nn.Module,
     where: str,
@@ -64,7 +65,7 @@ def offload(
         )
     if where == "disk" and directory is None:
         raise OffloadRefused("directory: must be given with where='disk'")
-    files = _files_of(model)
+    files = files_of(model)
     _forget_accelerate(model)
     found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
     _check(found, files)
@@ -121,7 +122,7 @@ def _check(parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, 
             raise OffloadRefused(f"{name}: shares its memory with {same}; make them one parameter")
 
 
-def _files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
+def files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
     """Returns the parameters that accelerate has left on disk, and where."""
     opened: dict[Path, WeightsFile] = {}
     entries: dict[Path, dict[str, Entry]] = {}

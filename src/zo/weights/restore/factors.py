@@ -63,7 +63,7 @@ class Factors(FactoredPolicy):
         if any(p.dtype == torch.float64 for p in self.local):
             raise ValueError("restore=factors: computes in float32, and the weights are float64")
         tensors = self._tensors = self.local
-        self.a = [torch.zeros(0, device=p.device) for p in tensors]
+        self.a = [torch.zeros(0, dtype=torch.float32, device=p.device) for p in tensors]
         self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
         self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w
         self._layers = BranchedLayers(tensors, self.a, self._v)
@@ -90,7 +90,7 @@ class Factors(FactoredPolicy):
                 if p.dim() > 1:
                     self._v[i] = torch.cat([z.right(i, p) for z in directions])
                     if self.a[i].dim() == 1:
-                        self.a[i] = torch.zeros(width, p.shape[0], device=p.device)
+                        self.a[i] = p.new_zeros(width, p.shape[0], dtype=torch.float32)
         self._update_moved()
         return {"a": self.a}
 
@@ -351,7 +351,8 @@ def _zeros(
     if [tuple(t.shape) for t in held] == list(shapes):
         torch._foreach_zero_(held)
         return held
-    return [torch.zeros(shape, device=t.device) for shape, t in zip(shapes, likes, strict=True)]
+    pairs = zip(shapes, likes, strict=True)
+    return [t.new_zeros(shape, dtype=torch.float32) for shape, t in pairs]
 
 
 def _add(out: list[Tensor], more: list[Tensor], alpha: float) -> None:
