@@ -300,6 +300,17 @@ def test_good_data_are_not_complained_of(tmp_path):
     assert "50.0% of the 6 test examples are" in majority
 
 
+def test_the_reviews_of_the_examples_are_distinct_and_warn_of_nothing():
+    task, notes = complete(
+        own(Path(__file__).parents[2] / "examples/reviews.csv", split_order="stratified")
+    )
+    splits = load_splits(task)
+    assert sizes(splits) == [240, 30, 30]
+    assert len(notes) == 1
+    (majority,) = check_splits(task, splits)
+    assert "50.0% of the 30 test examples are" in majority
+
+
 def test_every_example_comes_once_before_any_comes_twice_in_an_order_of_the_seed():
     first, other = ([batch_indices(10, 4, seed, step) for step in range(5)] for seed in (0, 1))
     drawn = [i for batch in first for i in batch]  # 20 = two epochs
