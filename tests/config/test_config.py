@@ -1,6 +1,7 @@
 """Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
 
 import itertools
+import shlex
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from zo import config
 from zo.config import ConfigError, command_line, conf_files, from_yaml, identity, precision, to_yaml
 from zo.lm.adapters.config import ADAPTERS
+from zo.tasks.templates import typed as typed_in_a_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOSEN = ("model", "task", "optimizer", "precision", "adapter", "objective")
@@ -151,6 +153,10 @@ PROBLEMS = {
     "task=reasoning_gym lr=1 task.samples=2 task.top_p=0": "task.samples=2: must be 1, or task.temperature above 0: "
         "all texts would be equal\ntask.top_p=0.0: must be above 0, and at most 1",
     "lr=1 task.temperature=1": "task.temperature=1.0: must be 0 with objective=classification, which draws no text",
+    "task=data/mine.csv": f"task=data/mine.csv: must be one of {', '.join(GROUPS['task'])}; data of your own are "
+        "task=classification task.path=data/mine.csv, or",
+    "model=gpt2": f"model=gpt2: must be one of {', '.join(GROUPS['model'])}; a directory or a model of the hub is "
+        "model.path=gpt2",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
 }  # fmt: skip
 
@@ -161,6 +167,13 @@ def test_every_problem_is_named_with_its_value_and_what_would_be_right(typed):
     with pytest.raises(ConfigError) as caught:
         command_line.runs(overrides, multirun="-m" in typed.split())
     assert str(caught.value).startswith(PROBLEMS[typed])
+
+
+@pytest.mark.parametrize("text", ["{text} {Q: what's}", 'say "{a}"', "y", " {b}\\n"])
+def test_settings_of_the_task_that_are_advised_can_be_pasted(text):
+    (typed_,) = shlex.split(typed_in_a_shell("text", text))
+    (run,) = command_line.runs(["task=completion", OWN, "lr=1", typed_])
+    assert run.task.text == text
 
 
 def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():

@@ -26,7 +26,7 @@ from zo.config.addresses import missing
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
-from zo.config.explain import explain, explain_yaml
+from zo.config.explain import by_path, explain, explain_yaml
 from zo.config.lines import Line, SweeperConfig, expand
 from zo.config.origin import CONFIG_DIR
 from zo.config.schema import to_run_config
@@ -371,5 +371,7 @@ def _override_problems(composer: Composer, overrides: Sequence[str]) -> list[Pro
             if key.lstrip("+") in groups and isinstance(error, ValueError):
                 options = composer.loader.get_group_options(key.lstrip("+"))
                 right = f"must be one of {', '.join(options)}"
+            if right.startswith("must be one of"):
+                right += by_path(key, value)
             problems.append(Problem(key, value if equals else ..., right))
     return problems

@@ -53,6 +53,15 @@ def explain(error: BaseException) -> str:
     return inside + right
 
 
+def by_path(group: str, value: str) -> str:
+    """Returns how a model or data of one's own are given, to follow the options of a group that has no such value."""
+    if group == "model":
+        return f"; a directory or a model of the hub is model.path={value}"
+    if group == "task" and ("/" in value or "." in value):
+        return f"; data of your own are task=classification task.path={value}, or task=completion"
+    return ""
+
+
 def explain_yaml(error: yaml.YAMLError) -> str:
     """Says in one sentence where a text is not YAML, and why."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)

@@ -141,7 +141,7 @@ def is_text(value: Any) -> bool:
 
 def typed(key: str, value: str) -> str:
     """Returns a setting of the task as it is typed in a shell."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = value.replace('"', '\\"')
     return shlex.quote(f"task.{key}={value}" if value.isidentifier() else f'task.{key}="{escaped}"')
 
 
