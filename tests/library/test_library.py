@@ -423,3 +423,38 @@ def test_the_end_of_a_with_block_closes_the_optimizer():
         optimizer.step(lambda: loss_of(model))
     with pytest.raises(RuntimeError, match="closed"):
         optimizer.step(lambda: loss_of(model))
+
+
+class Rated:
+    """A loss that is a mean over texts and knows the mean square of their numbers."""
+
+    def __init__(self, model, square=7.0, equal=False):
+        self.model, self.square, self.equal, self.since = model, square, equal, 0
+
+    def __call__(self):
+        self.since += 1
+        return 1.0 if self.equal else loss_of(self.model)
+
+    def mean_square(self):
+        passes, self.since = self.since, 0
+        return self.square if passes in (2, 4) else float("nan")  # two checks, then a step's four
+
+
+@pytest.mark.parametrize("method", ["eggroll", "es"])
+def test_the_texts_mean_square_of_a_closure_is_the_steps(method):
+    model = make_model()
+    optimizer = make(method, model, n=4, baseline="prompt")
+    optimizer.step(Rated(model))
+    assert optimizer.info.losses[-1] == 7.0
+    plain = make_model()
+    other = make(method, plain, n=4, baseline="prompt")
+    other.step(lambda: loss_of(plain))  # a member counts as one text
+    assert other.info.losses[:4] == optimizer.info.losses[:4]
+    assert other.info.losses[-1] != 7.0
+    assert not same(weights(plain), weights(model))
+
+
+def test_equal_losses_beside_a_mean_square_are_reported():
+    model = make_model()
+    with pytest.warns(UserWarning, match="all 4 losses are 1.0, so nothing was measured"):
+        make("eggroll", model, n=4).step(Rated(model, equal=True))

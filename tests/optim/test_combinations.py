@@ -12,7 +12,7 @@ import zo
 from tests.support.tiny_models import llama, opt
 from zo.library.methods import METHODS
 from zo.noise import NOISES
-from zo.optim.losses import counter
+from zo.optim.losses import CountedLoss
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.restore import RestoreError
 
@@ -125,7 +125,7 @@ def problem_of(subject, name, restore, noise, record):
     with torch.no_grad():
         method = optimizer.method
         closure = partial(loss_of, model)
-        method.estimate(counter(closure, lambda _, loss: loss, method.params.policy.finish_restore))
+        method.estimate(CountedLoss(closure, settle=method.params.policy.finish_restore))
     optimizer.method.params.policy.finish_restore()
     exact, unit = RESTORE_POLICIES[restore].exact, torch.finfo(dtype).eps
     for was, now in zip(after, weights_of(optimizer), strict=True):

@@ -1,19 +1,18 @@
 """A training loop of the user's own on several processes, whose step they divide."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from zo.distributed.agreement import Watch, check_same
-from zo.distributed.loss import DividedLoss
-from zo.distributed.processes import Processes, ProcessesError
+from zo.distributed.loss import AgreedLoss, DividedLoss
+from zo.distributed.processes import Processes
 from zo.optim.base import StepInfo, ZOOptimizer
-from zo.optim.losses import number
+from zo.optim.losses import CountedLoss
+from zo.weights.loss import Context, LossFn, offered
 from zo.weights.sharded import part_of
 
 SAME = 1e-6
@@ -30,7 +29,7 @@ class Together(ABC):
     processes: Processes
 
     @abstractmethod
-    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
         """Makes a step.
 
         Raises:
@@ -70,11 +69,16 @@ class DataParallel(Together):
         if not sharded:
             self._watch.compare(method)
 
-    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
         """As `Together.step`; the step's loss is the mean of the parts."""
-        weights = [1] * self.processes.world
+        part = CountedLoss(closure, context)
+        given = offered(closure, "mean_square")
         loss = DividedLoss(
-            lambda _: lambda: number(closure()), weights, self.processes, own_data=True
+            lambda _: part,
+            [1] * self.processes.world,
+            self.processes,
+            own_data=True,
+            squares=None if given is None else lambda: [part.mean_square()],
         )
         info = method.step(loss)
         self._watch.after_step(method)
@@ -98,21 +102,11 @@ class TensorParallel(Together):
         self.processes = Processes(mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD)
         check_same(self.processes, settings, "give all processes the same")
 
-    def step(self, method: ZOOptimizer, closure: Callable[..., Tensor | float]) -> StepInfo:
+    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
         """As `Together.step`.
 
         Raises:
             ProcessesError: If the losses differ by more than rounding.
         """
-
-        def loss() -> float:
-            found = [of_one for (of_one,) in self.processes.gather([number(closure())])]
-            numbers = [x for x in found if not math.isnan(x)]  # a NaN anywhere is the step's loss
-            if not all(math.isclose(numbers[0], x, rel_tol=SAME) for x in numbers):
-                raise ProcessesError(
-                    f"loss: the processes have {found}; processes that hold parts of the same weights need the same"
-                    " mini-batch, or group= if each has its own part of one"
-                )
-            return found[0] if numbers == found else math.nan
-
+        loss = AgreedLoss(CountedLoss(closure, context), self.processes, SAME)
         return method.step(loss)

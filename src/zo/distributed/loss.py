@@ -8,31 +8,29 @@ Where each process holds the data of one shard alone, the passes are numbered sh
 of shard r.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from zo.distributed.processes import Processes
+from zo.distributed.processes import Processes, ProcessesError
 from zo.weights.directions import Terms
-from zo.weights.restore import (
-    BranchedLoss,
-    Excursion,
-    FactoredPolicy,
-    LossFn,
-    RestorePolicy,
-)
+from zo.weights.loss import LossFn, offered
+from zo.weights.restore import Excursion, FactoredPolicy, RestorePolicy
 
 Visits: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
 """Of one excursion: points that one pass measures, and the shards that this process measures there."""
 
 
 class DividedLoss:
-    """A `zo.weights.restore.SharedLoss`.
+    """A loss that offers `measure`.
 
     Args:
-        part: Returns the loss of a shard, which may be a `BranchedLoss`. It is called whenever the shard is measured.
+        part: Returns the loss of a shard, with what it offers. It is called whenever the shard is measured.
         weights: Share of each shard in the loss, > 0: its examples or tokens. One per shard.
         processes: That divide the passes.
         own_data: Whether shard r can be measured by process r alone; there are as many shards as processes then.
+        squares: Returns the mean squares of the texts' numbers of this process's passes since it was last called; None
+            of losses without.
     """
 
     def __init__(
@@ -41,11 +39,14 @@ class DividedLoss:
         weights: Sequence[float],
         processes: Processes,
         own_data: bool = False,
+        squares: Callable[[], Sequence[float]] | None = None,
     ):
         self._part = part
         self._weights = weights
         self._processes = processes
         self._own_data = own_data
+        self._squares = squares
+        self.mean_square = squares and self._mean_square
 
     def __call__(self) -> float:
         """Returns the loss at the current θ; its shards are divided."""
@@ -61,7 +62,7 @@ class DividedLoss:
         """
         some = self._part(self._processes.rank if self._own_data else 0)
         passes: list[list[Sequence[Terms]]]
-        if isinstance(policy, FactoredPolicy) and isinstance(some, BranchedLoss):
+        if isinstance(policy, FactoredPolicy) and offered(some, "branches") is not None:
             passes = [policy.chunks(some, points) for points in excursions]
         else:
             passes = [[[point] for point in points] for points in excursions]
@@ -75,6 +76,12 @@ class DividedLoss:
             found += self._excursion(policy, list(zip(of_one, own, strict=True)))
             first += len(of_one)
         return self._gathered(found, widths)
+
+    def _mean_square(self) -> float:
+        """Returns the mean square of the texts' numbers, over all passes of all processes."""
+        assert self._squares is not None
+        found = [x for of_one in self._processes.exchange([*self._squares()]) for x in of_one]
+        return math.fsum(found) / len(found) if found else 0.0
 
     def _excursion(self, policy: RestorePolicy, visits: Visits) -> Iterator[list[float]]:
         """Makes one excursion; yields the losses of each of this process's passes."""
@@ -126,6 +133,42 @@ class DividedLoss:
             for j in range(widths[i]):
                 losses.append(weighted_mean([values[at + j] for at in places], self._weights))
         return losses
+
+
+class AgreedLoss:
+    """A loss that processes compute together, each with its part of the weights: all take process 0's number.
+
+    Args:
+        loss_fn: Of this process.
+        processes: All call this together.
+        tolerance: Relative difference of the processes' numbers above which they are an error; None allows any, since
+            other kinds of GPU may round otherwise.
+    """
+
+    def __init__(self, loss_fn: LossFn, processes: Processes, tolerance: float | None = None):
+        self._loss_fn = loss_fn
+        self._processes = processes
+        self._tolerance = tolerance
+        self.backward = offered(loss_fn, "backward")
+        self.mean_square = offered(loss_fn, "mean_square")
+
+    def __call__(self) -> float:
+        """Returns the loss; NaN where it is that on any process.
+
+        Raises:
+            ProcessesError: If the losses differ by more than the tolerance.
+        """
+        found = [of_one for (of_one,) in self._processes.gather([self._loss_fn()])]
+        numbers = [x for x in found if not math.isnan(x)]
+        tolerance = self._tolerance
+        if tolerance is not None and not all(
+            math.isclose(numbers[0], x, rel_tol=tolerance) for x in numbers
+        ):
+            raise ProcessesError(
+                f"loss: the processes have {found}; processes that hold parts of the same weights need the same"
+                " mini-batch, or group= if each has its own part of one"
+            )
+        return found[0] if numbers == found else math.nan
 
 
 def weighted_mean(losses: Sequence[float], weights: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from zo.distributed.closure import SAME
 from zo.library.arguments import Closure
 from zo.optim.losses import number
 from zo.weights.anchor import HALF
+from zo.weights.loss import LossFn, offered
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -62,6 +64,8 @@ class RepeatCheck:
                     f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
                     f" {advice}"
                 )
+        if (mean_square := offered(cast("LossFn", closure), "mean_square")) is not None:
+            mean_square()  # of the two calls, which are no part of a step
         self.first, self._training = False, self._modes()
 
     def _modes(self) -> set[nn.Module]:

@@ -38,7 +38,7 @@ from zo.library.checks import (
     report_rounding,
     tell_of_compiling,
 )
-from zo.library.step_context import around_step
+from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
@@ -220,7 +220,8 @@ class ZerothOrder(_Base):
         """Makes one step.
 
         Args:
-            closure: Returns the loss of one fixed mini-batch at the current weights; called several times.
+            closure: Returns the loss of one fixed mini-batch at the current weights; called several times. It may offer
+                `mean_square`, `branches` and `branch_bytes`, see `zo.weights.loss.LossFn`.
 
         Returns:
             The mini-batch's loss, at the weights before the step or as near to them as the method measures.
@@ -245,10 +246,11 @@ class ZerothOrder(_Base):
             at_once = self._together is not None and self._repeats.first  # modes may differ later
             with cast("Together", self._together).checking() if at_once else nullcontext():
                 self._repeats.check(closure)
+        loss_fn = cast("LossFn", closure)  # of which tensors are taken, too
         rates = rates_of(self.param_groups)
         space = self.method.params
         exact = space.policy.constraints.exact
-        with around_step(closure, {t.device.type for t in space.like}, exact) as measured:
+        with step_context({t.device.type for t in space.like}, exact) as context:
             self.method.rates = rates
             self.method.watches_rounding = self.step_index == 0
             folded = self._folded()
@@ -256,9 +258,9 @@ class ZerothOrder(_Base):
                 self._recorder.begin(folded)
             try:
                 if self._together is None:
-                    info = self.method.step(cast("LossFn", measured))  # it takes tensors, too
+                    info = self.method.step(loss_fn, context)
                 else:
-                    info = self._together.step(self.method, measured)
+                    info = self._together.step(self.method, loss_fn, context)
             except BaseException:
                 if self._recorder is not None and not exact:
                     self._recorder.broken_off = True
@@ -267,7 +269,7 @@ class ZerothOrder(_Base):
             if self._recorder is not None:
                 self._recorder.append(rates, info.losses)
         if self.processes is None or self.processes.leads:
-            self._ties.look_at(self.step_index, info.losses)
+            self._ties.look_at(self.step_index, info.losses[: info.forwards])
             tell_of_compiling(compiling.seconds() - compiled)
             report_rounding(info.scalars.get("survives"), space)
         return info.loss

@@ -1,27 +1,23 @@
-"""A step and the closure that it calls: what surrounds each of them."""
+"""What surrounds a step, and each call of its closure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from zo.library.arguments import Closure
 from zo.library.signals import DeferredSignals
-from zo.weights.restore import BranchedLoss
+from zo.weights.loss import Context
 
 
 @contextmanager
-def around_step(closure: Closure, devices: Iterable[str], exact: bool) -> Iterator[Closure]:
-    """Keeps signals and `torch.autocast` out of a step, and lends its closure, in whose calls both are as outside.
+def step_context(devices: Iterable[str], exact: bool) -> Iterator[Context]:
+    """Keeps signals and `torch.autocast` out of a step; yields the context of its closure's calls, which has both.
 
     An interrupted step would leave displaced weights behind. Under autocast a step's own products would be rounded.
 
     Args:
-        closure: Returns the loss.
         devices: Types of the weights' devices.
         exact: Whether a step that is broken off leaves no trace in the weights. Otherwise Ctrl-C waits until the step
             is made.
@@ -43,29 +39,7 @@ def around_step(closure: Closure, devices: Iterable[str], exact: bool) -> Iterat
                     on.enter_context(torch.autocast(device, dtype))
                 yield
 
-        kind = _Branches if isinstance(closure, BranchedLoss) else _Call
         try:
-            yield kind(closure, outside)
+            yield outside
         finally:
             torch.clear_autocast_cache()
-
-
-class _Call:
-    """Calls a closure in a context."""
-
-    def __init__(self, closure: Any, context: Callable[[], Any]):
-        self.closure, self.context = closure, context
-
-    def __call__(self, *args: Any) -> Tensor | float:
-        with self.context():
-            found: Tensor | float = self.closure(*args)
-            return found
-
-
-class _Branches(_Call):
-    """The same of a `BranchedLoss`."""
-
-    def branches(self, n: int) -> list[float]:
-        with self.context():
-            found: list[float] = self.closure.branches(n)
-            return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.optim.losses import DifferentiableLoss
+from zo.weights.loss import offered
 from zo.weights.space import ParameterSpace
 
 
@@ -34,9 +34,10 @@ class Backprop(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Computes loss and gradient at θ."""
-        assert isinstance(loss_fn, DifferentiableLoss)
+        backward = offered(loss_fn, "backward")
+        assert backward is not None  # of a `CountedLoss`
         self.torch_optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn.backward()
+        loss = backward()
         norms = [p.grad.float().norm() for p in self.params.parameters if p.grad is not None]
         if not norms:
             raise RuntimeError("the loss reached no parameter: none has a gradient")

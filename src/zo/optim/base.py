@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -12,13 +13,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.optim.losses import RecordedLosses, counter
+from zo.optim.losses import CountedLoss, RecordedLosses
 from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction, Terms
+from zo.weights.loss import Context, LossFn
 from zo.weights.offload.backing_store import OffloadRefused, gigabytes
 from zo.weights.offload.offloader import offload_of
-from zo.weights.restore import LossFn
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate
 
@@ -157,11 +158,16 @@ class ZOOptimizer(ABC):
     def apply(self, record: Record) -> None:
         """Moves θ by the update that `record` and the step's seeds determine, without a forward pass."""
 
-    def step(self, loss_fn: LossFn) -> StepInfo:
+    def step(
+        self,
+        loss_fn: LossFn,
+        context: Context = nullcontext,
+    ) -> StepInfo:
         """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
             loss_fn: The mini-batch's loss at the current θ; measured `forwards_per_step` times.
+            context: Returns a context for each call of the loss.
 
         Returns:
             The step's loss, record, signals and number of forward passes.
@@ -169,7 +175,7 @@ class ZOOptimizer(ABC):
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
         """
-        counted = counter(loss_fn, self._finite, self.params.policy.finish_restore)
+        counted = CountedLoss(loss_fn, context, self._finite, self.params.policy.finish_restore)
         try:
             found = self.estimate(counted)
             for value in found.record:

@@ -31,9 +31,9 @@ from collections.abc import Sequence
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Estimate, LossFn
 from zo.optim.config_evolution import ESConfig
-from zo.optim.losses import PromptLosses
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Direction, Terms
+from zo.weights.loss import offered
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import OuterProduct
 
@@ -83,8 +83,9 @@ class ES(MeZO):
         spread = math.sqrt(sum(x * x for x in apart) / len(losses))
         self._finite("standard deviation of the losses", spread)
         if self.config.baseline == "prompt":
-            assert isinstance(loss_fn, PromptLosses)
-            variance = max(loss_fn.mean_square() - mean * mean, 0.0)
+            mean_square = offered(loss_fn, "mean_square")
+            assert mean_square is not None  # of a `CountedLoss`
+            variance = max(mean_square() - mean * mean, 0.0)
             divisor = math.sqrt(variance + VARIANCE_EPS)
         else:
             divisor = spread + STD_EPS

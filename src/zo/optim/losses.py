@@ -2,45 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from contextlib import nullcontext
+from typing import Any
 
 from torch import Tensor
 
-from zo.weights.restore import (
-    BranchedLoss,
-    Excursion,
-    LossFn,
-    RestorePolicy,
-    SharedLoss,
-    SizedBranches,
-)
+from zo.weights.loss import Context, LossFn, offered
+from zo.weights.restore import Excursion, RestorePolicy
 from zo.weights.sharded import whole
-
-
-@runtime_checkable
-class DifferentiableLoss(Protocol):
-    """A `LossFn` that can be backpropagated, for the first-order references."""
-
-    def __call__(self) -> float:
-        """Returns the loss, without a gradient."""
-        ...
-
-    def backward(self) -> float:
-        """Returns the loss and adds its gradient to `grad` of the parameters."""
-        ...
-
-
-@runtime_checkable
-class PromptLosses(Protocol):
-    """A `LossFn` that is a mean over prompts and knows the loss of each."""
-
-    def __call__(self) -> float:
-        """Returns the mean."""
-        ...
-
-    def mean_square(self) -> float:
-        """Returns the mean square of the prompts' losses, over all calls since it was last asked for."""
-        ...
 
 
 class RecordedLosses:
@@ -63,10 +32,11 @@ class RecordedLosses:
 
 
 class CountedLoss:
-    """A loss that keeps what it measured and refuses to be NaN or infinite.
+    """A loss that keeps what it measured, and offers what the loss offers; see `LossFn`.
 
     Args:
         loss_fn: What is called.
+        context: Returns a context for each call of the loss. `measure` is called outside of it: it moves weights.
         finite: Returns its second argument if that is finite, and raises otherwise.
         settle: Makes the tensors θ, unless a probe is under way.
 
@@ -78,72 +48,68 @@ class CountedLoss:
     def __init__(
         self,
         loss_fn: LossFn,
-        finite: Callable[[str, float], float],
-        settle: Callable[[], None],
+        context: Context = nullcontext,
+        finite: Callable[[str, float], float] = lambda what, value: value,
+        settle: Callable[[], None] = lambda: None,
     ):
         self.loss_fn = loss_fn
+        self.context = context
         self.finite = finite
         self.settle = settle
         self.losses: list[float] = []
         self.forwards = 0
+        self.branch_bytes = offered(loss_fn, "branch_bytes")
+        self.branches = offered(loss_fn, "branches") and self._branches
+        self.measure = offered(loss_fn, "measure") and self._measure
 
     def __call__(self) -> float:
         """Returns the loss at the current θ."""
         self.settle()
-        return self._keep([number(self.loss_fn())])[0]
+        with self.context():
+            loss = self.loss_fn()
+        return self._keep([loss])[0]
+
+    def _branches(self, n: int) -> list[float]:
+        with self.context():
+            losses = self._offered("branches")(n)
+        return self._keep(losses)
+
+    def _measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
+        return self._keep(self._offered("measure")(policy, excursions))
 
     def mean_square(self) -> float:
-        """Returns the mean square of the prompts' losses of all passes; a plain loss counts as one prompt's."""
-        if isinstance(self.loss_fn, PromptLosses):
-            square = self.loss_fn.mean_square()
-        else:
+        """Returns the mean square of the texts' numbers of all passes; of another loss, a member counts as one text."""
+        if (mean_square := offered(self.loss_fn, "mean_square")) is None:
             square = math.fsum(loss * loss for loss in self.losses) / self.forwards
+        else:
+            with self.context():
+                square = number(mean_square())
         self.losses.append(self.finite("mean square of the losses", square))
         return square
 
-    def _keep(self, losses: list[float]) -> list[float]:
-        """Returns losses of forward passes, counted."""
-        self.forwards += len(losses)
-        self.losses += [self.finite("loss", loss) for loss in losses]
-        return losses
-
     def backward(self) -> float:
         """Returns the loss and leaves its gradient in the parameters."""
-        if not isinstance(self.loss_fn, DifferentiableLoss):
-            raise TypeError("a first-order method needs a loss with a method `backward`")
-        return self._keep([number(self.loss_fn.backward())])[0]
+        with self.context():
+            loss = self._offered("backward")()
+        return self._keep([loss])[0]
 
+    def _offered(self, name: str) -> Callable[..., Any]:
+        """Returns a method of the loss.
 
-class CountedBranches(CountedLoss):
-    """The same of a `BranchedLoss`."""
+        Raises:
+            TypeError: If it has none.
+        """
+        found = offered(self.loss_fn, name)
+        if found is None:
+            raise TypeError(f"loss: has no method `{name}`, which a first-order method needs")
+        return found
 
-    def branches(self, n: int) -> list[float]:
-        """Returns the losses of n copies of the mini-batch."""
-        assert isinstance(self.loss_fn, BranchedLoss)
-        return self._keep([number(loss) for loss in self.loss_fn.branches(n)])
-
-    def branch_bytes(self, own: bool) -> int:
-        """Returns what a copy of the mini-batch takes; 0 of a loss that does not know."""
-        return self.loss_fn.branch_bytes(own) if isinstance(self.loss_fn, SizedBranches) else 0
-
-
-class CountedShared(CountedLoss):
-    """The same of a `SharedLoss`: a loss that is not finite is refused by all processes."""
-
-    def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
-        """Returns the losses at the points of excursions."""
-        assert isinstance(self.loss_fn, SharedLoss)
-        return self._keep(self.loss_fn.measure(policy, excursions))
-
-
-def counter(
-    loss_fn: LossFn, finite: Callable[[str, float], float], settle: Callable[[], None]
-) -> CountedLoss:
-    """Returns what counts a loss and offers what the loss offers."""
-    if isinstance(loss_fn, SharedLoss):
-        return CountedShared(loss_fn, finite, settle)
-    kind = CountedBranches if isinstance(loss_fn, BranchedLoss) else CountedLoss
-    return kind(loss_fn, finite, settle)
+    def _keep(self, losses: Sequence[object]) -> list[float]:
+        """Returns losses of forward passes, counted."""
+        found = [number(loss) for loss in losses]
+        self.forwards += len(found)
+        self.losses += [self.finite("loss", loss) for loss in found]
+        return found
 
 
 def number(loss: object) -> float:

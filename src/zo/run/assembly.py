@@ -15,6 +15,7 @@ from torch import nn
 
 from zo.config import RunConfig
 from zo.distributed.environment import local_rank, started_together
+from zo.distributed.loss import AgreedLoss
 from zo.distributed.processes import Processes, join
 from zo.lm.adapters.adapt import adapt
 from zo.lm.baselines import reads_train
@@ -30,7 +31,7 @@ from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run import memory
 from zo.run.also import Also
-from zo.run.losses import BatchLoss, ShardedLoss, TensorParallelLoss
+from zo.run.losses import BatchLoss, ShardedLoss
 from zo.run.provenance import weights_hash
 from zo.run.store.directory import base_of
 from zo.run.store.inputs import digest_examples
@@ -38,6 +39,7 @@ from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, token
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
 from zo.weights.drift import Drift
+from zo.weights.loss import LossFn
 from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.restore import FactoredPolicy
 from zo.weights.sharded import whole
@@ -246,12 +248,12 @@ class Session:
             also,
         )
 
-    def loss_of(self, examples: list[Encoded]) -> BatchLoss | ShardedLoss:
+    def loss_of(self, examples: list[Encoded]) -> LossFn:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
         if params.shards:
-            batch = self.scorer.collate(examples)
-            return TensorParallelLoss(self.scorer, batch, params, processes=self.processes)
+            whole = BatchLoss(self.scorer, self.scorer.collate(examples), params)
+            return AgreedLoss(whole, self.processes)
         if self.shards == self.processes.world == 1:
             return BatchLoss(self.scorer, self.scorer.collate(examples), params)
         return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)

@@ -67,21 +67,6 @@ class BatchLoss:
             return loss.item()
 
 
-@dataclass
-class TensorParallelLoss(BatchLoss):
-    """The loss of one mini-batch that all processes compute together, each with its part of the weights.
-
-    Attributes:
-        processes: All take the number of process 0: other kinds of GPU may round otherwise.
-    """
-
-    processes: Processes = field(default_factory=Processes)
-
-    def __call__(self) -> float:
-        """Returns the loss, without a gradient."""
-        return self.processes.gather([super().__call__()])[0][0]
-
-
 class ShardedLoss(DividedLoss):
     """The loss of a mini-batch in equal parts, whose forward passes processes divide."""
 
@@ -102,12 +87,10 @@ class ShardedLoss(DividedLoss):
                 built[shard] = BatchLoss(scorer, scorer.collate(parts[shard]), params)
             return built[shard]
 
-        super().__init__(part, [scorer.share(of) for of in parts], processes)
-        self._built, self._processes = built, processes
+        def squares() -> list[float]:
+            found = [square for part in built.values() for square in part.squares]
+            for of_part in built.values():
+                of_part.squares.clear()
+            return found
 
-    def mean_square(self) -> float:
-        """Returns the mean square of the texts' numbers, over all passes of all processes."""
-        own = [square for part in self._built.values() for square in part.squares]
-        for part in self._built.values():
-            part.squares.clear()
-        return mean(x for of_one in self._processes.exchange(own) for x in of_one) or 0.0
+        super().__init__(part, [scorer.share(of) for of in parts], processes, squares=squares)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
+from zo.weights.loss import LossFn, offered
 from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.restore import POLICIES, Excursion, FactoredPolicy, LossFn, SharedLoss
+from zo.weights.restore import POLICIES, Excursion, FactoredPolicy
 from zo.weights.sharded import whole
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate
@@ -113,12 +114,13 @@ class ParameterSpace(TrainableTensors):
         Under `subtract` and `merged` the rounding of θ depends on which points share an excursion.
 
         Args:
-            loss_fn: The mini-batch's loss. The forward passes of a `SharedLoss` are divided over processes.
+            loss_fn: The mini-batch's loss; one with `measure` divides the forward passes over processes.
             excursions: Points of each, see `Probe.losses`. θ alone, `[[]]`, is measured without a probe.
         """
-        if isinstance(loss_fn, SharedLoss):
-            return loss_fn.measure(self.policy, excursions)
         found: list[float] = []
+        if (measure := offered(loss_fn, "measure")) is not None:
+            found += measure(self.policy, excursions)
+            return found
         for points in excursions:
             if not any(points):
                 found += [loss_fn() for _ in points]

@@ -4,15 +4,11 @@ To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.w
 """
 
 from zo.weights.restore.base import (
-    BranchedLoss,
     Excursion,
     FactoredPolicy,
-    LossFn,
     Probe,
     RestoreError,
     RestorePolicy,
-    SharedLoss,
-    SizedBranches,
     Unmoved,
 )
 from zo.weights.restore.factors import Factors
@@ -27,15 +23,11 @@ POLICIES: dict[str, type[RestorePolicy]] = {
 
 __all__ = [
     "POLICIES",
-    "BranchedLoss",
     "Excursion",
     "FactoredPolicy",
     "Factors",
-    "LossFn",
     "Probe",
     "RestoreError",
     "RestorePolicy",
-    "SharedLoss",
-    "SizedBranches",
     "Unmoved",
 ]

@@ -4,64 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, TypeAlias
 
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
+from zo.weights.loss import LossFn
 from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
-LossFn: TypeAlias = Callable[[], float]
-"""Loss of one fixed mini-batch at the current θ: eval mode, no gradient, a Python float."""
-
-
-@runtime_checkable
-class BranchedLoss(Protocol):
-    """A `LossFn` that measures at several points of θ in one forward pass."""
-
-    def __call__(self) -> float:
-        """Returns the loss."""
-        ...
-
-    def branches(self, n: int) -> list[float]:
-        """Returns the losses of n copies of the mini-batch: row r of copy b is row b · rows + r of every layer."""
-        ...
-
-
-@runtime_checkable
-class SizedBranches(BranchedLoss, Protocol):
-    """A `BranchedLoss` that knows how much memory a branch takes."""
-
-    def branch_bytes(self, own: bool) -> int:
-        """Returns about the most bytes that one copy of the mini-batch takes; 0 is not limited.
-
-        Args:
-            own: Whether each branch has factors of its own.
-        """
-        ...
-
-
 Excursion: TypeAlias = Sequence[Terms]
 """Points that are visited one after another before θ comes back; a point without terms is θ."""
-
-
-@runtime_checkable
-class SharedLoss(Protocol):
-    """A `LossFn` that several processes measure together, see `zo.distributed`."""
-
-    def __call__(self) -> float:
-        """Returns the loss."""
-        ...
-
-    def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
-        """Returns what `ParameterSpace.measure` does; each process makes a part of the forward passes."""
-        ...
 
 
 class RestoreError(RuntimeError):

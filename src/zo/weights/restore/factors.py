@@ -22,14 +22,12 @@ from zo.noise import NoiseKey
 from zo.weights.aliasing import storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
+from zo.weights.loss import LossFn, offered
 from zo.weights.patching import ReplacedForward, factored
 from zo.weights.restore.base import (
     BranchBudgetError,
-    BranchedLoss,
     FactoredPolicy,
-    LossFn,
     RestoreError,
-    SizedBranches,
 )
 from zo.weights.restore.branches import BranchedLayers
 from zo.weights.subspaces import OuterProduct
@@ -112,11 +110,11 @@ class Factors(FactoredPolicy):
         Raises:
             RuntimeError: If no layer computed with one of the tensors: it is not read, or past its layer.
         """
-        if isinstance(loss_fn, BranchedLoss):
+        if (branches := offered(loss_fn, "branches")) is not None:
             found = []
             for chunk in self.chunks(loss_fn, points):
                 self._displace(chunk)
-                found += loss_fn.branches(len(chunk))
+                found += branches(len(chunk))
         else:
             found = super().losses(loss_fn, points)
         if self._layers.unread:
@@ -134,7 +132,8 @@ class Factors(FactoredPolicy):
             BranchBudgetError: If it allows none.
         """
         own = _have_own_factors(points)
-        needed = loss_fn.branch_bytes(own) if isinstance(loss_fn, SizedBranches) else 0
+        branch_bytes = offered(loss_fn, "branch_bytes")
+        needed = 0 if branch_bytes is None else branch_bytes(own)
         if needed == 0:
             return [points]
         if own:
