@@ -1,5 +1,6 @@
 """What a command line asks for: every run, composed and checked before the first one starts."""
 
+import argparse
 import errno
 import os
 import re
@@ -10,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
+from hydra import __version__
 from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -87,7 +88,7 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
 
     Exits with status 2, one line per problem, if any run that it asks for could not be run. `--help` is answered here.
     """
-    args, unknown = get_args_parser().parse_known_args(list(argv))
+    args, unknown = _options().parse_known_args(list(argv))
     informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
     try:
         check_installed()
@@ -119,6 +120,21 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _options() -> argparse.ArgumentParser:
+    """Returns a parser of Hydra's options."""
+    made = argparse.ArgumentParser("train.py", add_help=False, allow_abbrev=False)
+    made.add_argument("overrides", nargs="*")
+    for names in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
+        made.add_argument(*names.split(), action="store_true")
+    made.add_argument("--shell-completion", "-sc", action="store_true")
+    made.add_argument("--version", action="version", version=f"Hydra {__version__}")
+    made.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    made.add_argument("--info", "-i", nargs="?", const="all")
+    for names in ("--package -p", "--config-path -cp", "--config-name -cn", "--config-dir -cd"):
+        made.add_argument(*names.split())
+    return made
 
 
 def _unknown_option(word: str) -> Problem:
@@ -162,14 +178,13 @@ def _directory_problem(out: str) -> Problem | None:
 
 
 def help_text() -> str:
-    """Returns the text of `--help`, from conf/config.yaml.
-
-    Hydra would print the same text, but it lists all groups of all its plugins before, which takes three times as long.
-    """
-    template = yaml.safe_load((CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8"))[
-        "hydra"
-    ]["help"]
-    return string.Template(template["template"]).substitute()
+    """Returns the text of `--help`, from conf/config.yaml, with the options of the groups as they are on the disk."""
+    text = (CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
+    groups = ("model", "task", "optimizer", "precision", "objective", "adapter", "sweep")
+    options = {g: sorted(path.stem for path in (CONFIG_DIR / g).glob("*.yaml")) for g in groups}
+    listed = "\n".join(f"  {group:11} {', '.join(names)}" for group, names in options.items())
+    template = string.Template(yaml.safe_load(text)["hydra"]["help"]["template"])
+    return template.substitute(GROUPS=listed)
 
 
 def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
@@ -323,11 +338,16 @@ def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]
     ]
     if problems:
         raise ConfigError(problems)
-    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-    if not batch:
-        empty = [o for o in overrides if o.is_sweep_override() and not [*o.sweep_string_iterator()]]
-        raise ConfigError([Problem(str(o.input_line), ..., "stands for no value") for o in empty])
-    return [list(cell) for cell in batch]
+    values: dict[
+        str, list[str]
+    ] = {}  # of a key that is given twice the last ones, in the first place
+    for o in overrides:
+        key, several = o.get_key_element(), o.is_sweep_override()
+        texts = o.sweep_string_iterator() if several else [o.get_value_element_as_str()]
+        values[key] = [f"{key}={text}" for text in texts]
+        if not values[key]:
+            raise ConfigError([Problem(str(o.input_line), ..., "stands for no value")])
+    return [list(cell) for cell in product(*values.values())]
 
 
 def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:

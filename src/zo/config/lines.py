@@ -18,7 +18,6 @@ from itertools import product
 from typing import Any
 
 import yaml
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.origin import CONFIG_DIR
@@ -28,9 +27,10 @@ Values = dict[str, Any]
 
 
 @dataclass
-class SweeperConfig(BasicSweeperConf):
+class SweeperConfig:
     """`hydra.sweeper` of a file in conf/sweep."""
 
+    params: dict[str, str] | None = None
     lines: dict[str, Any] | None = None
     others: dict[str, Any] | None = None
     grid: dict[str, Any] | None = None
