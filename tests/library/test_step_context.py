@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from torch import nn
 
 import zo
 from tests.library.test_library import loss_of, make_model, weights
+from tests.support.pairwise import rotated
 from tests.support.quadratic import same
-from tests.support.tiny_models import llama
+from tests.support.tiny_models import MODELS, llama, t5
 from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -283,3 +285,86 @@ def test_a_step_measures_what_the_closure_says_where_the_first_blocks_are_frozen
         optimizer.step(closure)
     assert len({*expected}) >= 5, "each probe is elsewhere"
     assert [float(x) for x in found] == pytest.approx(expected, rel=1e-5)
+
+
+CAST = {
+    **{name: MODELS[name] for name in ("opt", "opt, untied", "llama", "llama, tied", "bert")},
+    "t5": t5,
+    "t5, untied": partial(t5, tie_word_embeddings=False),
+}
+LOW_RANK = ("lozo", "subzero", "tezo", "zo_muon")
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "method"),
+    rotated(CAST, ["all", "embedding"], ["mezo", "sparse_mezo", *LOW_RANK]),
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_closure_under_autocast_displaces_as_without(name, trained, method, dtype):
+    """What a probe displaces within the closure's calls is not cast: `streamed` has the losses of `snapshot`."""
+    found = []
+    for restore in ("snapshot", "streamed"):
+        model = CAST[name]()
+        model.requires_grad_(trained == "all")
+        model.get_input_embeddings().weight.requires_grad_(True)
+        optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=restore)
+
+        def closure():
+            with torch.autocast("cpu", dtype):
+                return model(input_ids=TOKENS, labels=TOKENS).loss  # noqa: B023
+
+        for _ in range(2):
+            optimizer.step(closure)
+            found.append(optimizer.info.losses)
+    assert found[:2] == found[2:]
+    assert len({*found[0]}) > 1
+
+
+def of_a_reference(model, weights):
+    """Cross entropy, and KL to the same module with other weights: what those are does not depend on θ."""
+    own = model(TOKENS, labels=TOKENS)
+    other = torch.func.functional_call(model, weights, (TOKENS,)).logits
+    divergence = nn.functional.kl_div(own.logits.log_softmax(-1), other.softmax(-1))
+    return own.loss + 100 * divergence
+
+
+@pytest.mark.parametrize("make_model", [llama, MODELS["llama, tied"], MODELS["opt"]])
+@pytest.mark.parametrize("restore", [*RESTORE_POLICIES, "offload"])
+def test_weights_that_functional_call_lends_are_not_displaced(make_model, restore, tmp_path):
+    method = zo.LOZO if restore == "factors" else zo.MeZO
+    found = []
+    for policy in ("snapshot", restore):
+        model = make_model()
+        lent = {name: 0.9 * p.detach() for name, p in model.named_parameters()}
+        if policy == "offload":
+            zo.offload(model, "disk", device="cpu", directory=tmp_path)
+        with torch.no_grad():
+            before = torch.func.functional_call(model, lent, (TOKENS,)).logits
+        how = "streamed" if policy == "offload" else policy
+        optimizer = method(model, 1e-2, eps=1e-2, restore=how)
+        for _ in range(2):
+            optimizer.step(lambda: of_a_reference(model, lent))  # noqa: B023
+            found += optimizer.info.losses
+        with torch.no_grad():
+            after = torch.func.functional_call(model, lent, (TOKENS,)).logits
+        assert torch.equal(before, after)
+    half = len(found) // 2
+    assert found[half:] == pytest.approx(found[:half], rel=1e-5)
+    assert len({*found[:half]}) == half
+
+
+@pytest.mark.parametrize("restore", ["merged", "streamed", "factors"])
+def test_an_alias_of_a_weight_that_functional_call_lends_is_displaced(restore):
+    """It is the weight, whoever holds it."""
+    method = zo.LOZO if restore == "factors" else zo.MeZO
+    found = []
+    for policy in ("snapshot", restore):
+        model = llama()
+        optimizer = method(model, 1e-2, eps=1e-2, restore=policy)
+        aliases = dict(
+            zip(optimizer.method.params.names, optimizer.method.params.local, strict=True)
+        )
+        optimizer.step(lambda: torch.func.functional_call(model, aliases, (TOKENS,)).logits.std())  # noqa: B023
+        found.append(optimizer.info.losses)
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert len({*found[0]}) > 1

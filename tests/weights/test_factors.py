@@ -326,3 +326,28 @@ def test_one_optimizer_at_a_time_moves_a_model_and_close_leaves_it_trained_and_i
         optimizer.step(lambda: loss_of(model))
     assert loss_of(pickle.loads(pickle.dumps(model))) == loss_of(model)
     zo.MeZO(model, 1e-3).step(lambda: loss_of(model))
+
+
+def test_what_layers_add_is_not_cast_by_autocast():
+    """The embedding's displacement keeps float32, and the linear layer's is rounded to its output's dtype once."""
+    found = []
+    for cast in (False, True):
+        layers = nn.Embedding(16, 8), nn.Linear(8, 8, bias=False)
+        for layer in layers:
+            nn.init.zeros_(layer.weight)
+        model = nn.ModuleList(layers)
+        rows = torch.arange(24.0).remainder(7).view(3, 8)  # the same numbers in bfloat16
+        optimizer = zo.LOZO(model, lr=1e-2, eps=1e-1, restore="factors")
+
+        def closure():
+            with torch.autocast("cpu", torch.bfloat16, enabled=cast):  # noqa: B023
+                parts = model[0](torch.arange(12).view(2, 6)), model[1](rows)  # noqa: B023
+            found.append(parts)
+            return sum(part.float().sum() for part in parts)
+
+        optimizer.step(closure)
+    half = len(found) // 2
+    for (looked_up, product), (under, rounded) in zip(found[:half], found[half:], strict=True):
+        assert torch.equal(looked_up, under)
+        assert torch.equal(product.bfloat16(), rounded)
+    assert found[-1][1].any()

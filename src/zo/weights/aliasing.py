@@ -20,6 +20,11 @@ def storage_key(t: Tensor) -> Hashable:
     return (t.device, t.data_ptr()) if _has_memory(t) else id(t)
 
 
+def is_alias(t: Tensor, other: Tensor) -> bool:
+    """Returns whether a tensor is another one under another name."""
+    return t.shape == other.shape and storage_key(t) == storage_key(other)
+
+
 def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     """Returns the tensors, those that share their memory with an earlier one (tied weights) left out.
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -40,6 +41,14 @@ Terms: TypeAlias = Sequence[tuple[float, Direction]]
 def at_least_float32(t: Tensor) -> Tensor:
     """Returns a tensor in the dtype that it is computed with: float64 stays, all else is float32."""
     return t if t.dtype == torch.float64 else t.float()
+
+
+def uncast(device: torch.device) -> AbstractContextManager[None]:
+    """While the body runs, a closure's autocast does not round the products that displace weights."""
+    if torch.is_autocast_enabled(device.type):
+        off: AbstractContextManager[None] = torch.autocast(device.type, enabled=False)
+        return off
+    return nullcontext()
 
 
 @dataclass(frozen=True)

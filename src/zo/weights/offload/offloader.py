@@ -224,7 +224,13 @@ class Offload:
                 f"{self._named(module)}: its weights are offloaded and leave the device after the call, so that nothing"
                 " can be backpropagated through it; call the model under torch.no_grad()"
             )
-        held = self._holders[module]
+        held = [
+            (owner, name, i)
+            for owner, name, i in self._holders[module]
+            if owner._parameters.get(name) is self.parameters[i]  # else of `functional_call`
+        ]
+        if not held:
+            return self._forwards[module].inner(*args, **kwargs)
         self.visited.update(id(self.parameters[i]) for *_, i in held)
         before = [(owner._parameters, name, owner._parameters[name]) for owner, name, _ in held]
         written: list[int] = []

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from zo.weights.directions import uncast
+
 Forward: TypeAlias = Callable[..., Tensor]
 
 
@@ -98,16 +100,17 @@ class BranchedLayers:
             first, second = self._right(weight), self._left(weight)
             if transposed:
                 first, second = second, first
-            rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
             shift = None
             if bias is not None and self.left is not None:
                 shift = self.left[bias][:, None]  # (n, 1, out)
-            if self.right is not None and y.dtype == torch.float32:
-                return _add_in_place(y, rows, second, shift)
-            if shift is None:
-                more = rows @ second  # (n, T, out)
-            else:
-                more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
+            with uncast(x.device):
+                rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
+                if self.right is not None and y.dtype == torch.float32:
+                    return _add_in_place(y, rows, second, shift)
+                if shift is None:
+                    more = rows @ second  # (n, T, out)
+                else:
+                    more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
             return y.add_(more.view_as(y))
 
         return forward
@@ -125,7 +128,8 @@ class BranchedLayers:
             found = find(
                 lambda table: self._looked_up(module, plain, table, *args, **kwargs), weight, path
             )
-            return y.add_((found @ self._right(weight)).view_as(y))
+            with uncast(y.device):
+                return y.add_((found @ self._right(weight)).view_as(y))
 
         return forward
 

@@ -14,12 +14,13 @@ norms are moved in place, and displaced within their own layer.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
-from zo.weights.aliasing import storage_key
+from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import LossFn, offered
@@ -29,7 +30,7 @@ from zo.weights.restore.base import (
     FactoredPolicy,
     RestoreError,
 )
-from zo.weights.restore.branches import BranchedLayers
+from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
@@ -316,6 +317,7 @@ class Factors(FactoredPolicy):
             )
             own = {name: i for name, i in held if i is not None}
             if own and (forward := self._layers.forward_of(module, own, path)) is not None:
+                forward = self._of_own_weights(module, own, path, forward)
                 self._forwards.append(ReplacedForward.into(module, forward))
                 covered.update(own.values())
         for i in sorted({*range(len(self.space.names))} - covered):
@@ -325,6 +327,30 @@ class Factors(FactoredPolicy):
             if p.dim() > 1 and type(p) is nn.Parameter and storage_key(p) in index:
                 self._parameters[p] = name
                 p.__class__ = kind  # type: ignore[assignment]
+
+    def _of_own_weights(
+        self, module: nn.Module, own: Mapping[str, int], path: str, displaced: Forward
+    ) -> Forward:
+        """Returns a layer's forward that displaces its own weights, and not what `functional_call` lends it.
+
+        Raises:
+            RestoreError: By the forward, where some of the weights are its own and others are not.
+        """
+        plain, held = module.forward, [(n, module._parameters[n], i) for n, i in own.items()]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            found = [(n, t, i) for n, p, i in held if (t := module._parameters.get(n)) is not p]
+            others = [n for n, t, i in found if t is None or not is_alias(t, self._tensors[i])]
+            if not others:
+                return displaced(*args, **kwargs)
+            if len(others) < len(held) and (self._layers.moved or self._layers.left is not None):
+                what = (
+                    f"{path} is called with another {', '.join(others)} beside weights of its own"
+                )
+                raise RestoreError(self.name, what, "snapshot")
+            return plain(*args, **kwargs)
+
+        return forward
 
 
 def _low_rank(z: Direction) -> LowRank:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey
 from zo.weights.aliasing import storage_key
-from zo.weights.directions import Terms
+from zo.weights.directions import Terms, uncast
 from zo.weights.offload.offloader import offload_of
 from zo.weights.offload.parameter import OffloadedParameter
 from zo.weights.parameter_owners import Holders, holders, looked_up
@@ -101,9 +101,10 @@ class Streamed(RestorePolicy):
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
         self._displaced: dict[int, Tensor] = {}  # by tensor index, while a module computes with it
         self._terms: Terms = ()
-        self._parameters = {
-            m._parameters[n]: space.names[i] for of in self._holders.values() for m, n, i in of
-        }
+        places = [(m._parameters[n], i) for of in self._holders.values() for m, n, i in of]
+        self._parameters = {p: space.names[i] for p, i in places}
+        self._positions: dict[Any, int] = dict(places)
+        self._addresses = {storage_key(t): i for i, t in here.items()}
         self._forwards: dict[nn.Module, Forward | None] = {}  # what `restore` puts back
         self._own: list[tuple[Any, str, Any]] = []  # and where which parameter belongs
 
@@ -161,7 +162,9 @@ class Streamed(RestorePolicy):
         """Returns what the module's `forward` returns with displaced tensors in place of its own."""
         if not self._terms:
             return forward(*args, **kwargs)
-        held = [(cast(dict[str, Any], m._parameters), n, i) for m, n, i in self._holders[module]]
+        places = ((cast(dict[str, Any], m._parameters), n) for m, n, _ in self._holders[module])
+        found = [(own, name, self._position(own.get(name))) for own, name in places]
+        held = [(own, name, i) for own, name, i in found if i is not None]
         before, written = [own[name] for own, name, _ in held], []
         marks = {buffer: (buffer.used, buffer.views()) for buffer in self._buffers.values()}
         try:
@@ -189,9 +192,17 @@ class Streamed(RestorePolicy):
             raise RestoreError(self.name, what, "snapshot")
         return output
 
+    def _position(self, t: Tensor | None) -> int | None:
+        """Returns which tensor of θ a module holds; None of another one, as `torch.func.functional_call` puts there."""
+        i = self._positions.get(t)
+        if i is None and t is not None:  # an alias is θ, too
+            i = self._addresses.get(storage_key(t))
+            return i if i is not None and t.shape == self.local[i].shape else None
+        return i
+
     def _displace(self, out: Tensor, theta: Tensor, i: int, rows: Tensor | None) -> None:
         """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`, which may be `theta`."""
-        with self.timed(passes=0):
+        with self.timed(passes=0), uncast(theta.device):
             if rows is None:
                 add_(out, theta, i, self._terms)
             else:
