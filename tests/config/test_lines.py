@@ -23,7 +23,7 @@ from zo import config
 from zo.config import ConfigError, command_line, lines
 from zo.config.schema import to_run_config
 from zo.optim import OPTIMIZERS, Method
-from zo.optim.config import MeZOConfig
+from zo.optim.config_spsa import MeZOConfig
 
 config.register()
 TUNE = ("sweep=compare_tune",)
@@ -62,6 +62,8 @@ class ClipConfig(MeZOConfig):
 
     name: str = "mezo_clip"
 
+    run_by = "mezo.MeZO"
+
 
 @pytest.fixture
 def conf(tmp_path, monkeypatch):
@@ -76,7 +78,7 @@ def conf(tmp_path, monkeypatch):
     sweeper["lines"]["mezo_clip"] = None
     sweeper["others"] = {name: sweeper["others"][name] for name in ("zero_shot", "adam")}
     path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
-    monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig, "mezo", "MeZO"))
+    monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig))
     config.register()
     for module in (command_line, lines):
         monkeypatch.setattr(module, "CONFIG_DIR", conf)

@@ -17,7 +17,8 @@ from zo.weights.space import ParameterSpace
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in ZEROTH_ORDER if n in OPTIMIZERS and not OPTIMIZERS[n].config.normalises]
+    "name",
+    [n for n in ZEROTH_ORDER if n in OPTIMIZERS and not OPTIMIZERS[n].config.scale_invariant],
 )
 def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
     """v̂ = c² at t = 1: with one direction θ moves by lr · z/|z| of its slope, at any scale of the loss."""

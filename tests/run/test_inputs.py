@@ -104,7 +104,9 @@ def test_a_methods_code_counts_where_no_commit_has_it_and_always_if_it_is_your_o
 ):
     """What others' methods do, or their settings, does not."""
     whole = package(tmp_path / "whole")
-    monkeypatch.setitem(OPTIMIZERS, "mine", Method(OPTIMIZERS["hizoo"].config, "mine", "Mine"))
+    config = OPTIMIZERS["hizoo"].config
+    monkeypatch.setattr(config, "run_by", "mine.Mine")
+    monkeypatch.setitem(OPTIMIZERS, "mine", Method(config))
 
     def codes(*edits: str) -> dict[str, str | None]:
         copy = shutil.copytree(whole, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
@@ -124,10 +126,10 @@ def test_a_methods_code_counts_where_no_commit_has_it_and_always_if_it_is_your_o
         ("optim/mine.py|mine|other", {"mine"}),
         ("weights/updates.py|def add_(|def add_ (", {"mezo", "bszo", "mine"}),
         (
-            "optim/config.py|class MeZOConfig(|class MeZOConfig (",
+            "optim/config_spsa.py|class MeZOConfig(|class MeZOConfig (",
             {"mezo"},
         ),
-        ("optim/config.py|class HiZOOConfig(|class HiZOOConfig (", {"mine"}),
+        ("optim/config_spsa.py|class HiZOOConfig(|class HiZOOConfig (", {"mine"}),
         ("optim/hizoo.py|class HiZOO(|class HiZOO (", set()),
     ):
         now = codes(edit)

@@ -14,7 +14,7 @@ from tests.support.quadratic import Interrupted, interrupt, same
 from tests.support.tiny_models import MODELS, opt
 from tests.support.tiny_runs import TinyRun
 from zo.optim.base import NonFiniteError
-from zo.optim.config import LOZOConfig
+from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.lozo import LOZO
 from zo.weights.restore import factors
 from zo.weights.space import ParameterSpace

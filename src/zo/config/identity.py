@@ -164,7 +164,7 @@ def _changed(config: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
         for field in fields(config)
     }
     defaults[LABEL] = defaults.get("label")
-    defaults |= getattr(config, "unwritten", {})
+    defaults |= getattr(config, "legacy_defaults", {})
     return {key: value for key, value in plain.items() if value != defaults[key]}
 
 

@@ -230,7 +230,7 @@ def from_plain(given: Any) -> RunConfig:
             given["task"]["label"] = given["task"].pop(LABEL)
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
-        given["optimizer"] = {**method.unwritten, **given["optimizer"]}
+        given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}
         typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
         return to_run_config(OmegaConf.merge(typed, _uninterpolated(given)))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:

@@ -1,4 +1,4 @@
-"""The methods. To add one: its settings in `config.py`, a file here, a line in OPTIMIZERS, a YAML in conf/optimizer.
+"""The methods. To add one: a file here, its settings in the `config_` file of its family, a line in OPTIMIZERS.
 
 May import `zo.weights` and `zo.noise`. Importing this package or `zo.optim.config` imports no torch.
 """
@@ -8,27 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from zo.optim.config import (
-    BSZOBConfig,
-    BSZOConfig,
-    HiZOOConfig,
-    LOZOConfig,
-    MethodConfig,
-    MeZOAdamConfig,
-    MeZOConfig,
-)
-from zo.optim.config_baselines import AdamConfig, SGDConfig
-from zo.optim.config_evolution import EGGROLLConfig, ESAtScaleConfig, ESConfig
-from zo.optim.config_low_rank import LOZOMConfig, SubZeroConfig, TeZOConfig, ZOMuonConfig
-from zo.optim.config_variants import (
-    AdaMeZOConfig,
-    ConMeZOConfig,
-    FZOOConfig,
-    SparseMeZOConfig,
-    ZOConservativeConfig,
-    ZOMomentumConfig,
-    ZOSignConfig,
-)
+from zo.optim import config_backprop, config_bszo, config_evolution, config_low_rank, config_spsa
+from zo.optim.config import MethodConfig
 
 if TYPE_CHECKING:
     from zo.optim.base import ZOOptimizer
@@ -39,13 +20,9 @@ class Method(NamedTuple):
 
     Attributes:
         config: Dataclass of its settings; field defaults are the method's defaults.
-        module: Module of this package that holds its class.
-        name: Name of that class.
     """
 
     config: type[MethodConfig]
-    module: str
-    name: str
 
     @property
     def title(self) -> str:
@@ -53,39 +30,53 @@ class Method(NamedTuple):
         return self.config.__name__.removesuffix("Config")
 
     @property
+    def module(self) -> str:
+        """The module of this package with the class that runs the method."""
+        return self._home[0]
+
+    @property
     def optimizer(self) -> type[ZOOptimizer]:
         """The class that runs the method; the first use imports torch."""
-        found: type[ZOOptimizer] = getattr(import_module(f"zo.optim.{self.module}"), self.name)
+        module, name = self._home
+        found: type[ZOOptimizer] = getattr(import_module(f"zo.optim.{module}"), name)
         return found
+
+    @property
+    def _home(self) -> tuple[str, str]:
+        module, _, name = self.config.run_by.partition(".")
+        return (module, name) if module else (self.config.name, self.title)
 
 
 OPTIMIZERS: dict[str, Method] = {
-    "mezo": Method(MeZOConfig, "mezo", "MeZO"),
-    "mezo_adam": Method(MeZOAdamConfig, "mezo_adam", "MeZOAdam"),
-    "hizoo": Method(HiZOOConfig, "hizoo", "HiZOO"),
-    "lozo": Method(LOZOConfig, "lozo", "LOZO"),
-    "bszo": Method(BSZOConfig, "bszo", "BSZO"),
-    "bszo_b": Method(BSZOBConfig, "bszo", "BSZO"),
-    "zo_sign": Method(ZOSignConfig, "zo_sign", "ZOSign"),
-    "zo_momentum": Method(ZOMomentumConfig, "zo_momentum", "ZOMomentum"),
-    "zo_conservative": Method(ZOConservativeConfig, "zo_conservative", "ZOConservative"),
-    "sparse_mezo": Method(SparseMeZOConfig, "sparse_mezo", "SparseMeZO"),
-    "conmezo": Method(ConMeZOConfig, "conmezo", "ConMeZO"),
-    "adamezo": Method(AdaMeZOConfig, "adamezo", "AdaMeZO"),
-    "fzoo": Method(FZOOConfig, "fzoo", "FZOO"),
-    "lozo_m": Method(LOZOMConfig, "lozo_m", "LOZOM"),
-    "subzero": Method(SubZeroConfig, "subzero", "SubZero"),
-    "tezo": Method(TeZOConfig, "tezo", "TeZO"),
-    "zo_muon": Method(ZOMuonConfig, "zo_muon", "ZOMuon"),
-    "es": Method(ESConfig, "es", "ES"),
-    "es_at_scale": Method(ESAtScaleConfig, "es", "ES"),
-    "eggroll": Method(EGGROLLConfig, "es", "ES"),
-    "adam": Method(AdamConfig, "adam", "Adam"),
-    "sgd": Method(SGDConfig, "sgd", "SGD"),
+    config.name: Method(config)
+    for config in (
+        config_spsa.MeZOConfig,
+        config_spsa.MeZOAdamConfig,
+        config_spsa.HiZOOConfig,
+        config_low_rank.LOZOConfig,
+        config_bszo.BSZOConfig,
+        config_bszo.BSZOBConfig,
+        config_spsa.ZOSignConfig,
+        config_spsa.ZOMomentumConfig,
+        config_spsa.ZOConservativeConfig,
+        config_spsa.SparseMeZOConfig,
+        config_spsa.ConMeZOConfig,
+        config_spsa.AdaMeZOConfig,
+        config_spsa.FZOOConfig,
+        config_low_rank.LOZOMConfig,
+        config_low_rank.SubZeroConfig,
+        config_low_rank.TeZOConfig,
+        config_low_rank.ZOMuonConfig,
+        config_evolution.ESConfig,
+        config_evolution.ESAtScaleConfig,
+        config_evolution.EGGROLLConfig,
+        config_backprop.AdamConfig,
+        config_backprop.SGDConfig,
+    )
 }
-"""Registry: name -> (settings, class). It drives dispatch, the schema and the tests."""
+"""Registry: name -> method. It drives dispatch, the schema, the library's classes and the tests."""
 
-SHARDABLE = tuple(name for name, method in OPTIMIZERS.items() if method.config.shards)
+SHARDABLE = tuple(name for name, method in OPTIMIZERS.items() if method.config.supports_sharding)
 """Methods that move sharded tensors as whole ones."""
 
 __all__ = ["OPTIMIZERS", "SHARDABLE", "Method", "MethodConfig"]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from zo.optim.base import Record
-from zo.optim.config_variants import AdaMeZOConfig
+from zo.optim.config_spsa import AdaMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace

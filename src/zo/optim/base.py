@@ -132,7 +132,7 @@ class ZOOptimizer(ABC):
         self._survival: Survival | None = None
         self.start: StartWeights | None = None
         if getattr(config, "anchored", False):
-            factors = params.policy.constraints.low_rank and config.adds_up
+            factors = params.policy.constraints.low_rank and config.accumulates_factors
             moved = [i for i, t in enumerate(params.like) if not factors or t.dim() < 2]
             self.start = StartWeights(params.local, moved, params.rereads)
         if params.residuals is not None:

@@ -28,7 +28,7 @@ from typing import cast
 import numpy as np
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.optim.config import BSZOConfig
+from zo.optim.config_bszo import BSZOConfig
 from zo.optim.posterior import Posterior, Vector
 from zo.weights.directions import Terms
 from zo.weights.restore import Excursion

@@ -1,6 +1,6 @@
-"""Settings of the methods, one dataclass each. Imports no torch: checking a configuration has to be quick.
+"""What the settings of all methods share. Imports no torch: checking a configuration has to be quick.
 
-A field's default is the method's default. `problems` names every value out of range.
+A method's settings stand in the file of its family, `config_<family>.py`: a dataclass with the method's defaults.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,8 +52,6 @@ AnchorPoint = OneOf["none", "start"]
 AnchorNorm = OneOf["l2", "l1"]
 Directions = OneOf["gaussian", "rademacher"]
 StateDtype = OneOf["param", "float32"]
-Schedule = OneOf["constant", "cosine"]
-NoiseUpdate = OneOf["every", "extra"]
 
 FOREVER = 2**31 - 1
 """Steps of an interval that does not end."""
@@ -96,25 +94,28 @@ class MethodConfig:
 
     name: str = ""
 
+    run_by: ClassVar[str] = ""
+    """Module and class in `zo.optim` that run the method; empty is the file of its name and the class of its title."""
+
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
     reads_weights: ClassVar[bool] = False
     """Whether a direction depends on θ itself, so that a probe has to know θ."""
 
-    shards: ClassVar[bool] = False
+    supports_sharding: ClassVar[bool] = False
     """Whether the method moves parts of sharded tensors as it moves whole ones."""
 
     state_tensors: ClassVar[int] = 0
     """How many tensors of θ's size, in `state_dtype`, are kept between steps."""
 
-    normalises: ClassVar[bool] = False
+    scale_invariant: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """Of this class's settings beside one another; those of its bases hold, too."""
 
-    unwritten: ClassVar[Mapping[str, Any]] = {}
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {}
     """What run ids, and files that lack a setting, mean by it where that is not its default."""
 
     @property
@@ -138,7 +139,7 @@ class MethodConfig:
         return False
 
     @property
-    def adds_up(self) -> bool:
+    def accumulates_factors(self) -> bool:
         """Whether `restore=factors` adds updates up beside the weights, since the right factor is kept."""
         return self.low_rank
 
@@ -150,7 +151,11 @@ class MethodConfig:
     def restore_needs(self) -> dict[str, Any]:
         """Returns what a restore policy has to allow: arguments of `zo.weights.constraints.conflicts`."""
         decay = getattr(self, "weight_decay", 0.0)
-        needs = {"low_rank": self.low_rank, "adds_up": self.adds_up, "decay": decay}
+        needs = {
+            "low_rank": self.low_rank,
+            "accumulates_factors": self.accumulates_factors,
+            "decay": decay,
+        }
         return {**needs, "reads_weights": self.reads_weights}
 
     def problems(self) -> list[tuple[str, str]]:
@@ -213,194 +218,3 @@ class ZerothOrderConfig(MethodConfig):
             "must be start, or anchor_decay 0, which anchor=none does not read",
         ),
     )
-
-
-@dataclass(kw_only=True)
-class MeZOConfig(ZerothOrderConfig):
-    """Settings of MeZO.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale (paper: 1e-4; the MeZO release: 1e-3).
-        two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
-        n: Directions per step, ≥ 1, whose estimates are averaged.
-        weight_decay: λ ≥ 0.
-        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
-    """
-
-    name: str = "mezo"
-    eps: Positive = 1e-4
-    two_sided: bool = True
-    n: Count = 1
-    weight_decay: AtLeast0 = 0.0
-    directions: Directions = "gaussian"
-
-    shards: ClassVar[bool] = True
-
-    @property
-    def forwards_per_step(self) -> int:
-        """Two per direction, or one and one at θ."""
-        return 2 * self.n if self.two_sided else 1 + self.n
-
-
-@dataclass(kw_only=True)
-class MeZOAdamConfig(MeZOConfig):
-    """Settings of MeZO-Adam: those of MeZO, and of Adam.
-
-    Attributes:
-        beta1: β₁ in [0, 1).
-        beta2: β₂ in [0, 1).
-        adam_eps: δ > 0, added to √v̂.
-        state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
-    """
-
-    name: str = "mezo_adam"
-    beta1: Decay = 0.9
-    beta2: Decay = 0.999
-    adam_eps: Positive = 1e-8
-    state_dtype: StateDtype = "param"
-
-    state_tensors: ClassVar[int] = 2
-    normalises: ClassVar[bool] = True
-
-
-@dataclass(kw_only=True)
-class HiZOOConfig(ZerothOrderConfig):
-    """Settings of HiZOO.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale (paper: 1e-4; the HiZOO release: 1e-3).
-        hessian_smooth: s in [0, 1), the weight of the newest curvature in H; 0 is MeZO with one more forward pass.
-        smooth_schedule: s is `constant`, or falls to 0 as half a `cosine`.
-        smooth_steps: Steps, ≥ 1, over which it falls; `constant` does not read it.
-        state_dtype: Of H and the arithmetic on it: `param`, as the released code, or `float32`.
-        weight_decay: λ ≥ 0.
-        directions: `gaussian` alone.
-    """
-
-    name: str = "hizoo"
-    eps: Positive = 1e-4
-    hessian_smooth: Decay = 1e-8
-    smooth_schedule: Schedule = "constant"
-    smooth_steps: Count = 20_000
-    state_dtype: StateDtype = "param"
-    weight_decay: AtLeast0 = 0.0
-    directions: Directions = "gaussian"
-
-    state_tensors: ClassVar[int] = 1
-    shards: ClassVar[bool] = True
-
-    @property
-    def forwards_per_step(self) -> int:
-        """Always 3."""
-        return 3
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        gaussian_alone("H moves by z², which is 1 for every sign, so H would be one number"),
-    )
-
-    def notes(self) -> list[str]:
-        """Returns what a person should know of these values."""
-        if self.hessian_smooth > 1e-8:
-            return []
-        return [
-            f"optimizer.hessian_smooth={self.hessian_smooth:g} hardly moves H from 1: the losses are MeZO's to the "
-            "printed digits; a larger value uses the curvature"
-        ]
-
-
-@dataclass(kw_only=True)
-class LOZOConfig(MeZOConfig):
-    """Settings of LOZO: those of MeZO, and of its directions.
-
-    Attributes:
-        rank: r ≥ 1.
-        interval: Steps, ≥ 1, for which V is kept.
-        divide_by_rank: The paper's factor 1/r of the update of matrices.
-        directions: `gaussian` alone.
-    """
-
-    name: str = "lozo"
-    rank: Count = 2
-    interval: Count = 50
-    divide_by_rank: bool = False
-
-    shards: ClassVar[bool] = False
-
-    @property
-    def low_rank(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def anchors_factors(self) -> bool:
-        """Whether θ − θ₀ is A Vᵀ with one V, and the pull scales it."""
-        return self.interval == FOREVER and self.anchor_norm == "l2"
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        gaussian_alone("U and V are; they are small, and signs would save no time"),
-    )
-
-
-@dataclass(kw_only=True)
-class BSZOConfig(ZerothOrderConfig):
-    """Settings of BSZO and BSZO-B, which differ in `reuse_probes` alone.
-
-    Attributes:
-        eps: ε > 0, the perturbation scale.
-        k: Subspace dimension, ≥ 1.
-        m: Measurements per step, ≥ k; None means k + 1.
-        reuse_probes: True: a measurement beyond the k-th takes the cached slope of the widest axis (BSZO). False: it
-            is a forward pass along the top eigenvector of Σ (BSZO-B).
-        two_sided: Two-sided differences, two forward passes per measurement.
-        prior_std: σ_p > 0; None means sqrt(n / 1e6) for n trainable values.
-        noise_std: σ_e at the start, > 0; None means sqrt(n / 1e6).
-        adaptive_noise: False keeps σ_e at its start value.
-        noise_ema: α in (0, 1], the weight of the newest squared residual in σ_e².
-        noise_update: σ_e adapts at `every` observation, or only before each `extra` one beyond the k-th, from the
-            pair observed last, which is Algorithm 1 to the letter.
-        noise_floor: σ_e never falls below this multiple of its start value, in [0, 1].
-        adaptive_sampling: False: measurements beyond the k-th go round the axes in turn, each measured afresh.
-        weight_decay: λ ≥ 0.
-        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
-    """
-
-    name: str = "bszo"
-    eps: Positive = 1e-4
-    k: Count = 2
-    m: int | None = None
-    reuse_probes: bool = True
-    two_sided: bool = False
-    prior_std: AutoPositive = None
-    noise_std: AutoPositive = None
-    adaptive_noise: bool = True
-    noise_ema: Share = 0.1
-    noise_update: NoiseUpdate = "every"
-    noise_floor: Annotated[float, Range(lambda x: 0 <= x <= 1, "must be in [0, 1]")] = 0.1
-    adaptive_sampling: bool = True
-    weight_decay: AtLeast0 = 0.0
-    directions: Directions = "gaussian"
-
-    shards: ClassVar[bool] = True
-
-    @property
-    def cached(self) -> bool:
-        """Whether measurements beyond the k-th are looked up."""
-        return self.reuse_probes and self.adaptive_sampling
-
-    @property
-    def forwards_per_step(self) -> int:
-        """1 + measurements that are made; two-sided 2 per measurement."""
-        measured = self.k if self.cached else self.k + 1 if self.m is None else self.m
-        return 2 * measured if self.two_sided else 1 + measured
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("m", lambda of: of.m is None or of.m >= of.k, "must be at least k={of.k}, or null"),
-    )
-
-
-@dataclass(kw_only=True)
-class BSZOBConfig(BSZOConfig):
-    """BSZO-B, the paper's baseline: extra measurements are made, not looked up."""
-
-    name: str = "bszo_b"
-    reuse_probes: bool = False

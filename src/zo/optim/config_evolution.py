@@ -39,8 +39,8 @@ class ESConfig(ZerothOrderConfig):
     rank: Count = 1
     weight_decay: AtLeast0 = 0.0
 
-    shards: ClassVar[bool] = True
-    normalises: ClassVar[bool] = True
+    supports_sharding: ClassVar[bool] = True
+    scale_invariant: ClassVar[bool] = True
 
     @property
     def forwards_per_step(self) -> int:
@@ -58,7 +58,7 @@ class ESConfig(ZerothOrderConfig):
         return self.directions == "low_rank"
 
     @property
-    def adds_up(self) -> bool:
+    def accumulates_factors(self) -> bool:
         """False: every direction has a right factor of its own."""
         return False
 
@@ -91,6 +91,8 @@ class ESAtScaleConfig(ESConfig):
     name: str = "es_at_scale"
     mirrored: bool = False
 
+    run_by: ClassVar[str] = "es.ES"
+
 
 @dataclass(kw_only=True)
 class EGGROLLConfig(ESConfig):
@@ -101,4 +103,5 @@ class EGGROLLConfig(ESConfig):
     baseline: Baseline = "prompt"
     directions: AllDirections = "low_rank"
 
-    shards: ClassVar[bool] = False
+    run_by: ClassVar[str] = "es.ES"
+    supports_sharding: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Settings of the methods whose directions are of low rank, beside LOZO. Imports no torch."""
+"""Settings of the methods whose directions are of low rank. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,50 @@ from zo.optim.config import (
     AtLeast0,
     Count,
     Decay,
-    LOZOConfig,
-    MeZOConfig,
     OneOf,
     Positive,
     Rule,
     gaussian_alone,
 )
-
-ONE = Rule("n", lambda of: of.n == 1, "must be 1: the momentum is along one direction")
+from zo.optim.config_spsa import MeZOConfig
 
 Variant = OneOf["sgd", "momentum", "adam"]
 MatrixSign = OneOf["newton_schulz", "svd"]
+
+ONE = Rule("n", lambda of: of.n == 1, "must be 1: the momentum is along one direction")
+
+
+@dataclass(kw_only=True)
+class LOZOConfig(MeZOConfig):
+    """Settings of LOZO: those of MeZO, and of its directions.
+
+    Attributes:
+        rank: r ≥ 1.
+        interval: Steps, ≥ 1, for which V is kept.
+        divide_by_rank: The paper's factor 1/r of the update of matrices.
+        directions: `gaussian` alone.
+    """
+
+    name: str = "lozo"
+    rank: Count = 2
+    interval: Count = 50
+    divide_by_rank: bool = False
+
+    supports_sharding: ClassVar[bool] = False
+
+    @property
+    def low_rank(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def anchors_factors(self) -> bool:
+        """Whether θ − θ₀ is A Vᵀ with one V, and the pull scales it."""
+        return self.interval == FOREVER and self.anchor_norm == "l2"
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        gaussian_alone("U and V are; they are small, and signs would save no time"),
+    )
 
 
 @dataclass(kw_only=True)
@@ -77,7 +109,7 @@ class SubZeroConfig(ScaledConfig):
     interval: Count = 1000
     square: bool | None = None
 
-    unwritten: ClassVar[Mapping[str, Any]] = {"square": False}
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {"square": False}
 
     @property
     def low_rank(self) -> bool:
@@ -137,7 +169,7 @@ class ZOMuonConfig(MeZOConfig):
     vector_lr: AtLeast0 = 1e-5
     msign: MatrixSign = "newton_schulz"
 
-    shards: ClassVar[bool] = False
-    normalises: ClassVar[bool] = True
+    supports_sharding: ClassVar[bool] = False
+    scale_invariant: ClassVar[bool] = True
 
     rules: ClassVar[tuple[Rule, ...]] = (gaussian_alone("Ψ is"),)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from zo.noise import SUBSPACE, NoiseKey
 from zo.optim.base import Record, state_dtype
-from zo.optim.config_variants import ConMeZOConfig
+from zo.optim.config_spsa import ConMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Gaussian, Stored, Terms, at_least_float32
 from zo.weights.space import ParameterSpace

@@ -19,7 +19,7 @@ times |f₀|, the step is left out, and `std` in the log says so.
 import math
 
 from zo.optim.base import Estimate, LossFn
-from zo.optim.config_variants import FZOOConfig
+from zo.optim.config_spsa import FZOOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Terms
 

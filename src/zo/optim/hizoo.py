@@ -30,7 +30,7 @@ from functools import partial
 from torch import Tensor
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer, state_dtype
-from zo.optim.config import HiZOOConfig
+from zo.optim.config_spsa import HiZOOConfig
 from zo.optim.kernels import HiZOOScalars, run_pass
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
 from zo.weights.space import ParameterSpace

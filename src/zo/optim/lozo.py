@@ -25,7 +25,7 @@ from typing import Any
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Record
-from zo.optim.config import LOZOConfig
+from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
 from zo.weights.restore import FactoredPolicy

@@ -20,7 +20,7 @@ released code reports ℓ₊; decay spares biases and norms by module type (the 
 import math
 
 from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.optim.config import MeZOConfig
+from zo.optim.config_spsa import MeZOConfig
 from zo.weights.directions import Terms
 
 

@@ -26,7 +26,7 @@ from functools import partial
 from torch import Tensor
 
 from zo.optim.base import Record, state_dtype
-from zo.optim.config import MeZOAdamConfig
+from zo.optim.config_spsa import MeZOAdamConfig
 from zo.optim.kernels import AdamScalars, run_pass
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms, fused

@@ -27,7 +27,7 @@ from functools import partial
 from torch import Tensor
 
 from zo.optim.base import Record
-from zo.optim.config_variants import SparseMeZOConfig
+from zo.optim.config_spsa import SparseMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Masked, Stored, Terms, fused
 from zo.weights.sharded import whole

@@ -17,7 +17,7 @@ goes with that, as in torch.
 from torch import Tensor
 
 from zo.optim.base import Record, state_dtype
-from zo.optim.config_variants import ZOMomentumConfig
+from zo.optim.config_spsa import ZOMomentumConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace

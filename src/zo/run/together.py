@@ -126,7 +126,9 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
 def _sized(session: Session) -> bool:
     """Returns whether the points of a step are measured in as many passes as their memory asks for."""
     config = session.assembly.optimizer.config
-    return config.low_rank and (not config.adds_up or isinstance(session.scorer, TextScorer))
+    return config.low_rank and (
+        not config.accumulates_factors or isinstance(session.scorer, TextScorer)
+    )
 
 
 def _passes(cfg: RunConfig, session: Session) -> int:

@@ -50,7 +50,7 @@ def conflicts(
     half: bool = True,
     philox: bool = True,
     low_rank: bool = True,
-    adds_up: bool = False,
+    accumulates_factors: bool = False,
     reads_weights: bool = False,
     decay: float = 0.0,
     anchor: bool = False,
@@ -64,7 +64,7 @@ def conflicts(
         half: Whether all weights are bfloat16 or float16.
         philox: Whether the noise is Philox's.
         low_rank: Whether the method moves along directions of low rank.
-        adds_up: Whether it keeps their right factor, so that updates add up beside the weights.
+        accumulates_factors: Whether it keeps their right factor, so that updates add up beside the weights.
         reads_weights: Whether the method's directions depend on the weights.
         decay: The method's weight decay.
         anchor: Whether the method pulls weights to their start, and could not pull left factors in their place.
@@ -79,14 +79,14 @@ def conflicts(
         allowed = ", ".join(name for name, of in RESTORE_POLICIES.items() if of.knows_theta)
         right = f"must be one of {allowed}: the method's directions depend on θ, which {restore} probes overwrite"
         yield "restore", right
-    if adds_up and rounding not in policy.roundings:
+    if accumulates_factors and rounding not in policy.roundings:
         right = f"must be nearest with restore={restore}, which adds updates up in float32"
         yield "rounding", right
     elif rounding != "nearest" and not half:
         yield "rounding", "must be nearest for float32, in which updates are computed"
     elif rounding == "stochastic" and not philox:
         yield "rounding", "must be nearest, or noise must be philox, which draws the bits"
-    if decay and adds_up and not policy.decay:
+    if decay and accumulates_factors and not policy.decay:
         yield (
             "weight_decay",
             f"must be 0 with restore={restore}, which writes no weight until a fold",

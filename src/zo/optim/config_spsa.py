@@ -1,4 +1,4 @@
-"""Settings of the variants of MeZO: other steps along the directions that it measures. Imports no torch."""
+"""Settings of MeZO, of its variants, and of HiZOO: slopes along random directions. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from zo.optim.config import (
     Count,
     Decay,
     Directions,
-    MeZOConfig,
     OneOf,
     Positive,
     Range,
@@ -17,9 +16,105 @@ from zo.optim.config import (
     Share,
     StateDtype,
     Steps,
+    ZerothOrderConfig,
+    gaussian_alone,
 )
 
+Schedule = OneOf["constant", "cosine"]
 Scope = OneOf["matrices", "all"]
+
+
+@dataclass(kw_only=True)
+class MeZOConfig(ZerothOrderConfig):
+    """Settings of MeZO.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale (paper: 1e-4; the MeZO release: 1e-3).
+        two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
+        n: Directions per step, ≥ 1, whose estimates are averaged.
+        weight_decay: λ ≥ 0.
+        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
+    """
+
+    name: str = "mezo"
+    eps: Positive = 1e-4
+    two_sided: bool = True
+    n: Count = 1
+    weight_decay: AtLeast0 = 0.0
+    directions: Directions = "gaussian"
+
+    supports_sharding: ClassVar[bool] = True
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Two per direction, or one and one at θ."""
+        return 2 * self.n if self.two_sided else 1 + self.n
+
+
+@dataclass(kw_only=True)
+class MeZOAdamConfig(MeZOConfig):
+    """Settings of MeZO-Adam: those of MeZO, and of Adam.
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        adam_eps: δ > 0, added to √v̂.
+        state_dtype: Of m, v and the arithmetic on them: `param`, as the released code, or `float32`.
+    """
+
+    name: str = "mezo_adam"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    adam_eps: Positive = 1e-8
+    state_dtype: StateDtype = "param"
+
+    state_tensors: ClassVar[int] = 2
+    scale_invariant: ClassVar[bool] = True
+
+
+@dataclass(kw_only=True)
+class HiZOOConfig(ZerothOrderConfig):
+    """Settings of HiZOO.
+
+    Attributes:
+        eps: ε > 0, the perturbation scale (paper: 1e-4; the HiZOO release: 1e-3).
+        hessian_smooth: s in [0, 1), the weight of the newest curvature in H; 0 is MeZO with one more forward pass.
+        smooth_schedule: s is `constant`, or falls to 0 as half a `cosine`.
+        smooth_steps: Steps, ≥ 1, over which it falls; `constant` does not read it.
+        state_dtype: Of H and the arithmetic on it: `param`, as the released code, or `float32`.
+        weight_decay: λ ≥ 0.
+        directions: `gaussian` alone.
+    """
+
+    name: str = "hizoo"
+    eps: Positive = 1e-4
+    hessian_smooth: Decay = 1e-8
+    smooth_schedule: Schedule = "constant"
+    smooth_steps: Count = 20_000
+    state_dtype: StateDtype = "param"
+    weight_decay: AtLeast0 = 0.0
+    directions: Directions = "gaussian"
+
+    state_tensors: ClassVar[int] = 1
+    supports_sharding: ClassVar[bool] = True
+
+    @property
+    def forwards_per_step(self) -> int:
+        """Always 3."""
+        return 3
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        gaussian_alone("H moves by z², which is 1 for every sign, so H would be one number"),
+    )
+
+    def notes(self) -> list[str]:
+        """Returns what a person should know of these values."""
+        if self.hessian_smooth > 1e-8:
+            return []
+        return [
+            f"optimizer.hessian_smooth={self.hessian_smooth:g} hardly moves H from 1: the losses are MeZO's to the "
+            "printed digits; a larger value uses the curvature"
+        ]
 
 
 @dataclass(kw_only=True)
@@ -29,7 +124,7 @@ class ZOSignConfig(MeZOConfig):
     name: str = "zo_sign"
     eps: Positive = 1e-3
 
-    normalises: ClassVar[bool] = True
+    scale_invariant: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)
@@ -77,8 +172,8 @@ class SparseMeZOConfig(MeZOConfig):
     scope: Scope = "matrices"
 
     reads_weights: ClassVar[bool] = True
-    shards: ClassVar[bool] = False
-    unwritten: ClassVar[Mapping[str, Any]] = {"scope": "all"}
+    supports_sharding: ClassVar[bool] = False
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {"scope": "all"}
 
 
 @dataclass(kw_only=True)
@@ -104,7 +199,7 @@ class ConMeZOConfig(MeZOConfig):
     state_dtype: StateDtype = "float32"
 
     state_tensors: ClassVar[int] = 1
-    shards: ClassVar[bool] = False
+    supports_sharding: ClassVar[bool] = False
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("n", lambda of: of.n == 1, "must be 1: the cone has one direction"),
@@ -152,7 +247,7 @@ class FZOOConfig(MeZOConfig):
     directions: Directions = "rademacher"
     std_floor: AtLeast0 = 1e-7
 
-    normalises: ClassVar[bool] = True
+    scale_invariant: ClassVar[bool] = True
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
