@@ -31,6 +31,7 @@ from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.command_line import CommandLine
+from zo.config.origin import unknown_copies
 from zo.extras import print_every_character
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
@@ -175,6 +176,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asked = command_line.read(with_launcher(args.overrides), multirun=True)
         submission = Submission(asked)
+        copies = {
+            s: None
+            for run in submission.sweep.runs
+            for s in unknown_copies(run.cfg.model, run.cfg.task)
+        }
+        print(*copies, sep="\n", end="\n" * bool(copies), file=sys.stderr)
         if args.dry_run:
             there = shutil.which("sbatch") is not None  # elsewhere jobs are shown as queued
             chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)

@@ -1,13 +1,17 @@
 """A path of one's own: the model's name, its revision, and whose learning rates it is offered."""
 
+import hashlib
 import json
 from pathlib import Path
 from unittest.mock import Mock
 
+import pytest
+import yaml
+
 from zo import config
-from zo.config import command_line, notes
+from zo.config import ConfigError, command_line, notes
 from zo.config.identity import run_id
-from zo.config.origin import name_of
+from zo.config.origin import CONFIG_DIR, name_of, unknown_copies
 
 BASE = ["task=phrases", "steps=1"]
 
@@ -88,3 +92,47 @@ def test_a_pinned_revision_belongs_to_its_own_repository():
     assert run("task=rotten_tomatoes").task.install
     assert run("task=rotten_tomatoes", "task.data_files.train=/a.csv").task.install is None
     assert run("task=sst2", "task.path=stanfordnlp/sst2").task.revision is None
+
+
+def copied(root, group, name, cache=False):
+    """Makes a copy as `hf download --local-dir` does, or in the hub's cache, of the commit that a file pins."""
+    commit = yaml.safe_load((CONFIG_DIR / group / f"{name}.yaml").read_text())["revision"]
+    directory = root / "snapshots" / commit if cache else root
+    directory.mkdir(parents=True)
+    large, small = hashlib.sha256(b"{}").hexdigest(), hashlib.sha1(b"blob 2\0it").hexdigest()
+    for file, content, etag in (("config.json", b"{}", large), ("README.md", b"it", small)):
+        if cache:
+            (root / etag).write_bytes(content)
+            (directory / file).symlink_to(root / etag)
+            continue
+        (directory / file).write_bytes(content)
+        noted = directory / ".cache" / "huggingface" / "download" / f"{file}.metadata"
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        noted.write_text(f"{commit}\n{etag}\n1764000000.0\n")
+    return directory
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_copy_of_the_commit_that_is_pinned_counts_as_the_hubs(cache, tmp_path):
+    model = copied(tmp_path / "weights", "model", "opt-1.3b", cache)
+    task = copied(tmp_path / "data", "task", "rte", cache)
+    hub = run("model=opt-1.3b", "task=rte")
+    copy = run("model=opt-1.3b", "task=rte", f"model.path={model}", f"task.path={task}")
+    assert run_id(copy) == run_id(hub)
+    assert (copy.model.name, copy.task.revision) == (hub.model.name, hub.task.revision)
+    assert unknown_copies(copy.model, copy.task) == []
+    (task / "README.md").write_text("if")
+    other = run("model=opt-1.3b", "task=rte", f"model.path={model}", f"task.path={task}")
+    assert run_id(other) != run_id(hub)
+    (said,) = unknown_copies(other.model, other.task)
+    assert f"task.path={task}: its files are not known to be those of aps/super_glue at " in said
+    assert f"hf download --repo-type dataset aps/super_glue --revision {hub.task.revision} " in said
+
+
+def test_one_copy_for_tasks_of_different_data_is_refused(tmp_path):
+    given = ["model=opt-1.3b", "lr=1e-6", f"task.path={tmp_path}"]
+    command_line.runs([*given, "task=rte,copa"], multirun=True)
+    with pytest.raises(
+        ConfigError, match=r"task\.path=.*: must be one copy for one task, and rte, sst2 are"
+    ):
+        command_line.runs([*given, "task=rte,sst2"], multirun=True)

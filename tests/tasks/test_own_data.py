@@ -17,6 +17,7 @@ from tests.tasks.test_paper_tasks import from_yaml
 from zo.tasks import TaskError, load_splits, render, tokenize
 from zo.tasks.batches import batch_indices
 from zo.tasks.checks import check_splits, preview
+from zo.tasks.data import load_file
 from zo.tasks.own import complete
 
 TEXTS = [f"film number {i} was {'good' if i % 2 else 'bad'}" for i in range(20)]
@@ -196,6 +197,7 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
 
 ASK, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "k"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "q"}]}
+GIVEN_AWAY = ("completion", "label", "answer")
 SHARED = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "k"}]
 
 
@@ -222,6 +224,13 @@ def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_
     assert list(map(tokens.decode, found.candidate_ids)) == answers
     if kind == "prompts":
         assert found.messages == [ASK]
+    (tmp_path / "new.jsonl").write_text(
+        json.dumps({k: v for k, v in row.items() if k not in GIVEN_AWAY})
+    )
+    read = load_file(task, tmp_path / "new.jsonl")
+    (asked,) = tokenize(read.task, tokens, read.examples, "decoder")
+    assert asked.prompt_ids == found.prompt_ids
+    assert read.answered == ("conversations" in row or kind == "prompts")
 
 
 def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_tokens(tmp_path):

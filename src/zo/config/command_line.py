@@ -29,7 +29,7 @@ from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
 from zo.config.lines import Line, SweeperConfig, expand
-from zo.config.origin import CONFIG_DIR
+from zo.config.origin import CONFIG_DIR, shared_copy
 from zo.config.schema import to_run_config
 from zo.config.settings import RunConfig
 
@@ -322,6 +322,11 @@ def _composed(composer: Composer, expanded: list[list[str]]) -> list[RunConfig]:
             found = found or [Problem("conf", CONFIG_NAME, explain(error))]
             problems |= {str(p): p for p in found}
             refused |= {f"{p.key}={p.value}" for p in found}
+    if shared := shared_copy(cfg.task for cfg in configs):
+        path, names = shared
+        given = f"{', '.join(names)} are of different data"
+        right = f"must be one copy for one task, and {given}; give each its own command"
+        problems["task.path"] = Problem("task.path", path, right)
     if problems:
         raise ConfigError(list(problems.values()))
     return configs

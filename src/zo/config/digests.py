@@ -1,12 +1,14 @@
 """Digests of local files and directories: equal for equal content, wherever it lies."""
 
 import glob
+import hashlib
 import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -24,7 +26,7 @@ def of_address(address: str) -> str | None:
     if path.is_file():
         return f"{ALGORITHM}:{_of_file(path)}"
     if path.is_dir():
-        return of_files(path, _visible_files(path))
+        return of_files(path, visible_files(path))
     matching = [Path(name) for name in glob.glob(str(path)) if Path(name).is_file()]
     return of_files(path.parent, matching) if matching else None
 
@@ -37,34 +39,42 @@ def of_files(root: Path, files: Iterable[Path]) -> str:
     return f"{ALGORITHM}:{digest.hexdigest()}"
 
 
-def _visible_files(root: Path) -> Iterable[Path]:
+def visible_files(root: Path) -> Iterable[Path]:
     """Yields the files below a directory, without hidden ones and those in hidden directories."""
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
-def _of_file(path: Path) -> str:
+def of_hub_file(path: Path, like: str) -> str:
+    """Returns a file's digest as the hub gives it: of SHA-256 if `like` has its length, else git's of a blob."""
+    return _of_file(path, "sha256" if len(like) == 64 else "git")
+
+
+def _of_file(path: Path, algorithm: str = ALGORITHM) -> str:
     """Returns the hexadecimal digest of a file's content; one that has not changed is not read again."""
     status = path.stat()
     if time.time() - max(status.st_mtime, status.st_ctime) <= SETTLED_S:
-        return read(path)
+        return read(path, algorithm)
     changed = status.st_mtime_ns, status.st_ctime_ns  # the first can be set, by touch or an archive
-    return _of_settled(path.resolve(), status.st_ino, status.st_size, changed)
+    return _of_settled(path.resolve(), status.st_ino, status.st_size, changed, algorithm)
 
 
 @cache
-def _of_settled(path: Path, inode: int, size: int, changed_ns: tuple[int, int]) -> str:
+def _of_settled(
+    path: Path, inode: int, size: int, changed_ns: tuple[int, int], algorithm: str
+) -> str:
     """Returns the digest of a file that stays as it is; a large one's is kept for other processes."""
     if size < KEPT_ON_DISK:
-        return read(path)
-    key = xxhash.xxh3_128_hexdigest(repr((str(path), inode, size, *changed_ns)).encode())
+        return read(path, algorithm)
+    named = (str(path), inode, size, *changed_ns) + (algorithm,) * (algorithm != ALGORITHM)
+    key = xxhash.xxh3_128_hexdigest(repr(named).encode())
     root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
     kept, partial = root / "digests" / key, root / "digests" / f".{key}.{os.getpid()}"
     with suppress(OSError):
-        if len(text := kept.read_text(encoding="utf-8")) == 32:
+        if len(text := kept.read_text(encoding="utf-8")) >= 32:
             return text
-    digest = read(path)
+    digest = read(path, algorithm)
     with suppress(OSError):  # the cache directory cannot be written
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(digest, encoding="utf-8")
@@ -72,10 +82,14 @@ def _of_settled(path: Path, inode: int, size: int, changed_ns: tuple[int, int]) 
     return digest
 
 
-def read(path: Path) -> str:
+def read(path: Path, algorithm: str = ALGORITHM) -> str:
     """Returns the hexadecimal digest of a file's content, which is read."""
-    digest = xxhash.xxh3_128()
+    digest: Any = xxhash.xxh3_128()
+    if algorithm != ALGORITHM:
+        digest = hashlib.new("sha256" if algorithm == "sha256" else "sha1")
+    if algorithm == "git":
+        digest.update(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
         while block := file.read(1 << 18):
             digest.update(block)
-    return digest.hexdigest()
+    return str(digest.hexdigest())

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from zo.config import digests, method_code, reward_code
+from zo.config import digests, method_code, origin, reward_code
 from zo.config.schema import LABEL, scientific
 from zo.config.settings import RunConfig
 from zo.lm.baselines import reads_train
@@ -19,6 +19,12 @@ NUMBERS = 2
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
 """Values of `task.path` that name the format of `task.data_files`."""
+
+HUB = "hub:"
+"""Beginning of what stands for the digest of a copy of a commit of the hub, which counts as that commit."""
+
+PINNED = ("model", "task")
+"""Groups whose files pin commits."""
 
 ONLY_PROBES = ("restore", "noise", "rounding")
 """Settings that decide nothing in a run without steps."""
@@ -65,6 +71,10 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
             _put(decisive, key, files[key])
             if key.startswith("task.also."):
                 continue
+            if files[key].startswith(HUB):
+                group = decisive[key.partition(".")[0]]
+                group["path"], _, group["revision"] = files[key].removeprefix(HUB).partition("@")
+                continue
             group = decisive[key.partition(".")[0]]
             for of_the_hub in ("revision", "gguf_file"):
                 group.pop(of_the_hub, None)
@@ -89,8 +99,13 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
     for key, address in _addresses(run):
         if address.startswith(package_files.PREFIX) and not packages:
             continue
+        group, _, name = key.partition(".")
+        digest = None
         try:
-            digest = digests.of_address(package_files.resolve(address))
+            if name == "path" and group in PINNED:
+                copied = origin.pinned(group, getattr(run, group).path)
+                digest = HUB + "@".join(copied) if copied else None
+            digest = digest or digests.of_address(package_files.resolve(address))
         except OSError:  # not there, or not to be read: whoever loads it says so
             continue
         if digest is not None:

@@ -4,13 +4,14 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from zo.config import copies
 from zo.config.precision import AUTO, NAMES, PrecisionConfig
 from zo.lm.config import ModelConfig
 from zo.tasks import hub, package_files
@@ -38,7 +39,8 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
     files = _files("model")
     same_grid = [name for name, file in files.items() if file.get("lr_grid") == model.lr_grid]
     origin = model.name if model.name in files else next(iter(same_grid), "")
-    if origin and model.path != files[origin]["path"]:
+    elsewhere = origin and model.path != files[origin]["path"]
+    if elsewhere and pinned("model", model.path) != (files[origin]["path"], model.revision):
         if model.name == origin:
             model.name = name_of(model.path)
         if model.revision == files[origin].get("revision"):
@@ -54,8 +56,51 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
     file = _files("task").get(task.name)
     if file and (task.path, task.data_files) != (file["path"], file.get("data_files")):
         task.install = None
+        copied = pinned("task", task.path) if task.revision == file.get("revision") else None
+        if copied == (file["path"], task.revision):
+            return
         if task.path != file["path"] and task.revision == file.get("revision"):
             task.revision = None
+
+
+def pinned(group: str, path: str) -> tuple[str, str] | None:
+    """Returns the hub's path and commit, if `path` is a copy of what a file of conf/model or conf/task pins."""
+    known = {f["revision"]: f["path"] for f in _files(group).values() if f.get("revision")}
+    commit = copies.commit_of(Path(package_files.resolve(path))) if _is_directory(path) else None
+    return (known[commit], commit) if commit is not None and commit in known else None
+
+
+def _is_directory(path: str) -> bool:
+    return not path.startswith(package_files.PREFIX) and Path(path).expanduser().is_dir()
+
+
+def unknown_copies(model: ModelConfig, task: TaskConfig) -> list[str]:
+    """Returns a sentence for each local copy that does not count as what its file pins, and how to make one."""
+    said = []
+    for group, path, name in (
+        ("model", model.path, model.lr_grid_of or model.name),
+        ("task", task.path, task.name),
+    ):
+        file = _files(group).get(name, {})
+        own = file.get("revision") and path != file["path"] and _is_directory(path)
+        if own and pinned(group, path) is None:
+            kind = "--repo-type dataset " if group == "task" else ""
+            said.append(
+                f"{group}.path={path}: its files are not known to be those of {file['path']} at {file['revision']}, so"
+                f" the runs have other ids and do not fill the paper's tables; `hf download {kind}{file['path']}"
+                f" --revision {file['revision']} --local-dir DIRECTORY` makes a copy that does"
+            )
+    return said
+
+
+def shared_copy(tasks: Iterable[TaskConfig]) -> tuple[str, list[str]] | None:
+    """Returns a path given to several tasks whose files have different paths, and their names."""
+    names: dict[str, dict[str, str]] = {}
+    for task in tasks:
+        file = _files("task").get(task.name)
+        if file and task.path not in (file["path"], "csv", "json", "parquet"):
+            names.setdefault(task.path, {}).setdefault(file["path"], task.name)
+    return next(((path, [*of.values()]) for path, of in names.items() if len(of) > 1), None)
 
 
 def read_also(task: TaskConfig) -> list[tuple[str, str]]:

@@ -262,7 +262,7 @@ def _csv(text: str, file: Path) -> Rows:
         line, cells = other[0]
         commas = {",": "commas", "\t": "tabs"}.get(delimiter, f"{delimiter!r}")
         remedy = f"put texts that contain {commas} or line breaks in quotes"
-        if (header[0] + cells[0]).startswith("#") or cells[0].startswith("#"):
+        if "#" in (header[0][:1], cells[0][:1]):
             remedy = "take lines that begin with # out"
         raise ValueError(
             f"{len(other)} rows of {file} do not have the {len(names)} columns of its header (the first in line"
@@ -276,7 +276,7 @@ def _csv(text: str, file: Path) -> Rows:
 
 def _delimiter(text: str, file: Path) -> str:
     """Returns what separates a header's columns: a comma, a tab or a semicolon."""
-    header = text.lstrip("\r\n").splitlines()[:1]
+    header = re.split(r"[\r\n]", text.lstrip("\r\n"), maxsplit=1)[:1]
     known = "\t,;" if file.suffix.lower() in (".tsv", ".tab") else ",\t;"
     return max(known, key=lambda mark: max(map(len, csv.reader(header, delimiter=mark)), default=0))
 
