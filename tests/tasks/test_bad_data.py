@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from tests.support.tiny_models import tokenizer
 from zo import config
@@ -135,7 +136,7 @@ def test_a_run_that_is_refused_ends_with_status_2_and_leaves_nothing_behind(tmp_
 
 def test_a_cache_that_cannot_be_written_is_told_how_to_lie_elsewhere(tmp_path, monkeypatch):
     def load_dataset(*_, **__):
-        raise RuntimeError("cannot build") from PermissionError(13, "Permission denied", "/home/x")
+        raise RuntimeError("cannot build") from PermissionError(13, "no", constants.HF_HOME)
 
     (tmp_path / "README.md").write_text("---\nconfigs: []\n---\n")
     monkeypatch.setattr("datasets.load_dataset", load_dataset)

