@@ -14,7 +14,16 @@ from sklearn.metrics import (
     f1_score,
 )
 
-from tests.support.tiny_models import examples_of, opt, t5, tokenizer
+from tests.support.tiny_models import (
+    BART,
+    LLAMA,
+    T5,
+    VOCABULARY,
+    examples_of,
+    opt,
+    random_model,
+    tokenizer,
+)
 from zo.lm.baselines import ICLConfig, LinearProbeConfig
 from zo.lm.objectives import MetricScorer, text_scorer
 from zo.lm.scoring.baselines import Given, InContext, LinearProbe
@@ -165,16 +174,40 @@ def test_a_reward_that_draws_or_raises_is_refused_with_its_place(tmp_path, body,
         text_scorer(TASK, rewards(tmp_path, body), opt(), TOKENS).check(ASKED)
 
 
-def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded():
-    model = t5()
-    examples = examples_of([2, 3], (3, 5))
+GEMMA = LLAMA | {"head_dim": 8, "initializer_range": 0.3}
+SPARSE = {f"num_sparse_{part}_layers": 1 for part in ("encoder", "decoder")} | {"num_experts": 2}
+NLLB = BART | {f"{part}_sparse_step": 2 for part in ("encoder", "decoder")} | {"num_experts": 4}
+PROPHET = {"hidden_size": 32, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
+PROPHET |= {
+    f"num_{part}_{what}": 2
+    for part in ("encoder", "decoder")
+    for what in ("layers", "attention_heads")
+}
+PAIRS = {
+    "T5": T5,
+    "T5Gemma": {"encoder": GEMMA, "decoder": GEMMA, "vocab_size": VOCABULARY},
+    "SwitchTransformers": T5 | SPARSE,
+    "NllbMoe": NLLB,
+    "ProphetNet": PROPHET,
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded(name):
+    given = {"pad_token_id": 1, **PAIRS[name]}
+    if name != "T5Gemma":  # which begins with its decoder's first token
+        given |= {"decoder_start_token_id": 1}
+    model = random_model(f"{name}ForConditionalGeneration", **given)
+    of = [2, 2] if name == "ProphetNet" else [2, 3]  # whose n-grams see padding behind a candidate
+    examples = examples_of(of, (3, 5))
     scorer = EncoderDecoderScorer(model, 1, kind="encoder-decoder")
     batch = scorer.collate(examples)
     scores = scorer.scores(batch)
     for example, row in zip(examples, scores, strict=True):
         for ids, score in zip(example.candidate_ids, row, strict=True):
             given = {"input_ids": [example.prompt_ids], "labels": [ids]}
-            loss = model(**{key: torch.tensor(of) for key, of in given.items()}).loss
+            logits = model(**{key: torch.tensor(of) for key, of in given.items()}).logits
+            loss = F.cross_entropy(logits[0].float(), torch.tensor(ids))
             assert score.item() == pytest.approx(-loss.item(), abs=1e-5)
     assert scorer.loss(batch) == pytest.approx(F.cross_entropy(scores, torch.tensor([0, 1])).item())
     assert scorer.branches(batch, 2) == pytest.approx([scorer.loss(batch)] * 2)

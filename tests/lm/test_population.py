@@ -48,6 +48,7 @@ def test_rows_that_end_are_dropped_and_every_text_is_that_of_generate(name, draw
     model, ends = WRITERS[name](), list(range(2, VOCABULARY := 300, 3))
     model.generation_config.eos_token_id = ends
     write, passed = Generator(model, TOKENS, 12, None), []
+    write.check(ASKED)
     model.register_forward_pre_hook(
         lambda _, __, given: passed.append(len(given["input_ids"])), with_kwargs=True
     )

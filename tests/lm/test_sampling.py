@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 
 from tests.lm.test_objectives import ASKED, PROMPTS, TASK, TOKENS
-from tests.support.tiny_models import opt, t5
+from tests.support.tiny_models import BART, LLAMA, VOCABULARY, opt, random_model, t5
 from zo.lm.objectives import text_scorer
 from zo.lm.scoring.generation import Generator
 from zo.lm.scoring.sampling import Draw, Draws, Sampling
@@ -34,6 +34,39 @@ def test_a_batch_writes_what_each_sample_alone_does(make):
     assert together == [write([row], model)[0] for row in ROWS]
     assert together == write(ROWS[::-1], model)[::-1]
     assert len({*together}) > len(ROWS) // 2
+    generator = Generator(model, TOKENS, 12, None)
+    generator.check(ASKED)
+    assert generator.alone is False
+
+
+LAYERS = ["linear_attention", "full_attention"]
+ALONE = {
+    "rwkv": (
+        "RwkvForCausalLM",
+        {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY},
+    ),
+    "minimax": (
+        "MiniMaxForCausalLM",
+        LLAMA | {"head_dim": 8, "num_local_experts": 2, "layer_types": LAYERS},
+    ),
+    "bart": ("BartForCausalLM", BART),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_texts_that_padding_would_change_are_written_one_by_one(name):
+    """RWKV reads it, MiniMax sees it once there is a cache, and BART counts positions from it."""
+    kind, settings = ALONE[name]
+    model = random_model(kind, **settings)
+    generator = Generator(model, TOKENS, 12, None)
+    generator.check(ASKED)
+    assert generator.notes == [
+        f"{kind} computes a prompt otherwise beside longer ones: texts are written one by one"
+    ]
+    assert write(ROWS, model) == [write([row], model)[0] for row in ROWS]
+    examples = [e for e, _ in ROWS]
+    greedy = [w.text for w in generator.write(examples)]
+    assert greedy == [generator.write([e])[0].text for e in examples]
 
 
 def test_texts_differ_by_seed_step_prompt_and_sample_and_evaluations_by_no_step():

@@ -23,6 +23,10 @@ OPT = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 64, "init_std": 0.3}
 WIDE = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
 LLAMA = WIDE | {"num_key_value_heads": 2}
 MASKED_LM = WIDE | {"max_position_embeddings": 66}  # RoBERTa's first token has position 2
+BART = {"d_model": 32, "vocab_size": VOCABULARY, "max_position_embeddings": 64, "init_std": 0.3}
+BART |= {
+    f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")
+}
 GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 GPT2 |= {"vocab_size": VOCABULARY, "initializer_range": 0.3}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}

@@ -25,7 +25,12 @@ class EncoderDecoderScorer(CandidateScorer):
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
         self._model, self._rows = model, None
         self._collator = PairCollator(model, pad_id)  # type: ignore[assignment]
-        start = model.config.decoder_start_token_id
+        start = getattr(model.config, "decoder_start_token_id", None)
+        if start is None and hasattr(model, "prepare_decoder_input_ids_from_labels"):
+            label = torch.tensor(
+                [[pad_id]], device=device_of(model)
+            )  # T5Gemma begins with a token of its decoder's
+            start = int(model.prepare_decoder_input_ids_from_labels(label)[0, 0])
         self._start = pad_id if start is None else start
 
     def find_states(self, example: Encoded) -> Tensor:
@@ -59,12 +64,14 @@ class EncoderDecoderScorer(CandidateScorer):
 
     def _forward(self, batch: Any) -> Tensor:
         """Returns the logits that predict each token.  # (B, C, T, V)."""
+        from transformers.modeling_outputs import MoEModelOutput
+
         candidates, width = batch.token_ids.shape[1:]
         kept = None if batch.places is None else self._collator.kept
         states = self.states(batch) if kept is None else kept.of(batch.places)
         begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start)
         logits: Tensor = self._model(
-            encoder_outputs=(states.repeat_interleave(candidates, 0),),
+            encoder_outputs=MoEModelOutput(states.repeat_interleave(candidates, 0)),
             attention_mask=batch.mask.repeat_interleave(candidates, 0),
             decoder_input_ids=begun.flatten(0, 1),
             use_cache=False,

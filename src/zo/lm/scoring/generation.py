@@ -1,9 +1,13 @@
-"""Texts that a model writes: greedy or drawn, in batches, with a cache, the same ones every time."""
+"""Texts that a model writes: greedy or drawn, with a cache, the same ones every time.
+
+They are written in batches, or one by one where padding changes what a model computes. RWKV reads padding as text,
+BART as a decoder counts positions from it, and MiniMax sees it once there is a cache.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +18,12 @@ from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 from zo.weights.offload.parameter import device_of
+
+TRIED = 3
+"""Tokens that prompts are continued with, to see whether a batch changes their scores."""
+
+PROMPTS = 100
+"""Examples among which two prompts of different length are looked for."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,16 @@ class Generator:
         tokenizer: Of the model.
         max_new_tokens: Tokens at most.
         stop: Text that ends what is written, besides the ends of sequence of tokenizer and model.
+
+    Attributes:
+        alone: Whether texts are written one by one; None before two prompts of different length were seen.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_new_tokens: int, stop: str | None) -> None:
         self._model, self._tokenizer, self._stop = model, tokenizer, stop
         self._left = not model.config.is_encoder_decoder
         self.max_new_tokens = max_new_tokens
+        self.alone: bool | None = None
         self._ends, pad = _ends(model, tokenizer), tokenizer.pad_token_id
         self._decoder = Decoder(model, pad, self._ends) if can_decode(model) else None
         self._options = {
@@ -68,11 +82,24 @@ class Generator:
         return int(cache + states + 2 * 4 * config.vocab_size)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model sees the longest prompt and what follows.
+        """Makes sure that the model sees the longest prompt and what follows, and finds out whether it can batch.
 
         Raises:
             TaskError: If it does not; names the row.
         """
+        self._check_room(examples)
+        self._find_alone(examples[:PROMPTS])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of how texts are written, one sentence each."""
+        name = type(self._model).__name__
+        said = (
+            f"{name} computes a prompt otherwise beside longer ones: texts are written one by one"
+        )
+        return [said] if self.alone else []
+
+    def _check_room(self, examples: Sequence[Encoded]) -> None:
         most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         if most is None or not self._left:
             return
@@ -99,6 +126,50 @@ class Generator:
             draws: How tokens are drawn; None: each is the most probable one.
             parts: Number of branches that the examples are of, as many of each, one branch after another.
         """
+        if parts == 1:
+            self._find_alone(examples)
+        size = len(examples) // parts
+        if not self.alone or size == 1:
+            return self._write(examples, draws, parts)
+        found: list[list[Written]] = []
+        for i in range(size):
+            some = None if draws is None else replace(draws, samples=draws.samples[i::size])
+            found.append(self._write(examples[i::size], some, parts))
+        return [of_one[part] for part in range(parts) for of_one in found]
+
+    def _find_alone(self, examples: Sequence[Encoded]) -> None:
+        """Compares scores of two prompts of different length, together and alone, if there are two and it is not known.
+
+        Texts would differ where rounding decides between two tokens, too; their scores do not by more than it.
+        """
+        lengths = [len(e.prompt_ids) for e in examples]
+        if self.alone is not None or len({*lengths}) == 1:
+            return
+        two = [examples[lengths.index(length)] for length in (min(lengths), max(lengths))]
+        together = self._scores(two)
+        alone = torch.cat([self._scores([example]) for example in two])
+        wrong = (together - alone).abs().amax() / alone.abs().amax()
+        self.alone = bool(wrong > torch.finfo(self._model.dtype).eps ** 0.5)  # nan is not
+
+    def _scores(self, examples: Sequence[Encoded]) -> torch.Tensor:
+        """Returns scores of the first tokens behind prompts, finite.  # (prompts, tokens, vocabulary)."""
+        known = range(self._model.config.get_text_config().vocab_size)
+        seen = _Seen(next(token for token in known if token not in self._ends))
+        most = min(TRIED, self.max_new_tokens)
+        self._tokens(examples, seen, most)
+        return torch.stack(seen.scores, 1).clamp(min=-1e30, max=1e30)
+
+    def _write(self, examples: Sequence[Encoded], draws: Draws | None, parts: int) -> list[Written]:
+        """Returns what the model writes behind each prompt, in one batch."""
+        draw = self._drawing(examples, draws)
+        written = self._tokens(examples, draw, self.max_new_tokens, parts)
+        pairs = zip(self._texts(written), written.tolist(), strict=True)
+        return [self._written(text, tokens) for text, tokens in pairs]
+
+    def _tokens(
+        self, examples: Sequence[Encoded], draw: Draw | _Seen | None, most: int, parts: int = 1
+    ) -> torch.Tensor:
+        """Returns the tokens behind each prompt, padding behind their end.  # (prompts, tokens)."""
         width = max(len(e.prompt_ids) for e in examples)
         pad, rows, masks = self._options["pad_token_id"], [], []
         for example in examples:
@@ -111,29 +182,28 @@ class Generator:
             masks.append(zeros + seen if self._left else seen + zeros)
         device = device_of(self._model)
         ids, mask = torch.tensor(rows, device=device), torch.tensor(masks, device=device)
-        begin = width if self._left else 1  # a decoder of a pair begins with a token of its own
-        draw = self._drawing(examples, draws, begin)
         if self._decoder is not None:
             choose = draw.tokens if draw else most_probable
             ended = self._has_stop if self._stop else None
-            written = self._decoder(ids, mask, self.max_new_tokens, choose, ended, parts)
-        else:
-            written = self._model.generate(
-                ids,
-                attention_mask=mask,
-                logits_processor=[draw] if draw else [],
-                stopping_criteria=self._criteria(width if self._left else 0),
-                **self._options,
-            )[:, begin:]
-        pairs = zip(self._texts(written), written.tolist(), strict=True)
-        return [self._written(text, tokens) for text, tokens in pairs]
+            return self._decoder(ids, mask, most, choose, ended, parts)
+        begin = width if self._left else 1  # a decoder of a pair begins with a token of its own
+        if draw is not None:
+            draw.begin = begin
+        written: torch.Tensor = self._model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            logits_processor=[draw] if draw else [],
+            stopping_criteria=self._criteria(width if self._left else 0),
+            **{**self._options, "max_new_tokens": most},
+        )
+        return written[:, begin:]
 
-    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None, begin: int) -> Draw | None:
+    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None) -> Draw | None:
         """Returns what draws tokens, if they are drawn."""
         if draws is None:
             return None
         uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
-        return Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)), begin)
+        return Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)))
 
     def _written(self, text: str, ids: list[int]) -> Written:
         """Returns a text and its tokens up to their end; behind it there is padding."""
@@ -164,6 +234,28 @@ class Generator:
         """Returns which rows contain the stop."""
         found = [str(self._stop) in text for text in self._texts(written)]
         return torch.tensor(found, device=written.device)
+
+
+class _Seen:
+    """Continues every row with one token, and keeps the scores.
+
+    Args:
+        given: The token.
+    """
+
+    def __init__(self, given: int) -> None:
+        self._given, self.scores = given, list[torch.Tensor]()
+        self.begin = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Returns scores of which one per row is finite; called as a logits processor."""
+        chosen = self.tokens(input_ids, 0, scores)
+        return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
+
+    def tokens(self, rows: torch.Tensor, position: int, scores: torch.Tensor) -> torch.Tensor:
+        """Returns the token of each row."""
+        self.scores.append(scores.float())
+        return torch.full_like(scores[:, 0], self._given, dtype=torch.long)
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:

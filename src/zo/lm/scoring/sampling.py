@@ -73,16 +73,18 @@ class Draw:
     Args:
         sampling: How.
         uniforms: Of each row and position, (rows, positions).
+
+    Attributes:
         begin: Tokens of a row before the first one that is written.
     """
 
-    def __init__(self, sampling: Sampling, uniforms: Tensor, begin: int):
-        self._sampling, self._uniforms, self._begin = sampling, uniforms, begin
+    def __init__(self, sampling: Sampling, uniforms: Tensor, begin: int = 0):
+        self._sampling, self._uniforms, self.begin = sampling, uniforms, begin
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores of which one per row is finite."""
         rows = torch.arange(len(scores), device=scores.device)
-        drawn = self.tokens(rows, input_ids.shape[1] - self._begin, scores)
+        drawn = self.tokens(rows, input_ids.shape[1] - self.begin, scores)
         return torch.full_like(scores, -torch.inf).scatter_(-1, drawn[:, None], 0.0)
 
     def tokens(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ class TextScorer:
     @property
     def notes(self) -> list[str]:
         """What a person should know of how texts are rated, one sentence each."""
-        return self._rater.notes
+        return [*self._generator.notes, *self._rater.notes]
 
     def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
         """Returns the examples: prompts are padded where they are continued."""
