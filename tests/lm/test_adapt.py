@@ -1,6 +1,7 @@
 """Adapters and quantised weights: what they compute, what moves, and that exact restore policies measure the same."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, quantise, weight_bytes
 from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.generation import Generator
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -126,6 +128,23 @@ def test_an_adapter_scores_as_the_model_at_first_and_as_the_merged_model_later(
     assert [n for n, _ in model.named_parameters()] == expected
     after = torch.tensor(plain_scores(model, examples))
     torch.testing.assert_close(after, scores, **close)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "opt", "gpt2"])
+@pytest.mark.parametrize("name", ["prompt", "prefix"])
+def test_virtual_tokens_are_continued_as_real_ones_are(name, architecture):
+    """In batches, too: the tokens behind prompts of different length."""
+    model, examples = DECODERS[architecture](), examples_of([1], (3, 7, 4))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokens = torch.randint(VOCABULARY, (3,)).tolist()
+    behind = [replace(e, prompt_ids=[*tokens, *e.prompt_ids]) for e in examples]
+    words = tokenizer()
+    words.pad_token = "<pad>"
+    expected = [w.ids for w in Generator(model, words, 6, None).write(behind)]
+    found = Generator(adapted(model, name).model, words, 6, None)
+    assert [w.ids for w in found.write(examples)] == expected
+    assert [found.write([e])[0].ids for e in examples] == expected
 
 
 def test_only_what_is_named_is_trained_and_the_note_says_how_much():
