@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 from collections import Counter
 from functools import partial
@@ -167,6 +168,17 @@ def test_cells_of_local_files_are_what_the_file_says(
     assert task.labels == labels
     found = [render(task, e).removesuffix("\nLabel:") for e in load_splits(task).train]
     assert found[: len(texts)] == texts
+
+
+def test_reward_functions_get_numbers_of_a_csv_and_none_for_an_empty_cell(tmp_path):
+    row = "ask,12,1.50,02116,\n"
+    (tmp_path / "x.csv").write_text("prompt,whole,part,zip,none\n" + row * 10 + "ask,1,1e3,1,x\n")
+    task, _ = complete(own(tmp_path / "x.csv", "prompts", split_order="first"))
+    columns = load_splits(task, all_columns=True).train[0].columns
+    sent = pickle.loads(pickle.dumps(columns))  # as to the process of a function
+    assert [*sent.values()] == ["ask", 12, 1.5, "02116", None]
+    assert type(sent["part"]) is float
+    assert str(columns["part"]) == "1.50"
 
 
 def test_a_file_that_is_replaced_is_read_whatever_its_time_stamp_says(tmp_path):

@@ -185,6 +185,8 @@ def _examples(
     for field, key in (fields | extra).items():
         chosen.require(field, key)
         columns[field] = chosen.values(field)
+        if field in fields and rows.nothing is not None and field not in extra:
+            columns[field] = [rows.nothing if v is None else v for v in columns[field]]
         if field in fields:
             _require_text(f"task.{fields[field]}", field, columns[field], places)
         needed = field in extra or key == "candidates"

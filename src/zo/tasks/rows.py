@@ -61,6 +61,7 @@ class Rows:
         cells: A column's name and numbers of rows -> its values there.
         classes: Column of class numbers -> what the classes are called, if the data tell that.
         notes: Sentences about the file.
+        nothing: What a template shows for a cell without a value; None: that is refused.
     """
 
     names: Sequence[str]
@@ -68,6 +69,7 @@ class Rows:
     cells: Callable[[str, np.ndarray], list[Any]]
     classes: Mapping[str, list[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    nothing: str | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -111,11 +113,10 @@ class Rows:
         return None
 
 
-def of_columns(columns: Mapping[str, Sequence[Any]], notes: Sequence[str] = ()) -> Rows:
+def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
     """Returns the rows that columns of equal length have."""
     count = len(next(iter(columns.values()), ()))
-    cells = lambda name, at: [columns[name][i] for i in at]  # noqa: E731
-    return Rows([*columns], np.arange(count), cells, notes=notes)
+    return Rows([*columns], np.arange(count), lambda name, at: [columns[name][i] for i in at])
 
 
 def of_data_set(data: Any) -> Rows:
@@ -152,6 +153,7 @@ def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
         lambda name, at: [columns(name)[i] for i in at],
         first.classes,
         [note for rows in parts for note in rows.notes],
+        first.nothing,
     )
 
 
@@ -241,7 +243,7 @@ def _json(text: str, file: Path) -> Rows:
             if re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
                 raise ValueError(f"row {row} of {file}, counted from 0, has half of a character")
     names = dict.fromkeys(name for row in rows for name in row)
-    return of_columns({name: [row.get(name) for row in rows] for name in names})
+    return _of_columns({name: [row.get(name) for row in rows] for name in names})
 
 
 def _csv(text: str, file: Path) -> Rows:
@@ -271,7 +273,8 @@ def _csv(text: str, file: Path) -> Rows:
     columns = map(_numbers, zip(*rows, strict=True)) if rows else [()] * len(names)
     lines = sum(1 for line in io.StringIO(body, newline="") if line.strip("\r\n")) - 1
     said = f"{file}: {lines} lines below the header are {len(rows)} rows; texts in quotes have line breaks"
-    return of_columns(dict(zip(names, columns, strict=True)), [said] * (lines != len(rows)))
+    found = _of_columns(dict(zip(names, columns, strict=True)))
+    return replace(found, notes=[said] * (lines != len(rows)), nothing="")
 
 
 def _delimiter(text: str, file: Path) -> str:
@@ -332,6 +335,10 @@ def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = Fals
 
 def _numbers(cells: Sequence[str]) -> Sequence[Any]:
     """Returns a column's numbers if every cell that is not empty is one as json has it, else the texts."""
-    if not all(NUMBER.fullmatch(cell) for cell in {*cells} - {""}):
-        return cells
-    return [cell and (int(cell) if WHOLE.fullmatch(cell) else Written(cell)) for cell in cells]
+    distinct = {*cells}
+    if not all(NUMBER.fullmatch(cell) for cell in distinct - {""}):
+        return [cell or None for cell in cells] if "" in distinct else cells
+    numbers = {
+        cell: int(cell) if WHOLE.fullmatch(cell) else Written(cell) for cell in distinct - {""}
+    }
+    return [*map(numbers.get, cells)]
