@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import zo
 from tests.support.pairwise import rotated
 from tests.support.quadratic import same
+from tests.support.tiny_models import llama
 from zo import trajectory
 from zo.library.methods import METHODS as CLASSES
 from zo.noise import compiling
@@ -230,7 +231,7 @@ def test_numpys_numbers_are_numbers(tmp_path):
 
 def reassigned():
     model = make_model()
-    optimizer = make("bszo", model)
+    optimizer = make("bszo", model.parameters())  # of a model, it is refused
     model.load_state_dict(make_model().state_dict(), assign=True)
     return model, optimizer
 
@@ -238,6 +239,60 @@ def reassigned():
 def surrogate():
     model = make_model()
     return (lambda _: model[0].weight.sum() * 0 + 1), make("mezo", model)
+
+
+def assigned(model):
+    model.load_state_dict(llama().state_dict(), assign=True)
+
+
+def with_a_new_parameter(model):
+    model.model.norm.weight = nn.Parameter(torch.ones(32))
+
+
+def with_a_new_head(model):
+    model.lm_head = nn.Linear(32, 300, bias=False)
+
+
+def tied(model):
+    model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def with_a_bias(model):
+    model.lm_head.bias = nn.Parameter(torch.zeros(300))
+
+
+@pytest.mark.parametrize("restore", ["merged", "streamed", "factors"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (assigned, "model.embed_tokens.weight: is no longer in the model"),
+        (with_a_new_parameter, "model.norm.weight: is no longer in the model"),
+        (with_a_new_head, "lm_head.weight: is no longer in the model"),
+        (tied, "lm_head.weight: is no longer in the model"),
+        (with_a_bias, "lm_head.bias: came into the model after the optimizer was made"),
+    ],
+)
+def test_a_weight_that_is_replaced_after_the_optimizer_was_made_is_refused(change, says, restore):
+    model, method = llama(), zo.LOZO if restore == "factors" else zo.MeZO
+    optimizer = method(model, 1e-3, restore=restore)
+    tokens = torch.arange(12).view(2, 6)
+    optimizer.step(lambda: model(tokens, labels=tokens).loss)
+    change(model)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=says):
+            optimizer.step(lambda: model(tokens, labels=tokens).loss)
+
+
+def test_what_changes_none_of_the_trained_weights_is_not_refused():
+    model = llama(tie_word_embeddings=True)
+    tuner = zo.MeZO([*model.model.layers.parameters()], 1e-3, model=model)
+    optimizer = zo.MeZO(model, 1e-3)
+    tokens = torch.arange(12).view(2, 6)
+    model.tie_weights()
+    model.model.more = nn.Linear(4, 4).requires_grad_(False)
+    optimizer.step(lambda: model(tokens, labels=tokens).loss)
+    model.model.even_more = nn.Linear(4, 4)
+    tuner.step(lambda: model(tokens, labels=tokens).loss)
 
 
 @pytest.mark.parametrize("made", [reassigned, surrogate])

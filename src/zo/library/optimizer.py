@@ -32,6 +32,7 @@ from zo.library.arguments import (
 )
 from zo.library.checks import (
     RepeatCheck,
+    ReplacedCheck,
     TieReport,
     check_storage,
     check_trained,
@@ -175,6 +176,7 @@ class ZerothOrder(_Base):
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
         self._repeats, self._ties = RepeatCheck(whole, check_closure), TieReport()
+        self._replaced = ReplacedCheck(whole, space, whole is params)
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
@@ -229,7 +231,7 @@ class ZerothOrder(_Base):
         Raises:
             TypeError: If there is no closure, or it returns no number.
             ValueError: If two calls at the same weights differ, or a rate is negative or not finite.
-            RuntimeError: If a weight was moved, frozen or unfrozen since the optimizer was made.
+            RuntimeError: If a weight was moved, replaced, frozen or unfrozen since the optimizer was made.
             NonFiniteError: If a loss is not finite. The weights are those before the step.
             ProcessLostError: If another process of the group ended or did not answer in time.
             ProcessesError: If the weights of the group's processes differ.
@@ -241,6 +243,7 @@ class ZerothOrder(_Base):
             )
         compiled = compiling.seconds()
         check_storage(self.method.params)
+        self._replaced.check()
         check_trained(self._given, self._trained)
         if self._repeats.due():
             at_once = self._together is not None and self._repeats.first  # modes may differ later
