@@ -11,7 +11,7 @@ fi
 
 commit=$(git rev-parse --verify "${1:-HEAD}^{commit}")
 shift || true
-root=$(mktemp -d)
+root=$(mktemp -d) && chmod 755 "$root"
 clean_up() {
   umount -R "$root/dev" "$root/proc" 2>/dev/null || true
   mountpoint -q "$root/dev" || rm -rf --one-file-system "$root"

@@ -173,9 +173,11 @@ def dashboard(call: Call) -> Paths:
     """The W&B workspace of a project."""
     try:
         from analysis.report import dashboard as page  # slow to import, as W&B's library is
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         missing = "wandb-workspaces is missing: pip install -e '.[dashboards]'"
         raise LogError(missing) from error
+    except ImportError as error:
+        raise LogError(f"wandb-workspaces cannot be imported: {error}") from error
     directory = call.results / "dashboard" if call.asked.dry_run else None
     yield from page.make(call.asked.entity, call.asked.project, directory)
 

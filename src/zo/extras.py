@@ -1,4 +1,4 @@
-"""What commands share: streams that print every character, and a sentence where the suite's libraries are missing."""
+"""What commands share: streams that print every character, and sentences where libraries are missing."""
 
 import io
 import sys
@@ -9,6 +9,13 @@ def print_every_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def unusable(package: str, error: ImportError) -> str:
+    """Returns what to do where the import of an optional package fails: install it, or what the package itself says."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"needs `pip install {package}`"
+    return f"{package} is installed and cannot be imported: {error}"
 
 
 def missing(command: str, error: ModuleNotFoundError) -> int:

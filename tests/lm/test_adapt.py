@@ -1,6 +1,7 @@
 """Adapters and quantised weights: what they compute, what moves, and that exact restore policies measure the same."""
 
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -224,6 +225,21 @@ def test_an_adapter_of_another_architecture_or_depth_is_refused(tmp_path):
             ModelError, match=rf"adapter\.path=.*: does not fit .*: {counts} missing"
         ):
             adapt(Loaded(model, tokenizer(), kind="decoder"), cfg, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from transformers import Gone", "peft is installed and cannot be .*: .*'Gone'"),
+        ("import gone_from_here", "needs `pip install peft`"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_says_why_itself(line, said, tmp_path, monkeypatch):
+    (tmp_path / "peft.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    with pytest.raises(ModelError, match=f"adapter=lora: {said}"):
+        adapted(MODELS["opt"](), "lora")
 
 
 @pytest.mark.parametrize("name", ["lora", "ia3", "layers"])

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zo.extras import unusable
 from zo.lm.config import ModelError
 from zo.lm.source import quiet
 
@@ -98,8 +99,8 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
     try:
         with quiet():
             from torchao import quantization as torchao
-    except ImportError:
-        raise ModelError("model.quantization: needs `pip install torchao`") from None
+    except ImportError as error:
+        raise ModelError(f"model.quantization: {unusable('torchao', error)}") from None
     weight = layer.weight.detach()
     group = GROUP.get(bits, layer.in_features)
     group = group if layer.in_features % group == 0 else layer.in_features

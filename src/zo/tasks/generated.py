@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from zo.extras import unusable
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import MISSING_PACKAGE
@@ -43,8 +44,10 @@ def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10
         import reasoning_gym
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import DATASETS
-    except ImportError:
+    except ModuleNotFoundError:
         raise TaskError(MISSING_PACKAGE) from None
+    except ImportError as error:
+        raise TaskError(f"task.path: {unusable('reasoning-gym', error)}") from None
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, 3) or sorted(DATASETS)[:5]
         raise TaskError(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zo.extras import unusable
 from zo.lm.adapters.config import (
     AdapterConfig,
     IA3Adapter,
@@ -118,9 +119,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
     try:
         import peft
     except ImportError as error:
-        raise ModelError(
-            f"adapter={cfg.name}: needs `pip install {error.name or 'peft'}`"
-        ) from None
+        raise ModelError(f"adapter={cfg.name}: {unusable('peft', error)}") from None
     model = loaded.model
     options: dict[str, Any] = {"autocast_adapter_dtype": False}
     vocabulary = model.get_input_embeddings().weight.shape[0]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zo.extras import unusable
 from zo.lm.baselines import ICLConfig, LinearProbeConfig
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer, Evaluation
@@ -84,8 +85,8 @@ class LinearProbe:
             from sklearn.linear_model import LogisticRegression
             from sklearn.pipeline import make_pipeline
             from sklearn.preprocessing import StandardScaler
-        except ImportError:
-            raise ModelError("optimizer=linear_probe: needs `pip install scikit-learn`") from None
+        except ImportError as error:
+            raise ModelError(f"optimizer=linear_probe: {unusable('scikit-learn', error)}") from None
         labels = [example.label for example in given.train]
         if len(set(labels)) < 2:
             raise TaskError("task.train_size: all training examples are of one class; give more")
