@@ -2,6 +2,7 @@
 # Resolve the dependencies for what users have: without this machine's index settings, cap on versions and local wheels.
 #   tools/resolve.sh lock [OPTION...]  write constraints.txt; a version that fits stays. --upgrade, or --upgrade-package torch, takes newer ones
 #   tools/resolve.sh check             constraints.txt has a solution for each Python and platform, with and without the extra dev
+#   tools/resolve.sh lowest            print the oldest versions that pyproject.toml allows, but for torch: that of constraints.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export MACOSX_DEPLOYMENT_TARGET=14.0 # torch has no wheels for older ones
@@ -21,6 +22,12 @@ lock() {
 check() {
   printf '%s\n' {3.11,3.12,3.13,3.14}" "{x86_64-manylinux_2_28,aarch64-manylinux_2_28,aarch64-apple-darwin} |
     xargs -P 4 -L 1 tools/resolve.sh solve || { echo "constraints.txt has conflicts: call make lock" >&2; exit 1; }
+}
+
+lowest() { # torch's oldest is resolved, too, and not printed: its wheel is large
+  local arguments=(--resolution lowest-direct --python-version 3.11 --no-annotate --extra suite,reviews,fast,test)
+  uv "${arguments[@]}" --output-file /dev/null
+  uv "${arguments[@]}" --constraints <(grep -E '^torch==' constraints.txt)
 }
 
 solve() { # PYTHON PLATFORM: the first resolution fills uv's cache. What make setup and make test install comes as wheels, or is Python alone
