@@ -26,6 +26,7 @@ def rows_of(cfg):
     return read_rows(directory_of(cfg))
 
 
+@pytest.mark.process
 def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_large(
     make_run, monkeypatch, tmp_path
 ):

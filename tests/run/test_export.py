@@ -62,6 +62,7 @@ KEEPS_BEST = "checkpoint.keep_best=true"
         pytest.param((*FACTORS, KEEPS_BEST), marks=pytest.mark.process),
     ],
 )
+@pytest.mark.process
 def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     """Replayed, or from the best step's checkpoint."""
     cfg = make_run(*overrides, "eval_every=1")
@@ -91,9 +92,11 @@ def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_pa
     assert hash_of(model) == Assembly.of(finished).weights_hash()
 
 
+@pytest.mark.process
 def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsys):
     """A sentence that names what is missing or in the way; nothing is written."""
-    sgd, prompt = make_run("optimizer=sgd", "steps=1"), make_run("adapter=prompt", "steps=1")
+    sgd = make_run("optimizer=sgd", "steps=1")
+    prompt = make_run("optimizer=mezo", "adapter=prompt", "steps=1")
     run(sgd)
     run(prompt)
     directory, out, of_prompt = directory_of(sgd), tmp_path / "weights", directory_of(prompt)
@@ -118,6 +121,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
 
 
 @pytest.mark.parametrize("adapter", [pytest.param("none", marks=pytest.mark.process), "lora"])
+@pytest.mark.process
 def test_a_model_card_tells_what_the_model_was_made_of_and_how_to_load_it(
     make_run, tmp_path, capsys, adapter
 ):

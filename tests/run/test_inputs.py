@@ -65,6 +65,7 @@ def test_a_file_that_is_replaced_with_its_time_stamp_is_another_run(make_run, re
     assert len({*ids}) == 2
 
 
+@pytest.mark.process
 def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
     make_run, monkeypatch, capsys, tmp_path
 ):
@@ -99,6 +100,7 @@ def package(root: Path) -> Path:
     return root
 
 
+@pytest.mark.process
 def test_a_methods_code_counts_where_no_commit_has_it_and_always_if_it_is_your_own(
     tmp_path, monkeypatch
 ):
@@ -136,6 +138,7 @@ def test_a_methods_code_counts_where_no_commit_has_it_and_always_if_it_is_your_o
         assert {name for name in now if now[name] != first[name]} == moved, edit
 
 
+@pytest.mark.process
 def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(make_run, reviews, capsys):
     """The run is stopped by a signal on its way, and says so."""
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")

@@ -92,6 +92,7 @@ def several(*overrides):
         several("precision=bf16", "objective=metric", *WORDS),
     ],
 )
+@pytest.mark.process
 def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, overrides):
     """Of the run, and of its export, where the training data are gone."""
     data = tmp_path / "data.csv"
@@ -115,6 +116,7 @@ def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, ov
         assert f"macro F1 {summary['best/test_macro_f1']:.1%}" in said
 
 
+@pytest.mark.process
 def test_labels_are_not_needed_and_do_not_change_predictions(own_csv, tmp_path, capsys):
     cfg = own_run(own_csv, tmp_path / "out")
     run(cfg)
@@ -197,6 +199,7 @@ def test_conversations_are_continued_by_the_chat_template(tmp_path, capsys):
         assert json.loads(rows[0]["messages"]) == [question]
 
 
+@pytest.mark.process
 def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsys):
     cfg = own_run(own_csv, tmp_path / "out", "steps=1")
     icl = own_run(own_csv, tmp_path / "out", "optimizer=icl", "optimizer.k=2")

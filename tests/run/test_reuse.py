@@ -120,6 +120,7 @@ def test_a_loss_of_generated_texts_is_left_alone(tmp_path):
     assert "the texts that a step generates are continued" in line
 
 
+@pytest.mark.process
 def test_runs_of_a_process_share_what_is_kept(make_run, monkeypatch, tmp_path):
     """The second run computes no example's states again, and has the numbers that it has alone."""
     computed = []

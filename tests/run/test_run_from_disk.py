@@ -55,6 +55,7 @@ def test_a_run_from_disk_is_the_run_in_memory(make_run, weights, settings):
     assert hashlib.sha256((weights / "model.safetensors").read_bytes()).digest() == before
 
 
+@pytest.mark.process
 def test_a_lost_copy_interrupts_the_run_which_goes_on_as_if_nothing_had_happened(
     make_run, monkeypatch, capsys, tmp_path
 ):

@@ -29,6 +29,7 @@ def logged_in(directory):
     return run_file.read_run_file(file)
 
 
+@pytest.mark.process
 def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(make_run):
     """The first attempt's file is written anew, from metrics.jsonl, with the steps that stay."""
     cfg = make_run("optimizer=bszo", "tracking.mode=offline", "tracking.group=quickstart")
@@ -119,6 +120,7 @@ def test_the_log_of_a_run_that_ended_without_one_is_written_from_its_rows(finish
         assert why in said
 
 
+@pytest.mark.process
 def test_a_run_that_is_made_anew_has_another_id_at_wandb_and_keeps_it(make_run):
     cfg = make_run("optimizer=mezo", "tracking.mode=offline")
     run(cfg)
