@@ -84,6 +84,23 @@ def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     assert "".join(map(str, noted)) == summary["best/test_predictions"]
 
 
+def test_rows_that_were_lost_never_give_another_steps_model(make_run, tmp_path, capsys):
+    """The trajectory file beside cut rows has the best step; without it the steps that are there have to be named."""
+    cfg = make_run(*EXACT, "eval_every=1")
+    summary, directory = run(cfg), directory_of(cfg)
+    last = hash_of(exported(directory, tmp_path / "whole", "--step", "last"))
+    rows = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (directory / "metrics.jsonl").write_text(rows[0])
+    assert hash_of(exported(directory, tmp_path / "last", "--step", "last")) == last
+    assert hash_of(exported(directory, tmp_path / "best")) == summary["best/weights"]
+    (directory / "trajectory.bin").unlink()
+    capsys.readouterr()
+    for step in ("best", "last"):
+        asked = [str(directory), "--out", str(tmp_path / "c"), "--step", step]
+        assert export_command.main(asked) == 2
+        assert "is cut off or was altered" in capsys.readouterr().err
+
+
 def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_path):
     moved = tmp_path / "elsewhere" / directory_of(finished).name
     moved.parent.mkdir()
@@ -103,6 +120,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
     renamed = shutil.copytree(directory, tmp_path / "my-best-run")
     rowless = shutil.copytree(of_prompt, tmp_path / "rowless" / of_prompt.name)
     (rowless / "metrics.jsonl").unlink()
+    (rowless / "trajectory.bin").unlink()
     capsys.readouterr()
     for arguments, why in (
         ([of_prompt, "--step", "1", "--merge"], "virtual tokens are no weights of the"),

@@ -42,6 +42,7 @@ from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
 from zo.run.store.inputs import Inputs, InputsError, related
 from zo.run.store.rows import (
+    TRAJECTORY,
     Row,
     read_rows,
     trajectory_of,
@@ -51,9 +52,6 @@ from zo.run.together import Start, losing
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
-
-TRAJECTORY = "trajectory.bin"
-"""What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
 OFFLOADED = "offloaded"
 """Directory of the copies of offloaded weights, with the process's rank."""

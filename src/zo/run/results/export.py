@@ -23,12 +23,12 @@ from zo.lm.source import quiet
 from zo.record.trajectory import Trajectory, TrajectoryError
 from zo.run.assembly import Assembly, DeviceError
 from zo.run.logs.progress import Progress
-from zo.run.logs.tracking import read_status
+from zo.run.logs.tracking import ENDED, read_status
 from zo.run.results.card import NAME, card
 from zo.run.results.replay import replay_to
 from zo.run.store import checkpoint
 from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
-from zo.run.store.rows import trajectory_of
+from zo.run.store.rows import TRAJECTORY, read_rows, trajectory_of
 from zo.tasks import TaskError
 from zo.weights.offload.setup import files_of
 from zo.weights.restore import FactoredPolicy
@@ -109,7 +109,7 @@ def reach(run: Path, step: str, model: str | None = None, device: str = "auto") 
     """
     cfg = load(run)
     if cfg.optimizer.replays and cfg.steps:
-        return _replayed(trajectory_of(run), run, step, model, device)
+        return _replayed(_trajectory(run), run, step, model, device)
     steps = checkpoint.steps(run)
     wanted = {"best": read_status(run).get("best/step"), "last": max(steps, default=None)}
     number = wanted[step] if step in wanted else _number(step)
@@ -128,6 +128,21 @@ def reach(run: Path, step: str, model: str | None = None, device: str = "auto") 
     return Reached(cfg, assembly, number, run)
 
 
+def _trajectory(run: Path) -> Trajectory:
+    """Returns what a run measured: its rows, or where some were lost after its end the trajectory file beside them."""
+    status = read_status(run)
+    made = status["run/steps"] if status.get("run/status") in ENDED else 0
+    if len(read_rows(run)) < made:
+        with suppress(TrajectoryError):
+            kept = Trajectory.read(run / TRAJECTORY)
+            same = kept.header.run_id == run.resolve().name
+            if same and not kept.torn and len(kept.losses) == made:
+                return kept
+    found = trajectory_of(run)
+    found.torn = len(found.losses) < made
+    return found
+
+
 def _replayed(
     found: Trajectory, run: Path | None, to: str, model: str | None, device: str
 ) -> Reached:
@@ -136,7 +151,7 @@ def _replayed(
     wanted = {"best": found.best_until(last), "last": last}
     if found.torn and to in wanted:
         raise ExportError(
-            f"{found.path}: what follows step {last} is cut off or was altered; --to {last} makes the steps before it"
+            f"{found.path}: what follows step {last} is cut off or was altered; ask for step {last}, or one before it"
         )
     step = wanted[to] if to in wanted else _number(to)
     if step is None:

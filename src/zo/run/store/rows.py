@@ -14,6 +14,9 @@ from zo.run.store.inputs import Inputs
 from zo.tasks.measures import LOSS, in_row
 
 METRICS = "metrics.jsonl"
+TRAJECTORY = "trajectory.bin"
+"""What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
+
 LOSSES = "train/losses"
 """Key of what a step's forward passes measured, in their order."""
 
