@@ -111,26 +111,34 @@ def tables(call: Call) -> Paths:
     asked, groups = call.asked.sweeps, call.frames.sweeps
     names = asked or sorted(groups)
     filled = call.filled()
+    failed: list[str] = []  # a sweep that cannot be shown leaves the others as they are
     for name in progress(names, "tables and figures"):
-        there, directory = trials.of_name(name, filled, call.known), call.results / name
-        if there is None:
-            raise LogError(_no_runs(name, call.known))
-        if (there.table["line"] != "").any():
-            yield from comparison.write_comparison(name, filled, call.known, directory)
-            continue
-        yield from write_tables(there, directory)
-        figures = [
-            *curves.sweep_figures(there),
-            *beside_paper.efficiency(name, call.printed, there),
-        ]
-        for figure in figures:
-            yield from write(figure, directory)
+        try:
+            yield from _sweep(call, name, filled)
+        except LogError as error:
+            failed.append(str(error))
     if numbers := [number for number, sweeps in SWEEPS.items() if {*sweeps} & {*names}]:
         yield from _paper(call, numbers, full=False)
     if not asked:
         yield write_runs(call.frames.runs, call.results)
         for figure in curves.single_run_figure(call.frames):
             yield from write(figure, call.results / "single_runs")
+    if failed:
+        raise LogError("; ".join(failed))
+
+
+def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
+    """The tables and figures of one sweep."""
+    there, directory = trials.of_name(name, filled, call.known), call.results / name
+    if there is None:
+        raise LogError(_no_runs(name, call.known))
+    if (there.table["line"] != "").any():
+        yield from comparison.write_comparison(name, filled, call.known, directory)
+        return
+    yield from write_tables(there, directory)
+    figures = [*curves.sweep_figures(there), *beside_paper.efficiency(name, call.printed, there)]
+    for figure in figures:
+        yield from write(figure, directory)
 
 
 def _no_runs(sweep: str, frames: Frames) -> str:

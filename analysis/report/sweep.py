@@ -26,7 +26,7 @@ from analysis.report.table import (
     show,
 )
 from analysis.select.answers import right_answers
-from analysis.select.cell_runs import EDGE, choose, over_seeds
+from analysis.select.cell_runs import EDGE, OF_UNIT, choose, over_seeds
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
 from analysis.stats.intervals import sign_test, wilson_interval
@@ -55,6 +55,8 @@ def write_tables(trials: Trials, directory: Path) -> list[Path]:
     """Write all tables, and where their runs come from, into a directory; print the tables; the paths."""
     frame, grid = method_frame(trials), grid_frame(trials)
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
+    if (trials.table["measure"] == "accuracy").all():
+        frame, grid = (one.drop(columns="measure") for one in (frame, grid))
     texts = {
         "table.csv": csv(frame),
         "table.md": markdown(shown),
@@ -83,11 +85,11 @@ def method_frame(trials: Trials) -> pd.DataFrame:
     for row in rows:
         run = runs.get(row["run_ids"]) if row["seeds"] == 1 else None
         zero = untrained.get(_place(row))
-        if run is not None:
+        if run is not None and row["measure"] == "accuracy":
             right = round(run["test_accuracy"] * run["test_n"])
             row["test_low"], row["test_high"] = wilson_interval(right, int(run["test_n"]))
         if zero is not None and zero is not row:
-            gain = 100 * (row["test_accuracy"] - zero["test_accuracy"])
+            gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(run, runs.get(zero["run_ids"]))}
     frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*means.columns, *NUMBERS])))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
@@ -99,12 +101,14 @@ def grid_frame(trials: Trials) -> pd.DataFrame:
     frame = _named(trials.table).drop(columns="method").rename(columns={"optimizer": "method"})
     frame = frame.rename(columns={"made_steps": "last_step"})
     frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
-    return frame[["method", *_differing(frame), *GRID]].convert_dtypes()
+    return frame[["method", *_differing(frame), *GRID, "measure"]].convert_dtypes()
 
 
 def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
     """The frame of `method_frame` as a table; `name`: its id on the page."""
     digits = ".2f" if frame["seeds"].max() > 1 else ".1f"
+
+    unit = _unit(frame)
 
     def heading(words: str, key: str) -> str:
         sizes = frame[key].dropna().unique()
@@ -115,8 +119,8 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         **_names(frame),
         "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
         "best step": lambda row: _cell(row, "best_step", ",.0f"),
-        heading("val. %", "val_n"): lambda row: _cell(row, "val_accuracy", digits, 100),
-        heading("test %", "test_n"): lambda row: _cell(row, "test_accuracy", digits, 100),
+        heading(f"val. {unit}", "val_n"): lambda row: _score(row, "val_accuracy", digits),
+        heading(f"test {unit}", "test_n"): lambda row: _score(row, "test_accuracy", digits),
         "95 % interval": _interval,
         "gain, points": lambda row: _cell(row, "gain_points", "+.1f"),
         "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
@@ -150,8 +154,8 @@ def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
         "method": lambda row: method_label(row["method"]),
         **_names(frame),
         "lr": ("lr", "g"),
-        "val. %": lambda row: _cell(row, "val_accuracy", ".1f", 100),
-        "test %": lambda row: _cell(row, "test_accuracy", ".1f", 100),
+        f"val. {_unit(frame)}": lambda row: _score(row, "val_accuracy", ".1f"),
+        f"test {_unit(frame)}": lambda row: _score(row, "test_accuracy", ".1f"),
         "best step": lambda row: _cell(row, "best_step", ",.0f"),
         "status": _became,
     }
@@ -202,6 +206,24 @@ def _names(frame: pd.DataFrame) -> dict[str, Column]:
     return {key: labels.get(key, key) for key in _differing(frame)}
 
 
+def _unit(frame: pd.DataFrame) -> str:
+    """The heading of what was measured: %, or the measure where it is no accuracy."""
+    known = frame[frame["status"] == "finished"]
+    names = [str(name) for name in (known if len(known) else frame)["measure"].unique()]
+    parts = [name.replace("_", " ") + " %" * (name not in OF_UNIT) for name in names]
+    return ", ".join(parts).replace("accuracy %", "%")
+
+
+def _factor(row: Row) -> int:
+    return 1 if row["measure"] in OF_UNIT else 100
+
+
+def _score(row: Row, key: str, digits: str) -> Cell:
+    """A value of the row's measure."""
+    factor = _factor(row)
+    return _cell(row, key, digits if factor == 100 else ".4g", factor)
+
+
 def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ...] = ()) -> Cell:
     """A number of a finished run, or the mark of why there is none."""
     if row["status"] != "finished":
@@ -210,7 +232,7 @@ def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ..
     if row["method"] in UNTRAINED and key in OF_TRAINING:
         return Cell(ABSENT)
     spread = row.get(key.replace("accuracy", "std")) if "accuracy" in key else None
-    known = {"tail": f" ± {100 * spread:.2f}" if pd.notna(spread) else "", "notes": notes}
+    known = {"tail": f" ± {factor * spread:.2f}" if pd.notna(spread) else "", "notes": notes}
     if key == "test_accuracy":
         known |= {"runs": row.get("run_ids", ""), "kind": "measured"}
     return number(row[key], form, factor, **known)

@@ -22,9 +22,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from analysis.logs.run_file import LogError
-
-STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated")
+STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
+MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward")
+"""What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
+OF_UNIT = ("perplexity", "reward")
+"""Measures that are no fractions."""
+LOWER = ("perplexity",)
+"""Measures of which a smaller value is better."""
 SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
 """What a learning rate is chosen for."""
 
@@ -62,6 +66,7 @@ TAKEN = {
 """Column of a filled cell -> column of the runs frame."""
 
 OVER_SEEDS = (
+    "measure",
     *("lr", "at_edge", "n", "seeds", "test_mean", "test_std", "val_mean", "val_std", "val_loss"),
     *(*MEDIANS, "collapsed", "status", "grid", "lacking", "run_ids"),
 )
@@ -76,14 +81,14 @@ TEXT = ("run_status", "device", "predictions", "labels")
 def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The frame of runs: the columns of `Frames.cells_of`, `status`, those of TAKEN, VARIED and `choose`.
 
-    Accuracies are fractions, at the step of the best validation accuracy; `val_loss` is nats at the last evaluation,
-    minus the reward where a run improves one, which has no accuracy but `val_reward` and maybe `test_exact`;
+    Accuracies are fractions, or values of the run's `measure`, at the step of the best validation accuracy; `val_loss`
+    is nats at the last evaluation, minus the reward where a run improves one, which has `val_reward`, maybe `test_exact`;
     `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
     with None, where the run did not log it.
 
     A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or still
-    running; `missing`: there is no such run; `duplicated`: the run ended more than once, with different numbers, and
-    somebody has to say which of them counts.
+    running; `missing`: there is no such run; `incomplete`: it finished but did not log its numbers; `duplicated`: the
+    run ended more than once, with different numbers, and somebody has to say which of them counts.
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
     filled = expected.reset_index(drop=True)
@@ -97,14 +102,35 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     status = filled.pop("run_status")
     present = filled["run_id"].isin(by_id.index)
     status = status.where(present, "missing").where(~(filled["duplicates"] > 0), "duplicated")
+    _take_measure(filled, by_id)
+    lost = filled[["best_step", "val_accuracy"]].isna().any(axis=1)
+    of_answers = filled[["test_accuracy", "val_n", "test_n"]].isna().any(axis=1)
+    lost |= of_answers & (filled["measure"] == "accuracy")
+    status = status.where(~((status == "finished") & lost), "incomplete")
     filled.insert(len(expected.columns), "status", status.astype(object))
-    _check_complete(filled)
     varied = [
         {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
         for text in filled["variant"]
     ]
     filled[list(VARIED)] = pd.DataFrame(varied, filled.index).reindex(columns=VARIED)
     return choose(filled)
+
+
+def _take_measure(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
+    """Adds each run's `measure`; the columns of accuracies have its values, whatever it is."""
+    filled["measure"] = "accuracy"
+    for name in MEASURES[1:]:
+        keys = [f"best/{split}_{name}" for split in ("val", "test")]
+        found = by_id.reindex(columns=keys).reindex(filled["run_id"]).reset_index(drop=True)
+        mine = filled["val_accuracy"].isna() & found[keys[0]].notna()
+        filled.loc[mine, "measure"] = name
+        for column, key in zip(("val_accuracy", "test_accuracy"), keys, strict=True):
+            filled[column] = filled[column].where(~mine, pd.to_numeric(found[key]))
+
+
+def measure_of(setting: pd.DataFrame) -> str:
+    """What the runs of one setting are measured by."""
+    return next((name for name in setting["measure"] if name != "accuracy"), "accuracy")
 
 
 def choose(filled: pd.DataFrame) -> pd.DataFrame:
@@ -132,10 +158,13 @@ def _ends(setting: pd.DataFrame) -> set[float]:
 def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
     """Validation accuracies: a row per learning rate with a finished run, a column per seed.
 
-    0 for a collapsed run, NaN for one that has not ended.
+    0 for a collapsed run, NaN for one that has not ended. Of another measure its values, the larger the better, and −∞
+    for a collapsed run.
     """
     finished = setting["status"] == "finished"
-    values = setting["val_accuracy"].where(finished, 0.0)
+    measure = measure_of(setting)
+    values = setting["val_accuracy"] * (-1 if measure in LOWER else 1)
+    values = values.where(finished, 0.0 if measure == "accuracy" else -np.inf)
     ended = setting.assign(value=values.astype(float))[
         finished | (setting["status"] == "collapsed")
     ]
@@ -181,6 +210,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
         rows.append(
             {
                 **first[[*SETTING, *more, *VARIED]],
+                "measure": measure_of(setting),
                 "lr": at_rate["lr"].iloc[0] if len(at_rate) else np.nan,
                 "at_edge": bool(first["at_edge"]),
                 "n": len(finished),
@@ -220,8 +250,11 @@ def shortfall(filled: pd.DataFrame, wanted: Mapping[str, int] | None = None) -> 
         if lacking:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             text = f"{lacking} of {max(size, len(cells))} runs of {sweep} lack ({why})"
-            if lacking > counts["duplicated"]:
+            if lacking > counts["duplicated"] + counts["incomplete"]:
                 text += _remedy(sweep, cells)
+            if counts["incomplete"]:
+                ids = ", ".join(cells.loc[cells["status"] == "incomplete", "run_id"].head(3))
+                text += f"; incomplete runs finished without logging their numbers ({ids})"
             if counts["duplicated"]:
                 ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
                 text += f"; read only one source of each duplicated run ({ids})"
@@ -241,12 +274,3 @@ def _remedy(sweep: str, cells: pd.DataFrame) -> str:
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
     return f"python -m launch.submit sweep={sweep}"
-
-
-def _check_complete(filled: pd.DataFrame) -> None:
-    """Refuse a finished run without its numbers, rather than show a gap that looks like a missing one."""
-    finished = filled[(filled["status"] == "finished") & filled["val_reward"].isna()]
-    for name in ("best_step", "val_accuracy", "test_accuracy", "val_n", "test_n"):
-        bad = finished[finished[name].isna()]
-        if len(bad):
-            raise LogError(f"run {bad['run_id'].iloc[0]} is finished but did not log {TAKEN[name]}")

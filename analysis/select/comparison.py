@@ -15,7 +15,7 @@ import yaml
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
-from analysis.select.cell_runs import shortfall
+from analysis.select.cell_runs import OF_UNIT, shortfall
 from analysis.stats.intervals import LEVEL, holm
 from analysis.stats.paired import detectable, paired_estimates
 
@@ -138,7 +138,8 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own`
         and `own_half`, of another setting's difference from its method's line.
     """
-    tested = runs["test_exact"].fillna(runs["test_accuracy"])
+    accuracy = runs["test_accuracy"].where(~runs["measure"].isin(OF_UNIT))
+    tested = runs["test_exact"].fillna(accuracy)
     runs = runs.assign(test=100 * tested, lost=runs["status"] == "collapsed")
     frame = runs.groupby("line", sort=False).agg(
         role=("role", "first"),

@@ -128,6 +128,8 @@ def rates(trials: Trials) -> Figure | None:
     """Test accuracy over the learning rate; None where no method has two rates."""
     table = trials.table[~trials.table["method"].isin(UNTRAINED)]
     ended = table[table["status"] != "unfinished"]
+    if not (ended["measure"] == "accuracy").all():
+        return None
     if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
         return None
     panels = []

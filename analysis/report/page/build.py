@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
+from analysis.logs.run_file import LogError
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report.comparison import comparison
@@ -83,7 +84,10 @@ def _own(material: Material) -> Iterator[Block]:
     frames = material.frames
     runs, others = frames.runs, []
     for i, sweep in enumerate(progress(frames.sweeps, "sweeps")):
-        blocks = _sweep(material, sweep)
+        try:
+            blocks = _sweep(material, sweep)
+        except LogError as error:  # the others are shown as they are
+            blocks = [Table(sweep, ["run"], caption=[f"This sweep cannot be shown: {error}."])]
         if i == 0:
             yield section("newest", sweep, blocks)
         else:
@@ -105,7 +109,7 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     if there is None:
         return [rows.runs_table(mine, f"The runs of {sweep}")]
     if (there.table["line"] != "").any():
-        _, table, drawn = comparison(sweep, material.filled, material.frames)
+        _, table, drawn = comparison(sweep, material.filled, material.known)
         return [table, *figures(drawn)]
     blocks = [method_table(there, method_frame(there), f"sweep-{sweep}")]
     going = mine[mine["status"] == "unfinished"]

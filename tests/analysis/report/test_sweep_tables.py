@@ -95,3 +95,23 @@ def test_where_leaves_runs_out(
     assert main(asked) == 2
     said = "error: --where optimiser.k=2: wanted is key=value, with a configuration key\n"
     assert capsys.readouterr() == ("", said)
+
+
+def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A completion's runs have no accuracy; the other sweep logs predictions that its accuracy contradicts."""
+    frames = made_frames(expected("texts", optimizer=["mezo", "bszo"], lr=[1e-4, 1e-3]))
+    names = {f"best/{split}_accuracy": f"best/{split}_rouge_l" for split in ("val", "test")}
+    both = expected("broken", optimizer=["zero_shot", "mezo"], lr=[1e-3])
+    both.loc[both["optimizer"] == "zero_shot", ["steps", "lr"]] = 0, 0.0
+    broken = made_frames(both).runs.assign(**{"best/test_accuracy": 0.123})
+    runs = pd.concat([frames.runs.rename(columns=names), broken], ignore_index=True)
+    runs.to_parquet(tmp_path / "runs.parquet")
+    asked = ["tables", "--runs", str(tmp_path / "runs.parquet"), "--results", str(tmp_path / "r")]
+    assert main(asked) == 2
+    assert "logs a test accuracy of 0.123" in capsys.readouterr().err
+    page = (tmp_path / "r" / "texts" / "table.md").read_text()
+    assert "| val. rouge l %, n=500 | test rouge l %, n=400 |" in page
+    assert "| 40 | 70.0 | 70." in page
+    assert not (tmp_path / "r" / "tables").exists(), "no table of the paper has runs"

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.select.cell_runs import choose, fill, over_seeds
+from analysis.select.cell_runs import choose, fill, over_seeds, shortfall
 from tests.analysis.make_frames import expected
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
@@ -105,3 +105,29 @@ def test_variants_choose_for_themselves() -> None:
     runs += [run(1e-4, 0, 0.7, run_id='mezo-0.0001-0-{"optimizer.k": 4}')]
     rows = over_seeds(filled(*runs, variant=ks, run_id="mezo-{lr:g}-{seed}-{variant}"))
     assert (list(rows["k"]), list(rows["lr"])) == ([2, 4], [1e-5, 1e-4])
+
+
+@pytest.mark.parametrize(
+    ("measure", "worst", "best"), [("perplexity", 9.0, 4.0), ("exact_match", 0.2, 0.5), ("reward", -9.0, -4.0)]
+)  # fmt: skip
+def test_a_tasks_own_measure_chooses_the_rate_and_a_collapsed_run_never_wins(
+    measure: str, worst: float, best: float
+) -> None:
+    def measured(lr: float, value: float) -> list[dict[str, Any]]:
+        accuracy = {"best/val_accuracy": np.nan, "best/test_accuracy": np.nan}
+        own = {f"best/val_{measure}": value, f"best/test_{measure}": value + 1}
+        return [run(lr, seed, 0, **accuracy, **own) for seed in SEEDS]
+
+    lost = [collapsed(1e-4, seed) for seed in SEEDS[:2]]
+    found = setting(*measured(1e-6, worst), *measured(1e-5, best), *measured(1e-4, best)[2:], *lost)
+    assert (found["lr"], found["measure"], found["n"]) == (1e-5, measure, 3)
+    assert (found["val_mean"], found["test_mean"]) == (best, best + 1)
+
+
+def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along() -> None:
+    bad = run(1e-5, 0, 0.9) | {"best/test_accuracy": np.nan}
+    rows = filled(bad, run(1e-5, 1, 0.7)).set_index("run_id")
+    assert rows.loc["mezo-1e-05-0", "status"] == "incomplete"
+    (said,) = shortfall(rows.reset_index())
+    assert "8 of 9 runs of s lack (7 missing, 1 incomplete)" in said
+    assert "without logging their numbers (mezo-1e-05-0)" in said
