@@ -82,7 +82,7 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The frame of runs: the columns of `Frames.cells_of`, `status`, those of TAKEN, VARIED and `choose`.
 
     Accuracies are fractions, or values of the run's `measure`, at the step of the best validation accuracy; `val_loss`
-    is nats at the last evaluation, minus the reward where a run improves one, which has `val_reward`, maybe `test_exact`;
+    is nats at the last evaluation, minus the reward where a run improves one, with `val_reward` and maybe `test_exact`;
     `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
     with None, where the run did not log it.
 
