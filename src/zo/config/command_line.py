@@ -32,6 +32,7 @@ from zo.config.lines import Line, SweeperConfig, expand
 from zo.config.origin import CONFIG_DIR, shared_copy
 from zo.config.schema import to_run_config
 from zo.config.settings import RunConfig
+from zo.optim import OPTIMIZERS
 
 UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
 """What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
@@ -182,6 +183,7 @@ def help_text() -> str:
     text = (CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
     groups = ("model", "task", "optimizer", "precision", "objective", "adapter", "sweep")
     options = {g: sorted(path.stem for path in (CONFIG_DIR / g).glob("*.yaml")) for g in groups}
+    options["optimizer"] = sorted({*options["optimizer"], *OPTIMIZERS})
     listed = "\n".join(f"  {group:11} {', '.join(names)}" for group, names in options.items())
     template = string.Template(yaml.safe_load(text)["hydra"]["help"]["template"])
     return template.substitute(GROUPS=listed)

@@ -14,7 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config.checks import ConfigError, Problem, problems
 from zo.config.lines import SweeperConfig
-from zo.config.origin import follow_path, read_also, stored_dtype
+from zo.config.origin import CONFIG_DIR, follow_path, read_also, stored_dtype
 from zo.config.precision import PrecisionConfig
 from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
@@ -45,6 +45,8 @@ def register() -> None:
     store.store(group="schema/precision", name="precision", node=PrecisionConfig)
     for name, config in _optimizers().items():
         store.store(group="schema/optimizer", name=name, node=config)
+        if not (CONFIG_DIR / "optimizer" / f"{name}.yaml").is_file():
+            store.store(group="optimizer", name=name, node=config)
     store.store(group="schema/objective", name="objective", node=ObjectiveConfig)
     for name, adapter in ADAPTERS.items():
         store.store(group="schema/adapter", name=name, node=adapter)

@@ -179,8 +179,9 @@ class ZerothOrderConfig(MethodConfig):
     """What the settings of every zeroth-order method have.
 
     Attributes:
-        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO; or `none`.
-        norm_beta: β in [0, 1) of that mean.
+        step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO (Dbouk et al.
+            2026); or `none`.
+        norm_beta: β in [0, 1) of that mean; ours, since the paper's could not be verified.
         anchor: `start` moves the weights towards those of the first step, θ₀, after every step; or `none`.
         anchor_decay: λ₀ > 0 of `start`.
         anchor_norm: `l2` makes θ − θ₀ smaller by the factor 1 − ηλ₀, `l1` each of its entries by at most ηλ₀.

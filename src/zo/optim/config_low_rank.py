@@ -29,7 +29,7 @@ class LOZOConfig(MeZOConfig):
     Attributes:
         rank: r ≥ 1.
         interval: Steps, ≥ 1, for which V is kept.
-        divide_by_rank: The paper's factor 1/r of the update of matrices.
+        divide_by_rank: The paper's factor 1/r of the update of matrices, which the released code leaves out.
         directions: `gaussian` alone.
     """
 

@@ -31,9 +31,10 @@ class MeZOConfig(ZerothOrderConfig):
     Attributes:
         eps: ε > 0, the perturbation scale (paper: 1e-4; the MeZO release: 1e-3).
         two_sided: Two-sided differences; False measures (L(θ + ε z) − L(θ)) / ε.
-        n: Directions per step, ≥ 1, whose estimates are averaged.
-        weight_decay: λ ≥ 0.
-        directions: What a direction's entries are: `gaussian`, standard normals, or `rademacher`, random signs.
+        n: Directions per step, ≥ 1, whose estimates are averaged (n-SPSA); 1 in the papers of most variants.
+        weight_decay: λ ≥ 0; 0 in the released code.
+        directions: What a direction's entries are: `gaussian`, standard normals, as the released code; or `rademacher`,
+            random signs, which cost a pass less (ours).
     """
 
     name: str = "mezo"
