@@ -76,11 +76,13 @@ class FileExamples:
         examples: In the order of the file; their labels are 0 if the file has none.
         answered: Whether the file has labels or completions.
         task: What the examples are tokenized by: without completions, a task of prompts.
+        notes: Sentences about the file.
     """
 
     examples: list[Example]
     answered: bool
     task: TaskConfig
+    notes: Sequence[str] = ()
 
 
 def load_file(task: TaskConfig, file: Path) -> FileExamples:
@@ -102,7 +104,7 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     found = _examples(here, file.name, rows, np.arange(len(rows)), task_columns(here))
     if not answered and task.choices is not None:
         found = [replace(e, fields={**e.fields, str(task.label): []}) for e in found]
-    return FileExamples(found, answered, task)
+    return FileExamples(found, answered, task, rows.notes)
 
 
 def _answered(task: TaskConfig, rows: Rows) -> bool:
@@ -177,7 +179,7 @@ def _examples(
 ) -> list[Example]:
     """Returns the examples of some rows."""
     chosen = rows.select(indices)
-    places = [int(n) for n in chosen.numbers]
+    places = chosen.numbers.tolist()
     extra = {c: k for k in EXTRA if (c := getattr(task, k)) is not None}
     if task.kind == "classification":
         extra[str(task.label)] = "label"

@@ -21,6 +21,8 @@ from zo.tasks.templates import FIELDS
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number as json has it."""
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
+KEPT = 1 << 26
+"""Bytes of a text file whose rows are kept: a task is completed from them, then loaded."""
 BLANK = re.compile(r"[ \t\r\n]*")
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 UNNAMED = "Unnamed: "
@@ -116,7 +118,9 @@ class Rows:
 def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
     """Returns the rows that columns of equal length have."""
     count = len(next(iter(columns.values()), ()))
-    return Rows([*columns], np.arange(count), lambda name, at: [columns[name][i] for i in at])
+    return Rows(
+        [*columns], np.arange(count), lambda name, at: [columns[name][i] for i in at.tolist()]
+    )
 
 
 def of_data_set(data: Any) -> Rows:
@@ -150,7 +154,7 @@ def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
     return Rows(
         first.names,
         np.arange(sum(map(len, parts))),
-        lambda name, at: [columns(name)[i] for i in at],
+        lambda name, at: [columns(name)[i] for i in at.tolist()],
         first.classes,
         [note for rows in parts for note in rows.notes],
         first.nothing,
@@ -176,7 +180,12 @@ def read(file: Path, key: str, kind: str) -> Rows:
         OSError: If it cannot be read.
     """
     try:
-        rows = _parquet(file) if kind == "parquet" else _of_text(file.read_bytes(), kind, file)
+        if kind == "parquet":
+            rows = _parquet(file)
+        else:
+            content = file.read_bytes()
+            kept = len(content) <= KEPT
+            rows = (_of_text if kept else _of_text.__wrapped__)(content, kind, file)
     except ValueError as error:
         raise TaskError(f"{key}: {error}") from error
     if not len(rows):
@@ -185,7 +194,7 @@ def read(file: Path, key: str, kind: str) -> Rows:
     return rows
 
 
-@functools.lru_cache(maxsize=2)  # by content: a task is completed, then loaded
+@functools.lru_cache(maxsize=2)  # by content
 def _of_text(content: bytes, kind: str, file: Path) -> Rows:
     """Returns the rows of a csv or json file; raises ValueError with a sentence."""
     try:

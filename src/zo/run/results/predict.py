@@ -66,9 +66,9 @@ def predict(
         loaded = load_adapted(cfg)[1]
     tokens = tokenize(read.task, loaded.tokenizer, read.examples, cfg.model.kind)
     cut = sum(e.cut > 0 for e in tokens)
-    notes = [f"task.max_length={task.max_length}: {cut} rows are longer and lose tokens"] * bool(
-        cut
-    )
+    notes = [*read.notes]
+    if cut:
+        notes.append(f"task.max_length={task.max_length}: {cut} rows are longer and lose tokens")
     of_kind = _classify if task.kind == "classification" else _generate
     added, more = of_kind(cfg, loaded, read, tokens)
     text = table(read.task, read.examples, added)
