@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 import trl
 from datasets import Dataset
 from transformers import (
@@ -17,6 +18,7 @@ from transformers import (
     LlamaForSequenceClassification,
     TrainingArguments,
 )
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 import zo
 from tests.support.crowd import free_port
@@ -143,10 +145,46 @@ def test_trl_counts_the_tokens_and_metrics_of_a_batch_once(tmp_path):
     assert found[0] == [pytest.approx(of, rel=1e-3) for of in found[1]]
 
 
-@pytest.mark.parametrize("asked", ["gradient_checkpointing", "fp16"])
-def test_what_needs_gradients_is_refused_by_name(asked, tmp_path):
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [("gradient_checkpointing", True), ("fp16", True), ("neftune_noise_alpha", 5.0)],
+)
+def test_what_steps_cannot_do_is_refused_by_name(asked, value, tmp_path):
     with pytest.raises(ValueError, match=f"{asked}: not with zeroth-order steps"):
-        make_trainer(tmp_path, **{asked: True})
+        make_trainer(tmp_path, **{asked: value})
+
+
+class Dropping(LlamaForSequenceClassification):
+    """A classifier whose own forward has dropout, and which takes keywords that it does not use."""
+
+    def forward(self, input_ids, labels, **kwargs):
+        hidden = F.dropout(self.model(input_ids).last_hidden_state, 0.5, self.training)
+        loss = F.cross_entropy(self.score(hidden[:, -1]), labels)
+        return SequenceClassifierOutput(loss=loss)
+
+
+def test_a_classifiers_loss_is_the_mean_of_its_micro_batches_and_logs_have_signals(tmp_path):
+    """It ignores the number of items that Trainer tells it."""
+    found = []
+    for accumulated, size in ((1, 8), (4, 2)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = Dropping(make_model().config)
+        args = TrainingArguments(
+            str(tmp_path), max_steps=2, per_device_train_batch_size=size, learning_rate=1e-3, report_to=[],
+            use_cpu=True, logging_steps=1, save_strategy="no", disable_tqdm=True,
+            gradient_accumulation_steps=accumulated,
+        )  # fmt: skip
+        data = [{"input_ids": r["input_ids"], "labels": i % 2} for i, r in enumerate(rows(16))]
+        how = {"method": "bszo", "method_args": {"prior_std": 1.0, "noise": "torch"}}
+        trainer = ZOTrainer(model, args, train_dataset=data, **how)
+        trainer.train()
+        found.append([log for log in trainer.state.log_history if "loss" in log])
+    for key in ("loss", "slope", "noise_std"):
+        whole, parts = ([log[key] for log in logs] for logs in found)
+        assert parts == pytest.approx(whole, rel=2e-2)
+    assert [log["forwards"] for log in found[0]] == [3, 3]
+    assert "grad_norm" not in found[0][0]
 
 
 def trained(out, accumulated, size=2):

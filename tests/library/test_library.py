@@ -295,6 +295,21 @@ def test_what_changes_none_of_the_trained_weights_is_not_refused():
     tuner.step(lambda: model(tokens, labels=tokens).loss)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_closure_that_backpropagates_is_refused_in_a_sentence(gradients):
+    """As Lightning's, which switches gradients on."""
+    model = make_model()
+
+    def closure():
+        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()):
+            loss = loss_of(model)
+            loss.backward()
+        return loss
+
+    with pytest.raises(ValueError, match=r"closure: calls backward\(\), and a step needs the loss"):
+        make("mezo", model).step(closure)
+
+
 @pytest.mark.parametrize("made", [reassigned, surrogate])
 def test_steps_that_measure_nothing_are_reported_once_with_the_usual_causes(made, recwarn):
     model, optimizer = made()

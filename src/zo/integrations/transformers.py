@@ -74,6 +74,7 @@ class ZOTrainerMixin:
         )
         self._method_args = dict(method_args or {})
         self._micro_batches: list[dict[str, Any]] = []
+        self._model_divides: bool | None = None
         given = next(
             (a for a in (*args, *kwargs.values()) if isinstance(a, TrainingArguments)), None
         )
@@ -118,7 +119,8 @@ class ZOTrainerMixin:
         if not self.accelerator.sync_gradients:
             return torch.zeros((), dtype=torch.float32, device=self.args.device)
         model.eval()
-        model.training = True  # TRL reads it to tell training from evaluation; the modules inside are in eval mode
+        if any(kind.__module__.startswith("trl.") for kind in type(self).__mro__):
+            model.training = True  # TRL reads it to tell training from evaluation; the modules inside are in eval mode
         batches, self._micro_batches = self._micro_batches, []
         optimizer = getattr(
             self.optimizer, "optimizer", self.optimizer
@@ -145,6 +147,28 @@ class ZOTrainerMixin:
             metrics.clear()
             metrics.update(kept)
 
+    def _divides(
+        self: Any, model: nn.Module, inputs: dict[str, Any], count: Tensor | int | None
+    ) -> bool:
+        """Returns whether the model divides its loss by the number of items that it is told: a classifier does not."""
+        if count is not None and self._model_divides is None:
+            with self._uncounted(), self.compute_loss_context_manager():
+                one, half = (
+                    float(self.compute_loss(model, dict(inputs), num_items_in_batch=n).mean())
+                    for n in (count, 2 * count)
+                )
+            self._model_divides = one != half
+        return count is not None and bool(self._model_divides)
+
+    def log(self: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Logs a step's signals in place of the norm of a gradient that there is not."""
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        if "loss" in logs and (info := getattr(optimizer, "info", None)) is not None:
+            told = {"slope": optimizer.method.slope(info.record), "forwards": info.forwards}
+            told |= {name: x for name, x in info.scalars.items() if name == "noise_std"}
+            logs = {**{k: v for k, v in logs.items() if k != "grad_norm"}, **told}
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
     def _accumulated_loss(
         self: Any,
         model: nn.Module,
@@ -154,8 +178,9 @@ class ZOTrainerMixin:
         """Returns the sum of the micro-batches' losses, each scaled as Trainer scales it."""
         scaled = self.loss_is_scaled_for_ga
         if scaled is None:
-            by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
-            scaled = by_model or self.compute_loss_func is not None
+            scaled = self.compute_loss_func is not None
+            if not scaled and len(batches) > 1 and self.model_accepts_loss_kwargs:
+                scaled = self._divides(model, batches[0], num_items_in_batch)
         share = 1.0 if scaled else 1.0 / len(batches)
         total = 0.0
         for inputs in batches:
@@ -185,6 +210,7 @@ def _refuse(args: TrainingArguments) -> None:
         (args.deepspeed, "deepspeed", "ZeRO shards gradients, of which there are none; leave it out"),
         (bool(args.fsdp), "fsdp", "the weights have to be whole on one device; leave it out"),
         (args.n_gpu > 1, "n_gpu", "DataParallel copies weights that probes move; set CUDA_VISIBLE_DEVICES to one GPU"),
+        (args.neftune_noise_alpha, "neftune_noise_alpha", "each pass would draw other noise; leave it out"),
         (args.torch_compile, "torch_compile", "compile the model yourself if its weights may change in place"),
     ]  # fmt: skip
     for asked, key, why in refused:

@@ -23,20 +23,26 @@ from zo.weights.space import ParameterSpace
 WORTH_A_LINE = 1.0
 """Seconds of compilation in a step."""
 
+BACKWARD = (
+    "closure: calls backward(), and a step needs the loss alone; return the loss and leave the call out. Lightning's"
+    " automatic optimization makes it: set automatic_optimization = False and call optimizer.step yourself"
+)
+
 
 class RepeatCheck:
     """Whether two calls of a closure at the same weights agree: at the first step, and when more modules train since.
 
     Args:
         model: Computes the loss, if it is known.
+        parameters: Are trained.
         enabled: False checks nothing.
 
     Attributes:
         first: Whether nothing was checked yet.
     """
 
-    def __init__(self, model: nn.Module | None, enabled: bool):
-        self._model, self._enabled = model, enabled
+    def __init__(self, model: nn.Module | None, parameters: Sequence[Tensor], enabled: bool):
+        self._model, self._parameters, self._enabled = model, parameters, enabled
         self._training: set[nn.Module] = set()
         self.first = True
 
@@ -48,11 +54,12 @@ class RepeatCheck:
         """Measures twice.
 
         Raises:
-            ValueError: If the losses differ by more than rounding, or a buffer of the model changes.
+            ValueError: If the losses differ by more than rounding, a buffer of the model changes, or the closure calls
+                `backward`.
         """
         buffers = [] if self._model is None else [*self._model.named_buffers()]
         tracked = [(name, b, b._version) for name, b in buffers if not b.is_inference()]
-        first, second = number(closure()), number(closure())
+        first, second = self._loss(closure), self._loss(closure)
         advice = "check_closure=False goes on all the same."
         if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
             raise ValueError(
@@ -69,6 +76,20 @@ class RepeatCheck:
         if (mean_square := offered(cast("LossFn", closure), "mean_square")) is not None:
             mean_square()  # of the two calls, which are no part of a step
         self.first, self._training = False, self._modes()
+
+    def _loss(self, closure: Closure) -> float:
+        """Returns the loss; raises ValueError if the closure backpropagates."""
+        before = [(p.grad, None if p.grad is None else p.grad._version) for p in self._parameters]
+        try:
+            loss = number(closure())
+        except RuntimeError as error:
+            if "does not require grad and does not have a grad_fn" in str(error):
+                raise ValueError(BACKWARD) from error
+            raise
+        for p, (grad, version) in zip(self._parameters, before, strict=True):
+            if p.grad is not None and (p.grad is not grad or p.grad._version != version):
+                raise ValueError(BACKWARD)
+        return loss
 
     def _modes(self) -> set[nn.Module]:
         """Returns the modules that are in training mode."""

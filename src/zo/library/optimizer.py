@@ -175,7 +175,8 @@ class ZerothOrder(_Base):
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
-        self._repeats, self._ties = RepeatCheck(whole, check_closure), TieReport()
+        self._repeats = RepeatCheck(whole, space.parameters, check_closure)
+        self._ties = TieReport()
         self._replaced = ReplacedCheck(whole, space, whole is params)
         check_processes(space, whole, grouped=group is not None)
         if record is not None:

@@ -39,7 +39,14 @@ from zo.run.resume import resume
 from zo.run.reuse import begin_reuse
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
-from zo.run.store.directory import CONFIG, DirectoryError, directory_of, freeze, write_task
+from zo.run.store.directory import (
+    CONFIG,
+    DirectoryError,
+    directory_of,
+    freeze,
+    remove_partial_writes,
+    write_task,
+)
 from zo.run.store.inputs import Inputs, InputsError, related
 from zo.run.store.rows import (
     TRAJECTORY,
@@ -222,8 +229,9 @@ def _make(
 
 
 def _remove_checkpoints(cfg: RunConfig, directory: Path, summary: Summary) -> None:
-    """Removes the checkpoints of a run that has ended, but the one that it is to keep."""
+    """Removes checkpoints of a run that has ended, but the one that it is to keep, and what kills left."""
     checkpoint.remove(directory, summary.get("best/step") if cfg.checkpoint.keep_best else None)
+    remove_partial_writes(directory)
 
 
 def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:

@@ -10,6 +10,7 @@ from zo.config.identity import identity, run_id
 from zo.lm.config import ModelConfig
 from zo.run import trust
 from zo.run.store import atomic
+from zo.run.store.inputs import NAME as INPUTS
 from zo.run.store.inputs import Inputs, differing, flat
 from zo.tasks import TaskConfig
 from zo.tasks.own import complete
@@ -63,6 +64,13 @@ def freeze(cfg: RunConfig) -> Path:
             "that value, and give the new one on the command line: it is another run"
         )
     return directory
+
+
+def remove_partial_writes(directory: Path) -> None:
+    """Removes what processes left that were killed while they froze the run, which is frozen since."""
+    for name in (CONFIG, INPUTS):
+        for left in directory.glob(f".{name}.*.partial"):
+            left.unlink(missing_ok=True)
 
 
 def directory_of(cfg: RunConfig) -> Path:
