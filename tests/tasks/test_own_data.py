@@ -1,8 +1,10 @@
 """Data of a user's own: what is found in them, and the splits and mini-batches that they become."""
 
+import csv
 import json
 import os
 import pickle
+import random
 import re
 from collections import Counter
 from functools import partial
@@ -168,6 +170,27 @@ def test_cells_of_local_files_are_what_the_file_says(
     assert task.labels == labels
     found = [render(task, e).removesuffix("\nLabel:") for e in load_splits(task).train]
     assert found[: len(texts)] == texts
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+def test_whatever_a_writer_of_the_format_wrote_is_read_as_it_was(kind, tmp_path):
+    draw = random.Random(0)
+    for _ in range(60):
+        texts = [
+            "t" + "".join(draw.choices("a\"',\t\n;\\é漢 10.-#{[\u2028", k=6)) for _ in range(12)
+        ]
+        rows = [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)]
+        with (tmp_path / f"x.{kind}").open("w", encoding="utf-8", newline="") as file:
+            if kind == "jsonl":
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            else:
+                quoting = draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+                sep = "," if kind == "csv" else "\t"
+                writer = csv.DictWriter(file, ("text", "label"), delimiter=sep, quoting=quoting)
+                writer.writeheader()
+                writer.writerows(rows)
+        splits = load_splits(complete(own(tmp_path / f"x.{kind}", split_order="first"))[0])
+        assert [e.fields["text"] for of in vars(splits).values() for e in of] == texts
 
 
 def test_reward_functions_get_numbers_of_a_csv_and_none_for_an_empty_cell(tmp_path):

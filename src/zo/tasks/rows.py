@@ -305,7 +305,8 @@ def _tsv(text: str) -> list[Record]:
     plain = _records(text, "\t", quotes=False)
     even = len({len(cells) for _, cells in plain}) == 1
     marked = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
-    if even and not all(map(QUOTED.fullmatch, marked)):
+    header = plain[0][1] if plain else []
+    if even and not all(map(QUOTED.fullmatch, marked)) and not all(map(QUOTED.fullmatch, header)):
         return plain
     try:
         quoted = _records(text, "\t", strict=True)
