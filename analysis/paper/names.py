@@ -7,7 +7,6 @@ import yaml
 
 _NAMES = yaml.safe_load(Path(__file__).with_name("names.yaml").read_text(encoding="utf-8"))
 METHODS: dict[str, dict[str, Any]] = _NAMES["methods"]
-OTHERS: dict[str, str] = _NAMES["others"]
 TASKS: dict[str, dict[str, Any]] = _NAMES["tasks"]
 MODELS: dict[str, dict[str, Any]] = _NAMES["models"]
 SWEEPS: dict[str, dict[str, Any]] = _NAMES["sweeps"]
@@ -20,7 +19,7 @@ PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 def method_label(method: str) -> str:
     """The name of a method in print, or the words of a `variant_name`."""
     key, _, words = method.partition("=")
-    return words or METHODS.get(key, {"name": OTHERS.get(key, key)})["name"]
+    return words or METHODS.get(key, {"name": key})["name"]
 
 
 def variant_name(method: str, i: int, of: int, words: str) -> str:

@@ -17,7 +17,7 @@ from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import comparison, paper_tables
 from analysis.report.figures import beside_paper, curves
-from analysis.report.figures.vega import write
+from analysis.report.figures.drawing import write
 from analysis.report.markdown import write_record, write_runs, write_texts
 from analysis.report.sweep import write_tables
 from analysis.select import trials

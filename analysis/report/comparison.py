@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pandas as pd
 import yaml
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import method_label, model_label, task_label
-from analysis.report.figures.drawing import Figure, Panel, Series
-from analysis.report.figures.vega import write
+from analysis.report.figures.drawing import WIDTH, Figure, line_panels, looks, points, write
 from analysis.report.markdown import csv, write_texts
-from analysis.report.style import LOOKS
 from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show
 from analysis.select.comparison import (
     AT_END,
@@ -44,6 +43,7 @@ REPORTED = (
     "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the difference "
     "that these seeds find with a probability of 80 % at the level of Holm's first.",
 )
+ROW = 15  # pixels of a line in the figure of differences
 TUNED = "Loss: {} after the budget, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 
@@ -173,27 +173,45 @@ def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
 
 
 def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
-    """The losses of lines that have a colour over the budget, and every line's difference at the end."""
+    """The losses of the methods over the budget, and every line's difference at the end with its interval."""
     shares = [float(share) for share in SHARES]
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
+    over = {"panel": "losses", "quantity": what[0], "axis": "per cent of the budget"}
+    beside = {"panel": "minus the first line's, 95 %", "quantity": "", "axis": what[1]}
     curves = [
-        Series(row["method"], shares, [row[key] for key in LOSSES], line_label(row["line"]))
-        for row in rows[rows["line"].isin(list(LOOKS)) & (rows["seeds"] > 1)].to_dict("records")
+        points(row["method"], shares, [row[key] for key in LOSSES], series=row["line"], **over)
+        for row in rows[(rows["line"] == rows["method"]) & (rows["seeds"] > 1)].to_dict("records")
     ]
-    gaps, ticks = [], {}
+    gaps = []
     for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):
-        label, y = line_label(row["line"]), float(place)
-        words, ticks[y] = f"{label}: {row['gap']:+.4f}", label
-        gaps.append(Series("reference", [row["low"], row["high"]], [y, y], words))
-        gaps.append(Series(row["method"], [row["gap"]], [y], words, "points", end=" "))
-    over = Panel("losses", "per cent of the budget", _lower(what[0]), curves)
-    beside = Panel(
-        "minus the first line's, 95 %",
-        what[1],
-        "",
-        gaps,
-        yticks=ticks,
-        ylim=(-0.6, len(ticks) - 0.4),
+        ends = {"low": [row["low"]], "high": [row["high"]], "series": row["line"]}
+        gaps.append(points(row["method"], [row["gap"]], [place], shape="points", **ends, **beside))
+    everything = pd.concat([*curves, *gaps], ignore_index=True)
+    if not gaps:
+        return Figure("comparison", title, everything, line_panels(pd.concat(curves)))
+    height = max(170, ROW * len(gaps))
+    named = pd.concat(curves).assign(end=" ")  # by the marks of the differences
+    charts = line_panels(named, size=(WIDTH / 2 - 80, height)).concat
+    beside_them = _intervals(pd.concat(gaps), what[1], height)
+    return Figure("comparison", title, everything, alt.hconcat(*charts, beside_them, spacing=20))
+
+
+def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
+    """Differences as marks on bars with caps, named at the left."""
+    rows = gaps.assign(
+        name=[line_label(line) for line in gaps["series"]],
+        label=[line_label(method) for method in gaps["method"]],
     )
-    panels = [over, *[beside] * bool(gaps)]
-    return Figure("comparison", title, panels, columns=2, height=max(2.05, 0.14 * len(ticks)))
+    rows = rows[["name", "label", "method", "end", "shape", "x", "low", "high"]]
+    at = alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, grid=True))
+    base = alt.Chart(rows.drop(columns="method")).encode(y=at)
+    scales = {key: scale.legend(None) for key, scale in looks(rows).items()}
+    bar = base.mark_errorbar(ticks={"size": 7}).encode(
+        x=alt.X("low:Q", title=unit), x2="high:Q", color=scales["color"]
+    )
+    dot = base.mark_point(filled=True, opacity=1, size=45).encode(
+        x="x:Q", color=scales["color"], shape=scales["shape"], tooltip=["name", "x", "low", "high"]
+    )
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
+    size = {"width": WIDTH / 2 - 130, "height": height}
+    return alt.layer(zero, bar, dot).properties(title="minus the first line's, 95 %", **size)

@@ -9,15 +9,15 @@ what was measured; `revision` is git's, with + if files had changed since.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pandas as pd
 
-from analysis.report.figures.vega import render
+from analysis.report.figures.drawing import draw as draw_chart
 from analysis.report.style import RAMP, look
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
@@ -179,22 +179,18 @@ def _remark(group: pd.DataFrame) -> str:
 def draw(rows: pd.DataFrame, path: Path) -> None:
     """Draws what every step's time is made of beside the released code's step, a panel per setting."""
     released = "the released code's step"
-    domain = {"domain": [*PARTS.values(), released], "range": [*RAMP[5:0:-2], "#D55E00"]}
-    colour = {"type": "nominal", "scale": domain, "title": None}
+    scale = alt.Scale(domain=[*PARTS.values(), released], range=[*RAMP[5:0:-2], "#D55E00"])
     panels = []
     for group in in_settings(rows):
         names = group["method"].map(label) + ", " + group["restore"] + ", " + group["noise"]
-        parts = group.assign(rest_ms=rest, way=names).rename(columns=PARTS)
-        values = json.loads(parts[["way", *PARTS.values(), "plain_ms"]].to_json(orient="records"))
-        y = {"field": "way", "type": "nominal", "sort": None, "title": None}
-        x = {"type": "quantitative", "title": "ms per step"}
-        bars = {
-            "transform": [{"fold": list(PARTS.values()), "as": ["part", "ms"]}],
-            "mark": "bar",
-            "encoding": {"x": {"field": "ms", **x}, "y": y, "color": {"field": "part", **colour}},
-        }
-        beside = {"x": {"field": "plain_ms", **x}, "y": y, "color": {"datum": released, **colour}}
-        tick = {"mark": {"type": "tick", "thickness": 2, "opacity": 1}, "encoding": beside}
-        size = {"width": 340, "height": {"step": 10}, "title": title(group.iloc[0])}
-        panels.append({**size, "data": {"values": values}, "layer": [bars, tick]})
-    render({"vconcat": panels}, path)
+        parts = group.assign(rest_ms=rest, way=names, part=released)
+        parts = parts[["way", "plain_ms", "part", *PARTS]].rename(columns=PARTS)
+        long = parts.drop(columns="part").melt(["way"], [*PARTS.values()], "part", "ms")
+        y = alt.Y("way:N", sort=None, title=None)
+        colour = alt.Color("part:N", scale=scale, sort=None)
+        bars = alt.Chart(long).mark_bar().encode(alt.X("ms:Q", title="ms per step"), y, colour)
+        ticks = alt.Chart(parts.dropna(subset="plain_ms")).mark_tick(thickness=2, opacity=1)
+        beside = ticks.encode(alt.X("plain_ms:Q"), y, colour)
+        size = {"width": 340, "height": alt.Step(10), "title": title(group.iloc[0])}
+        panels.append(alt.layer(bars, beside, **size))
+    draw_chart(alt.vconcat(*panels), path)

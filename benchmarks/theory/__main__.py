@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from analysis.report.figures.vega import render
+from analysis.report.figures.drawing import draw as draw_chart
 from analysis.report.table import Column, Table, markdown
 from benchmarks.theory.statements import GROUPS
 from zo.run.provenance import git_revision
@@ -51,27 +52,17 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     named = frame.assign(name=frame["statement"] + "; " + frame["condition"], ratio=ratio)
     named = named.assign(low=(ratio - half).clip(lower=1e-3), high=ratio + half)
     shown = named[["name", "verdict", "ratio", "low", "high"]]
-    words = "measured over predicted, or over the bound"
-    x = {"type": "quantitative", "scale": {"type": "log"}, "title": words}
-    x["axis"] = {"format": "~g", "values": [0.01, 0.1, 1, 10, 100], "grid": True}
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    colour = {"field": "verdict", "type": "nominal", "title": None, "sort": None}
-    point = {"type": "point", "filled": True, "size": 20, "opacity": 1}
-    at = {"x": {**x, "field": "ratio"}, "color": colour}
-    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}
-    one = {"x": {**x, "datum": 1}, "y": None}
-    spec = {
-        "width": 230,
-        "height": {"step": 11},
-        "data": {"values": shown.to_dict("records")},
-        "encoding": {"y": y},
-        "layer": [
-            {"mark": {"type": "rule", "color": "#888888"}, "encoding": one},
-            {"mark": "rule", "encoding": ends},
-            {"mark": point, "encoding": at},
-        ],
-    }
-    render(spec, path)
+    axis = alt.Axis(format="~g", values=[0.01, 0.1, 1, 10, 100])
+    words, scale = "measured over predicted, or over the bound", alt.Scale(type="log")
+    base = alt.Chart(shown).encode(
+        alt.Y("name:N", sort=None, title=None), color=alt.Color("verdict:N", sort=None)
+    )
+    bars = base.mark_errorbar(ticks={"size": 5}).encode(
+        alt.X("low:Q", title=words, scale=scale, axis=axis), alt.X2("high")
+    )
+    marks = base.mark_point(filled=True, size=20, opacity=1).encode(alt.X("ratio:Q", scale=scale))
+    one = alt.Chart(pd.DataFrame({"x": [1.0]})).mark_rule(color="#888888").encode(alt.X("x:Q"))
+    draw_chart(alt.layer(one, bars, marks, width=230, height=alt.Step(11)), path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

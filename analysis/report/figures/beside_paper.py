@@ -3,11 +3,12 @@
 Measured values are filled, the paper's hollow. Where nothing has been measured, the paper's stand alone.
 """
 
+import altair as alt
 import pandas as pd
 
 from analysis.paper.names import UNTRAINED, method_order, model_label
 from analysis.paper.printed_numbers import Paper
-from analysis.report.figures.drawing import Figure, Panel, Series
+from analysis.report.figures.drawing import WIDTH, Figure
 from analysis.report.style import look
 from analysis.select.paper_cells import GIB_IN_GB
 from analysis.select.trials import Trials
@@ -27,6 +28,8 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     if data.empty:
         return []
     panels = [_bars(rows, QUANTITIES[str(name)]) for name, rows in data.groupby("quantity")]
+    chart = alt.hconcat(*(bars for _, bars in panels), spacing=24)
+    frame = pd.concat([rows for rows, _ in panels], ignore_index=True)
     devices = sorted(data["device"].dropna().unique()) if "device" in data else []
     notes = [f"Measured on {', '.join(devices)}: medians over the sweep's runs."]
     notes = notes if devices else [NOTHING]
@@ -34,7 +37,7 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
     notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY)
     notes += trials.notes if trials else ()
-    return [Figure("efficiency", f"{sweep}: memory and time per step", panels, notes, 2)]
+    return [Figure("efficiency", f"{sweep}: memory and time per step", frame, chart, notes)]
 
 
 def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
@@ -51,18 +54,36 @@ def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
     return medians.reset_index().assign(source="measured")
 
 
-def _bars(rows: pd.DataFrame, label: str) -> Panel:
-    """Bars by model, within it by method; the paper's hollow one to the right of the measured one."""
+def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]:
+    """The rows of a csv, and bars by model, within it by method: the paper's hollow one behind the measured."""
     models = list(rows["model"].unique())
     methods = sorted(rows["method"].unique(), key=method_order)
     sources = sorted(rows["source"].unique())  # measured, paper
-    width = 0.84 / (len(methods) * len(sources))
-    series = []
-    for row in rows.to_dict("records"):
-        place = methods.index(row["method"]) * len(sources) + sources.index(row["source"])
-        x = models.index(row["model"]) - 0.42 + (place + 0.5) * width
-        words = f"{look(row['method']).label}, {model_label(row['model'])}, {row['source']}"
-        hollow = row["source"] == "paper"
-        series.append(Series(row["method"], [x], [row["value"]], words, "bar", hollow=hollow))
-    ticks = {float(i): model_label(model) for i, model in enumerate(models)}
-    return Panel(label, "", label, series, xticks=ticks, width=width)
+    order = [f"{method} {source}" for method in methods for source in sources]
+    styles = [look(method) for method in methods]
+    domain = [style.label for style in styles]
+    shown = rows.assign(
+        solid=[0.06 if source == "paper" else 1.0 for source in rows["source"]],
+        place=rows["method"] + " " + rows["source"],
+        label=[look(method).label for method in rows["method"]],
+        model=[model_label(model) for model in rows["model"]],
+        said=[f"{value:.1f}" if value < 100 else f"{value:,.0f}" for value in rows["value"]],
+    )
+    legend = alt.Legend(symbolType="square", symbolOpacity=1)
+    colours = alt.Scale(domain=domain, range=[style.colour for style in styles])
+    colour = alt.Color("label:N", sort=None, scale=colours, legend=legend)
+    solid = alt.FillOpacity("solid:Q", scale=None, legend=None)
+    base = alt.Chart(shown[["model", "place", "label", "value", "said", "source", "solid"]]).encode(
+        alt.X("model:N", sort=None, title=None, axis=alt.Axis(labelAngle=0)),
+        alt.Y("value:Q", title=label),
+        xOffset=alt.XOffset("place:N", sort=order),
+    )
+    bars = base.mark_bar(strokeWidth=1).encode(color=colour, stroke=colour, fillOpacity=solid,
+        tooltip=["label:N", "model:N", "source:N", "said:N"])  # fmt: skip
+    texts = base.mark_text(angle=270, align="left", dx=4, fontSize=8, color="#444444")
+    chart = alt.layer(bars, texts.encode(text="said:N"))
+    words = shown["label"] + ", " + shown["model"] + ", " + rows["source"]
+    known = {"panel": label, "quantity": label, "series": words, "shape": "bar"}
+    place = [models.index(model) for model in rows["model"]]
+    frame = rows.assign(**known, x=place, y=rows["value"])
+    return frame, chart.properties(width=WIDTH / 2 - 70, height=220)

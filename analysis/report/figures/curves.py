@@ -1,7 +1,6 @@
 """The figures of a sweep's runs: loss, validation over steps, passes and time, BSZO's signals, learning rates."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,7 @@ import pandas as pd
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
-from analysis.report.figures.drawing import Figure, Panel, Series, around
+from analysis.report.figures.drawing import RATE, Figure, limits, line_panels, points
 from analysis.report.figures.histories import (
     EVALUATED,
     LOSS,
@@ -36,8 +35,6 @@ AXES = {
 VALIDATION = "validation accuracy (%)"
 HEIGHTS = {"accuracy": (VALIDATION, 100), "loss": ("validation loss (nats)", 1)}
 """Column of the evaluations -> its words and the factor of their unit."""
-BANDS = 8  # lines in a panel whose bands do not cover each other
-DECADES = 1.5  # a signal that spans more is drawn on a logarithmic scale
 SEEDS = "Lines: mean over runs that differ in nothing but the seed; shaded: from the smallest to the largest."
 NEWEST = 24  # single runs that are drawn
 
@@ -48,43 +45,60 @@ def sweep_figures(trials: Trials) -> list[Figure]:
     loss, signals = (_chosen(trials, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
     notes = [*_line_notes(trials, histories.each), *trials.notes]
     words = f"{trials.sweep}: training loss at the chosen learning rates"
-    facets = len({tuple(panel.facet.values()) for panel in signals})
-    columns = facets if 1 < facets <= 4 else 3
+    own = f"{trials.sweep}: BSZO's own signals"
     made = [
         loss_by_rate(trials, histories),
-        Figure("train_loss", words, loss, notes),
+        _figure("train_loss", words, loss, notes),
         *(validation(trials, histories, name) for name in AXES),
         rates(trials),
-        Figure("signals", f"{trials.sweep}: BSZO's own signals", signals, notes, columns),
+        _figure("signals", own, signals, notes, decades=True),
     ]
-    return [figure for figure in made if figure is not None and figure.panels]
+    return [figure for figure in made if figure is not None]
 
 
-def validation(trials: Trials, histories: Histories, name: str) -> Figure:
+def _figure(
+    name: str, title: str, series: Sequence[pd.DataFrame], notes: Sequence[str], **looks: Any
+) -> Figure | None:
+    """A figure of some series; None without any."""
+    if not series:
+        return None
+    frame = pd.concat(series, ignore_index=True)
+    meant = []
+    if frame["best"].any():
+        larger = "chosen" if name == "lr" else "best step"
+        meant.append(f"Larger mark: {larger}.")
+    if (frame["shape"] == "cross").any():
+        meant.append("×: a collapsed run.")
+    said = [" ".join(meant)] * bool(meant)
+    return Figure(name, title, frame, line_panels(frame, **looks), [*said, *notes])
+
+
+def validation(trials: Trials, histories: Histories, name: str) -> Figure | None:
     """Validation of the chosen runs: a panel of accuracies, then one of losses, per facet that was evaluated twice."""
     column, xlabel = AXES[name]
     drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
-    panels = []
-    for (height, (label, factor)), (title, facet, rows) in product(
+    series: list[pd.DataFrame] = []
+    for (height, (label, factor)), (title, _, rows) in product(
         HEIGHTS.items(), list(_facets(trials, drawn))
     ):
-        series: list[Series] = []
-        for runs, mean, line in _lines(rows, histories.evaluations, column, height, factor):
-            if not np.isfinite(line.y).any():
+        panel = {"panel": title, "quantity": label, "axis": xlabel}
+        found: list[pd.DataFrame] = []
+        for runs, line in _lines(rows, histories.evaluations, column, height, factor, panel):
+            if not np.isfinite(line["y"]).any():
                 continue
-            if line.method in UNTRAINED:
-                level = [float(np.mean(line.y))]
-                series.append(replace(line, x=[0.0], y=level, shape="level", low=None, high=None))
-            elif len(mean) > 1:
-                best = np.flatnonzero(mean["step"] == runs["best_step"].iloc[0]).tolist()
-                series.append(replace(line, best=best[0] if best and len(runs) == 1 else None))
-        if any(s.shape == "line" for s in series):
-            panels.append(Panel(title, xlabel, label, series, facet))
+            if runs["method"].iloc[0] in UNTRAINED:
+                level = {"shape": "level", "x": 0.0, "y": line["y"].mean(), "low": None}
+                found.append(line.head(1).assign(**level, high=None))
+            elif len(line) > 1:
+                alone = len(runs) == 1
+                found.append(line.assign(best=(line["step"] == runs["best_step"].iloc[0]) & alone))
+        if any(line["shape"].iloc[0] == "line" for line in found):
+            series += found
     sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
     said = f"Chosen learning rates only; {sizes} validation examples."
     notes = [said, *[SEEDS] * bool(drawn.duplicated(SAME).any()), *trials.notes]
     title = f"{trials.sweep}: validation over {'steps' if xlabel == STEP else xlabel}"
-    return Figure(f"validation_{name}", title, panels, notes)
+    return _figure(f"validation_{name}", title, series, notes)
 
 
 def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
@@ -99,20 +113,21 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     lines = list(_loss_lines(table, histories.thinned[LOSS]))
     if not lines:
         return None
-    shown = [s.y for _, s in lines if s.shape == "line"]
-    chosen = [s.y for rows, s in lines if s.shape == "line" and rows["chosen"].any()]
-    view = around(np.concatenate([*(chosen or shown), *(y[:1] for y in shown)]), share=0.35)
-    panels = []
+    whole = [(runs, line) for runs, line in lines if line["shape"].iloc[0] == "line"]
+    chosen = [line for runs, line in whole if runs["chosen"].any()]
+    starts = [line.head(1) for _, line in whole]
+    view = limits(pd.concat([*(chosen or [line for _, line in whole]), *starts]))
+    series = []
     for method in (*sorted(table["method"].unique(), key=method_order), None):
         for facet in facets:
             mine = [pair for pair in lines if pair[0]["precision"].iloc[0] == facet["precision"]]
             title = "each method at its chosen rate"
-            series = [s for rows, s in mine if rows["chosen"].any()]
+            there = [line for rows, line in mine if rows["chosen"].any()]
             if method is not None:
-                title, series = f"{look(method).label}, every learning rate", _by_rate(mine, method)
+                title, there = f"{look(method).label}, every rate", _by_rate(mine, method)
             title += f" · {facet['precision']}" if len(facets) > 1 else ""
-            if series or len(facets) > 1:
-                panels.append(Panel(title, STEP, NATS, series, facet, ylim=view))
+            panel = {"panel": title, "quantity": NATS, "axis": STEP}
+            series += [line.assign(**panel) for line in there]
     notes = [
         *_line_notes(trials, histories.each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
@@ -120,8 +135,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
         *trials.notes,
     ]
     title = f"{trials.sweep}: training loss at every learning rate"
-    columns = len(facets) if 1 < len(facets) <= 4 else 3
-    return Figure("loss_by_rate", title, panels, notes, columns)
+    return _figure("loss_by_rate", title, series, notes, view=view)
 
 
 def rates(trials: Trials) -> Figure | None:
@@ -132,90 +146,83 @@ def rates(trials: Trials) -> Figure | None:
         return None
     if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
         return None
-    panels = []
-    for title, facet, rows in _facets(trials, trials.table):
-        if series := list(_rate_series(rows)):
-            ends = [v for s in series for v in (s.y, s.low, s.high) if v is not None]
-            more: dict[str, Any] = {"ylim": around(np.concatenate(ends), share=0.25), "xlog": True}
-            words = "learning rate", "test accuracy (%)"
-            panels.append(Panel(title, *words, series, facet, **more))
+    series = [
+        line
+        for title, _, rows in _facets(trials, trials.table)
+        for line in _rate_series(
+            rows, {"panel": title, "quantity": "test accuracy (%)", "axis": RATE}
+        )
+    ]
     seeds = int(ended.groupby([*FACET, "method", "lr"])["run_id"].nunique().max())
-    said = (
-        "Test accuracy at the step of best validation accuracy; larger marks: chosen by validation accuracy; x at the "
-        "foot: a collapsed run."
-    )
-    more_seeds = f" Lines: mean of up to {seeds} seeds, whiskers: all of them." * (seeds > 1)
+    said = "Test accuracy at the step of best validation accuracy, which chooses the rate."
+    more_seeds = f" Lines: mean of up to {seeds} seeds, bars: all of them." * (seeds > 1)
     title = f"{trials.sweep}: accuracy over the learning rate"
-    return Figure("lr", title, panels, [said + more_seeds, *trials.notes], best="chosen")
+    return _figure("lr", title, series, [said + more_seeds, *trials.notes])
 
 
-def _rate_series(rows: pd.DataFrame) -> Iterator[Series]:
+def _rate_series(rows: pd.DataFrame, panel: dict[str, str]) -> Iterator[pd.DataFrame]:
     finished = rows[rows["status"] == "finished"]
     for (method, _), of_method in finished.groupby(["method", "configuration"], sort=False):
         by_rate = of_method.groupby("lr")
         scores = 100 * by_rate["test_accuracy"].agg(["mean", "min", "max"])
         words = look(str(method)).label
+        said = {**panel, "series": words, "runs": " ".join(of_method["run_id"])}
         x, y = scores.index.to_numpy(float), scores["mean"].to_numpy()
         if method in UNTRAINED:
-            yield Series(str(method), [0.0], [float(y[0])], words, shape="level")
+            yield points(str(method), [rows["lr"].max()], y[:1], **said, shape="level")
             continue
         chosen = np.flatnonzero(by_rate["chosen"].any())
-        best = int(chosen[0]) if len(chosen) else None
-        yield Series(str(method), x, y, words, best=best, runs=" ".join(of_method["run_id"]))
+        yield points(str(method), x, y, int(chosen[0]) if len(chosen) else None, **said)
         ends: dict[str, Any] = {"low": scores["min"].to_numpy(), "high": scores["max"].to_numpy()}
-        yield Series(str(method), x, y, words, "points", **ends)
+        if (ends["low"] < ends["high"]).any():
+            yield points(str(method), x, y, **said, shape="points", **ends)
     collapsed = rows[rows["status"] == "collapsed"].groupby(["method", "lr"], sort=False)
     for (method, lr), at_rate in collapsed:
-        n, runs = len(at_rate), " ".join(at_rate["run_id"])
+        n = len(at_rate)
         places = [lr * 1.08 ** (i - (n - 1) / 2) for i in range(n)]
         words = f"{look(str(method)).label}, lr {lr:g}, collapsed"
-        yield Series(str(method), places, [-np.inf] * n, words, "cross", runs=runs)
+        said = {**panel, "series": words, "runs": " ".join(at_rate["run_id"])}
+        yield points(str(method), places, [-np.inf] * n, **said, shape="cross")
 
 
 def _loss_lines(
     table: pd.DataFrame, losses: dict[str, pd.DataFrame]
-) -> Iterator[tuple[pd.DataFrame, Series]]:
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    for runs, _, line in _lines(table, losses, "step", "median"):
+    for runs, line in _lines(table, losses, "step", "median"):
         yield runs, line
         for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
             last = losses[run_id].tail(1)
             if len(last):
-                x, y = last["step"].to_list(), last["median"].to_list()
-                yield runs, replace(line, x=x, y=y, shape="cross", low=None, high=None)
+                at = {"x": last["step"].item(), "y": last["median"].item(), "low": None}
+                at |= {"high": None, "shape": "cross", "end": ""}
+                yield runs, line.head(1).assign(**at, line=line["line"] + run_id)
 
 
-def _by_rate(lines: Sequence[tuple[pd.DataFrame, Series]], method: str) -> list[Series]:
+def _by_rate(lines: Sequence[tuple[pd.DataFrame, pd.DataFrame]], method: str) -> list[pd.DataFrame]:
     """The lines of one method, coloured by the order of their learning rates."""
-    mine = [(rows, s) for rows, s in lines if rows["method"].iloc[0] == method]
+    mine = [(rows, line) for rows, line in lines if rows["method"].iloc[0] == method]
     lrs = sorted({float(rows["lr"].iloc[0]) for rows, _ in mine})
     series = []
-    for rows, s in mine:
+    for rows, line in mine:
         lr, chosen = float(rows["lr"].iloc[0]), bool(rows["chosen"].any())
         place, of = min(lrs.index(lr), len(RAMP) - 1), min(len(lrs), len(RAMP))
-        end = f"{lr:g}" + " ←" * chosen if s.shape == "line" else " "
+        end = f"{lr:g}" + " ←" * chosen if line["shape"].iloc[0] == "line" else ""
         name = variant_name(method, place, of, f"lr {lr:g}")
-        series.append(replace(s, method=name, end=end, low=None, high=None))
+        series.append(line.assign(method=name, end=end, low=None, high=None))
     return series
 
 
-def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[Panel]:
-    """A panel per key and facet of the chosen runs."""
-    panels = []
+def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[pd.DataFrame]:
+    """The lines of the chosen runs, with a panel per key and facet."""
+    series = []
     for key, label in keys.items():
-        for title, facet, rows in _facets(trials, trials.table[trials.table["chosen"]]):
-            lines = _lines(rows, histories.thinned[key], "step", "median")
-            series = [line for *_, line in lines]
-            if not series:
-                continue
-            middles = np.concatenate([s.y for s in series])
-            log = key != LOSS and bool((middles > 0).all() and np.ptp(np.log10(middles)) > DECADES)
-            if len(series) > BANDS:
-                series = [replace(s, low=None, high=None) for s in series]
+        for title, _, rows in _facets(trials, trials.table[trials.table["chosen"]]):
             shown = f"{label} · {title}" if len(keys) > 1 else title
-            ylim = around(middles, log, share=0.25)
-            panels.append(Panel(shown, STEP, label, series, facet, ylog=log, ylim=ylim))
-    return panels
+            panel = {"panel": shown, "quantity": label, "axis": STEP}
+            lines = _lines(rows, histories.thinned[key], "step", "median", 1, panel)
+            series += [line for _, line in lines]
+    return series
 
 
 def _facets(
@@ -229,9 +236,14 @@ def _facets(
 
 
 def _lines(
-    rows: pd.DataFrame, pieces: dict[str, pd.DataFrame], x: str, y: str, factor: float = 1
-) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, Series]]:
-    """Runs that differ in nothing but the seed, the mean over those with a piece of history, and its line."""
+    rows: pd.DataFrame,
+    pieces: dict[str, pd.DataFrame],
+    x: str,
+    y: str,
+    factor: float = 1,
+    panel: dict[str, str] | None = None,
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Runs that differ in nothing but the seed, and the mean line over those with a piece of history."""
     for _, runs in rows.groupby(SAME, sort=False, dropna=False):
         there = [pieces[run_id] for run_id in runs["run_id"] if len(pieces[run_id])]
         if not there:
@@ -241,8 +253,9 @@ def _lines(
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
         words += ", collapsed" * bool((runs["status"] == "collapsed").any())
         words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"
-        points = mean[x].to_numpy(), factor * mean[y].to_numpy()
-        yield runs, mean, Series(first["method"], *points, words, runs=ids, **band(mean, factor))
+        said = {"series": words, "runs": ids, **band(mean, factor), **(panel or {})}
+        line = points(first["method"], mean[x], factor * mean[y], **said)
+        yield runs, line.assign(step=mean["step"].to_numpy())
 
 
 def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
@@ -264,26 +277,22 @@ def _line_notes(trials: Trials, each: int) -> list[str]:
 
 def single_run_figure(frames: Frames) -> list[Figure]:
     """Training loss and validation accuracy of the newest single runs, each a line under its own name."""
-    runs = frames.single
-    found: dict[tuple[str, str], tuple[dict[str, str], list[Series]]] = {}
+    runs, series = frames.single, []
     for row in runs.head(NEWEST).to_dict("records"):
         rows = frames.history.one(row["run_id"], [LOSS, *EVALUATED])
-        facet = {key: str(row.get(f"{key}.name", "")) for key in ("model", "task", "precision")}
+        model, task = (str(row.get(f"{key}.name", "")) for key in ("model", "task"))
         loss, checked = thin(rows, LOSS, piece(rows["step"].max())), evaluations(rows)
         words = f"{row['run_id']}, lr {row.get('lr', 0):g} ({row['status']})"
-        where = f"{model_label(facet['model'])} · {task_label(facet['task'])}".strip(" ·")
+        where = f"{model_label(model)} · {task_label(task)}".strip(" ·")
         for label, line, y, ends in (
             (NATS, loss, loss["median"], band(loss)),
             (VALIDATION, checked, 100 * checked["accuracy"], {}),
         ):
             if len(line):
-                method, xy = (
-                    str(row.get("optimizer.name", "")),
-                    (line["step"].to_numpy(), y.to_numpy()),
-                )
-                series = Series(method, *xy, words, runs=row["run_id"], **ends)
-                found.setdefault((where, label), (facet, []))[1].append(series)
-    panels = [Panel(where, STEP, y, series, facet) for (where, y), (facet, series) in found.items()]
+                said = {"panel": where, "quantity": label, "axis": STEP, "series": words, **ends}
+                method = str(row.get("optimizer.name", ""))
+                series.append(points(method, line["step"], y, **said, runs=row["run_id"]))
     more = f" Drawn: the newest {NEWEST} of {len(runs)}." * (len(runs) > NEWEST)
     notes = ["Each line is one run; nothing is averaged." + more]
-    return [Figure("single_runs", "Single runs", panels, notes, 2)] if panels else []
+    made = _figure("single_runs", "Single runs", series, notes)
+    return [made] if made else []

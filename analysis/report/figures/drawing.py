@@ -1,118 +1,302 @@
-"""A figure before it is drawn: panels of series. `vega` draws it, on paper and for the page.
+"""Figures: a long frame in, an Altair chart out, and the files that it is written to.
 
-A series is the points of one line, bar or mark, with the words that name it. Everything that a reader can see is in
-it, so that the csv beside a figure is made of the series alone.
+A frame has a row per point: `panel` (title), `quantity` and `axis` (words of the two axes), `method` (or a variant of
+one, see `style.look`), `series` (what a reader is told who points at it), `shape`, `x`, `y`, `low` and `high` (ends of
+a band or of a bar), `runs` (ids), `best` (drawn larger) and `end` (text behind the line).
+
+Shapes: `line`, `points`, `level` (a horizontal line), `cross` (a collapse; at -inf it lies at the panel's foot).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
 from analysis.paper.names import method_order, plain
-from analysis.report.style import look
+from analysis.report.markdown import csv, write_texts
+from analysis.report.style import MUTED, look
 
+COLUMNS = ("panel", "quantity", "method", "series", "shape", "x", "y", "low", "high", "runs")
+"""Of a figure's csv."""
 
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together."""
+WIDTH, PPI = 760, 150
+"""Pixels of a figure's width, and of an inch of its png."""
 
-    # a method, or a variant of one (`style.variant_name`): decides colour, marker and dashes
-    method: str
-    x: Any  # horizontal positions
-    y: Any  # heights; of a `cross`, an infinite one lies at the panel's edge
-    words: str = ""  # what a reader is told who points at it
-    shape: str = "line"  # or points, cross, bar, level: a horizontal line at y[0]
-    # lower ends of the band around a line, or of the whiskers around points; None without
-    low: Any = None
-    high: Any = None  # upper ends
-    hollow: bool = False  # whether marks are not filled: the paper's own numbers
-    best: int | None = None  # index of the point that is drawn larger; None without
-    end: str = ""  # text behind the last point
-    runs: str = ""  # ids of the runs, joined by spaces
+NOTE_CHARACTERS = 150  # that fit into the width
+FEW = 6  # lines of a panel that are named at their ends
+BANDS = 8  # lines of a panel whose bands do not cover each other
+CROSS = "M-.6,-.6L.6,.6M-.6,.6L.6,-.6"
+RATE = "learning rate"
+"""Words of the axis that is logarithmic."""
 
+COUNTED = ("step", "forward passes (training)")
+"""Words of axes that begin at 0."""
 
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes."""
+DECADES = 1.5  # positive values that span more are drawn on a logarithmic scale
+WORDS = {"labelFontSize": 10, "titleFontSize": 11, "titleFontWeight": "normal", "titlePadding": 4}
+LINES = {"tickColor": "#dddddd", "domainColor": MUTED, "gridColor": "#e6e6e6", "labelLimit": 400}
+LEGEND = {"orient": "bottom", "title": None, "columns": 7, "labelFontSize": 11, "labelLimit": 400}
+LOOKS = {
+    "font": "DejaVu Sans, Liberation Sans, Arial, sans-serif",
+    "padding": 5,
+    "axis": {**WORDS, **LINES},
+    "legend": {**LEGEND, "symbolOpacity": 1, "symbolSize": 70, "symbolStrokeWidth": 1.5},
+    "title": {"fontSize": 12, "fontWeight": "normal", "offset": 6},
+    "view": {"stroke": None},
+}
+"""Vega-Lite's configuration of all figures."""
 
-    title: str  # short; stands above the axes
-    xlabel: str  # words of the horizontal axis
-    ylabel: str  # words of the vertical axis
-    series: Sequence[Series]  # in the order of drawing
-    # `model`, `task`, `precision`, where the panel has one: what the page filters by
-    facet: Mapping[str, str] = field(default_factory=dict)
-    xlog: bool = False  # whether the horizontal axis is logarithmic
-    ylog: bool = False  # whether the vertical axis is
-    xticks: Mapping[float, str] | None = None  # position -> text; None for numbers
-    yticks: Mapping[float, str] | None = None  # the same
-    ylim: tuple[float, float] | None = None  # the heights that are shown; None for all
-    width: float = 0.8  # of a bar
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The heights that are shown."""
-        if self.ylim is not None:
-            return self.ylim
-        heights = [
-            np.asarray(v, float) for s in self.series for v in (s.y, s.low, s.high) if v is not None
-        ]
-        bars = [0.0] if any(s.shape == "bar" for s in self.series) else []
-        return around(np.concatenate([*heights, bars]), self.ylog)
+PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title><body><div id="figure"></div>
+<script>{library}</script><script>vegaEmbed("#figure", {spec}, {{renderer: "svg"}});</script></body></html>
+"""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with one legend."""
+    """A chart with the numbers behind it."""
 
     name: str  # of the files, without ending
     title: str  # one line
-    panels: Sequence[Panel]  # at least one
+    frame: pd.DataFrame  # see the module
+    chart: Any  # Altair's
     notes: Sequence[str] = ()  # sentences below the figure
-    columns: int = 3  # panels beside each other on paper
-    best: str = "best step"  # what the larger mark of a line means
-    height: float = 2.05  # inches of a panel on paper
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods and variants of the legend; those that a panel names at its line ends need no entry."""
-        found = {s.method for panel in self.panels for s in panel.series if not s.end}
-        return sorted((m for m in found if look(m).label), key=method_order)
-
-    @property
-    def signs(self) -> dict[str, str]:
-        """The signs of the legend that occur: marker -> meaning."""
-        series = [s for panel in self.panels for s in panel.series]
-        there = {
-            ("x", "collapsed"): any(s.shape == "cross" for s in series),
-            ("o", self.best): any(s.best is not None for s in series),
-            ("hollow", "the paper"): any(s.hollow for s in series),
-        }
-        return {sign: words for (sign, words), occurs in there.items() if occurs}
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """Every point of every series: what the csv holds."""
-        parts = []
-        for panel in self.panels:
-            for s in panel.series:
-                known = {"panel": panel.title, "quantity": panel.ylabel, "method": plain(s.method)}
-                points = {"shape": s.shape, "x": s.x, "y": s.y, "low": s.low, "high": s.high}
-                parts.append(pd.DataFrame({**known, "series": s.words, **points, "runs": s.runs}))
-        return pd.concat(parts, ignore_index=True)
 
 
-def around(values: Any, log: bool = False, share: float = 0.08) -> tuple[float, float]:
-    """The smallest and the largest finite value with room around them."""
-    values = np.asarray(values, float)
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, out of the pip package vl-convert-python."""
+    import vl_convert  # here and below: slow to import
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed=vegaEmbed;"))
+
+
+def write(figure: Figure, directory: Path) -> list[Path]:
+    """Write the csv; svg, png, pdf and interactive html unless it already holds these numbers; the paths."""
+    import vl_convert
+
+    rows = figure.frame.reindex(columns=COLUMNS)
+    text = csv(rows.assign(method=rows["method"].map(plain)), "%.6g")
+    table, *drawn = (directory / f"{figure.name}.{e}" for e in ("csv", "svg", "png", "pdf", "html"))
+    if all(path.is_file() for path in (table, *drawn)) and table.read_text("utf-8") == text:
+        return [table, *drawn]
+    spec = json.dumps(specification(figure))
+    svg = vl_convert.vegalite_to_svg(spec)
+    page = PAGE.format(title=figure.title, library=library(), spec=spec.replace("</", "<\\/"))
+    write_texts(directory, {drawn[0].name: svg, drawn[3].name: page})
+    drawn[1].write_bytes(vl_convert.svg_to_png(svg, ppi=PPI))
+    drawn[2].write_bytes(vl_convert.svg_to_pdf(svg))
+    write_texts(directory, {table.name: text})  # last, after an interrupted drawing
+    return [table, *drawn]
+
+
+def draw(chart: Any, png: Path) -> None:
+    """Write a chart as one picture, in the looks of all figures."""
+    import vl_convert
+
+    spec = chart.to_dict(validate=False) | {"config": LOOKS, "background": "white"}
+    png.write_bytes(vl_convert.vegalite_to_png(json.dumps(spec), ppi=PPI))
+
+
+def specification(figure: Figure, words: bool = True) -> dict[str, Any]:
+    """Vega-Lite's specification of a figure, with its title and notes if `words`."""
+    spec = dict(figure.chart.to_dict(validate=False)) | {"config": LOOKS}
+    if not words:
+        return spec
+    notes = [line for note in figure.notes for line in wrap(note, NOTE_CHARACTERS)]
+    spec["title"] = {"text": figure.title, "anchor": "middle"}
+    return with_notes(spec, notes) if notes else spec
+
+
+def with_notes(spec: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """A specification with lines of text below it."""
+    whole = {key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec}
+    below = {"text": list(notes), "orient": "bottom", "anchor": "start", "fontSize": 9}
+    return {**whole, "vconcat": [spec], "title": {**below, "color": "#555555"}}
+
+
+def points(
+    method: str, x: Any, y: Any, best: int | None = None, low: Any = None, **said: Any
+) -> pd.DataFrame:
+    """The rows of one series, see the module; `best`: index of the point that is drawn larger."""
+    known = {"method": method, "shape": "line", "series": "", "runs": "", "end": "", **said}
+    ends = {"low": low, "high": said.get("high")}
+    frame = pd.DataFrame({"x": np.asarray(x, float), "y": np.asarray(y, float), **known, **ends})
+    number = f"{known['method']}\0{known['series']}\0{known['shape']}\0{known['runs']}"
+    return frame.assign(line=number, best=frame.index == (-1 if best is None else best))
+
+
+def columns_of(panels: int) -> int:
+    """Panels beside each other: those that leave least of the sheet empty."""
+    if panels <= 3:
+        return panels
+    ideal = 2.9 if panels <= 8 else 3
+    return min((2, 3, 4), key=lambda c: (-panels % c > 0.15 * panels, abs(c - ideal)))
+
+
+def line_panels(
+    frame: pd.DataFrame,
+    view: tuple[float, float] | None = None,
+    decades: bool = False,
+    size: tuple[float, float] | None = None,
+) -> Any:
+    """A panel per `panel` and `quantity`, with one legend for the lines that are not named at their ends.
+
+    Args:
+        frame: see the module.
+        view: the heights that all panels show; None for those of each panel's own lines.
+        decades: whether heights that span decades are drawn on a logarithmic scale.
+        size: width and height of a panel; None for panels that fill the sheet.
+    """
+    frame = _named(frame)
+    columns = columns_of(frame.groupby(["panel", "quantity"]).ngroups)
+    scales = looks(frame)
+    width = WIDTH / columns - 65 - (7 if columns < 3 else 6) * int(frame["end"].str.len().max())
+    charts = [
+        _panel(rows, size or (width, 190 if columns > 1 else 260), scales, view, decades)
+        for _, rows in frame.groupby(["panel", "quantity"], sort=False)
+    ]
+    return alt.concat(*charts, columns=columns, spacing=12)
+
+
+def _named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the method's name at the end of each line where a panel has few."""
+    frame = frame.assign(label=[look(method).label for method in frame["method"]])
+    lines = frame[frame["shape"].isin(["line", "level"]) & (frame["end"] == "")]
+    counts = lines.groupby(["panel", "quantity"])[["label", "line"]].nunique()
+    if counts.empty or counts.to_numpy().max() > FEW:
+        return frame
+    return frame.assign(end=frame["end"].where(~frame.index.isin(lines.index), frame["label"]))
+
+
+def looks(frame: pd.DataFrame) -> dict[str, Any]:
+    """Colour, mark and dashes of every method, for all panels; the legend has those without a text at their end."""
+    named = frame.drop_duplicates("label").sort_values("method", key=lambda m: m.map(method_order))
+    styles = [look(method) for method in named["method"]]
+    domain = [style.label for style in styles]
+    lines = frame[frame["shape"].isin(["line", "level"])]
+    lines = lines if len(lines) else frame
+    needed = set(lines.loc[lines["end"] == "", "label"])
+    values = [label for label in domain if label in needed]
+    legend = alt.Legend(values=values) if values else None
+
+    def scaled(kind: Any, of: list[Any]) -> Any:
+        return kind("label:N", sort=None, legend=legend, scale=alt.Scale(domain=domain, range=of))
+
+    return {
+        "color": scaled(alt.Color, [style.colour for style in styles]),
+        "shape": scaled(alt.Shape, [style.mark for style in styles]),
+        "strokeDash": scaled(alt.StrokeDash, [style.dash for style in styles]),
+    }
+
+
+def _panel(
+    rows: pd.DataFrame, size: tuple[float, float], scales: dict[str, Any], view: Any, decades: bool
+) -> alt.LayerChart:
+    """One pair of axes, from the back to the front."""
+    first, lines = rows.iloc[0], rows[rows["shape"] == "line"]
+    log = decades and _spans_decades(lines["y"])
+    low, high = view or limits(rows, log)
+    shown = rows.assign(y=rows["y"].where(rows["shape"] != "cross", rows["y"].clip(low, high)))
+
+    def height(field: str = "y") -> alt.Y:
+        scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
+        return alt.Y(f"{field}:Q", title=first["quantity"], scale=scale, axis=_axis(log))
+
+    rate = first["axis"] == RATE
+    across = alt.X(
+        "x:Q",
+        title=first["axis"],
+        scale=alt.Scale(
+            type="log" if rate else "linear", nice=False, zero=first["axis"] in COUNTED, padding=6
+        ),
+        axis=_axis(rate, **({"grid": False, "values": _powers(lines["x"])} if rate else {})),
+    )
+    said = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q"), alt.Tooltip("y:Q")]
+    detail = alt.Detail("line:N")
+
+    def drawn(data: pd.DataFrame, **encoding: Any) -> alt.Chart:
+        of = {"x": across, "y": height(), "detail": detail, "color": scales["color"], **encoding}
+        chosen = {key: value for key, value in of.items() if value is not None}
+        return alt.Chart(_short(data)).encode(**chosen)
+
+    level, marks, cross = (shown[shown["shape"] == kind] for kind in ("level", "points", "cross"))
+    dots = pd.concat([_some(lines), marks])
+    dots, best = dots[dots["y"].between(low, high)], shown[shown["best"]]
+    ends, banded = _ends(shown, low, high), lines[lines["low"].notna()]
+    banded = banded[: len(banded) * (lines["line"].nunique() <= BANDS)]
+    dot: dict[str, Any] = {"shape": scales["shape"], "tooltip": said}
+    at_end = {"x": across if rate else alt.value(size[0]), "text": alt.Text("end:N")}
+    whiskers = {"y": height("low"), "y2": alt.Y2("high")}
+    dash = {"x": None, "strokeDash": scales["strokeDash"]}
+    layers: list[tuple[pd.DataFrame, dict[str, Any], Callable[[alt.Chart], alt.Chart]]] = [
+        (banded, whiskers, lambda of: of.mark_area(opacity=0.15, clip=True)),
+        (marks, whiskers, lambda of: of.mark_errorbar(ticks={"size": 5})),
+        (level, dash, lambda of: of.mark_rule(strokeWidth=1.4)),
+        (lines, {"order": alt.Order("x:Q")}, lambda of: of.mark_line(strokeWidth=1.6, clip=True)),
+        (dots, dot, lambda of: of.mark_point(filled=True, opacity=1, size=32)),
+        (best, dot, lambda of: of.mark_point(filled=True, opacity=1, size=110)),
+        (cross, {"tooltip": said}, lambda of: of.mark_point(shape=CROSS, size=90, opacity=1)),
+        (ends, at_end, lambda of: of.mark_text(align="left", dx=5, fontSize=9.5)),
+    ]
+    made = [mark(drawn(data, **encoding)) for data, encoding, mark in layers if len(data)]
+    return alt.layer(*made, width=size[0], height=size[1], title=str(first["panel"]))
+
+
+def _axis(log: bool, **more: Any) -> alt.Axis:
+    return alt.Axis(format=".0e" if log else ",.6~g", tickCount=5, labelOverlap=True, **more)
+
+
+def _powers(values: pd.Series) -> list[float]:
+    """The powers of ten between some values."""
+    logs = np.log10(values[values > 0]).round(9)
+    first, last = int(np.ceil(logs.min())), int(np.floor(logs.max()))
+    return [float(f"1e{power}") for power in range(first, last + 1)]
+
+
+def limits(rows: pd.DataFrame, log: bool = False) -> tuple[float, float]:
+    """The heights that a panel shows: those of its lines and bars, not of bands, with room around them."""
+    bars = rows[rows["shape"] == "points"]
+    values = np.concatenate([rows["y"], bars["low"], bars["high"]]).astype(float)
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
     if not len(values):
         return (0.1, 1.0) if log else (0.0, 1.0)
     low, high = float(values.min()), float(values.max())
     if log:
-        room = max(high / low, 1.05) ** share
-        return low / room, high * room
-    room = share * (high - low) or 0.05 * abs(high) or 0.1
-    return (0.0 if low == 0 else low - room), high + room
+        return low / 1.5, high * 1.5
+    room = 0.12 * (high - low) or 0.05 * abs(high) or 0.1
+    return low - room, high + room
+
+
+def _spans_decades(values: pd.Series) -> bool:
+    return bool(len(values) and (values > 0).all() and np.ptp(np.log10(values)) > DECADES)
+
+
+def _some(lines: pd.DataFrame) -> pd.DataFrame:
+    """About eight points of each line, which get marks."""
+    groups = lines.groupby("line", sort=False)
+    every = (groups["x"].transform("size") // 8).clip(lower=1)
+    return lines[groups.cumcount() % every == 0]
+
+
+def _ends(rows: pd.DataFrame, low: float, high: float) -> pd.DataFrame:
+    """The texts at the lines' ends, moved apart where lines end close together."""
+    ends = rows[rows["end"] != ""].sort_values("x").groupby("line", sort=False).tail(1)
+    ends = ends.assign(y=ends["y"].clip(low, high)).sort_values("y")
+    apart = 0.068 * (high - low) * np.arange(len(ends))
+    lifted = np.maximum.accumulate(ends["y"] - apart) + apart
+    falling = np.minimum.accumulate((lifted - apart)[::-1].clip(upper=high - apart.max(initial=0)))
+    return ends.assign(y=falling[::-1] + apart)
+
+
+def _short(rows: pd.DataFrame) -> pd.DataFrame:
+    """What a chart needs of some rows, in five digits, which is more than a screen shows."""
+    kept = ["label", "line", "series", "x", "y", "low", "high", "end"]
+    numbers = rows[["x", "y", "low", "high"]].astype(float).map(lambda v: float(f"{v:.5g}"))
+    return rows[kept].assign(**numbers, line=pd.factorize(rows["line"])[0])

@@ -15,10 +15,9 @@ from analysis.logs.run_file import LogError
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report.comparison import comparison
-from analysis.report.figures import vega
 from analysis.report.figures.beside_paper import EFFICIENCY, efficiency
 from analysis.report.figures.curves import single_run_figure, sweep_figures
-from analysis.report.figures.drawing import Figure
+from analysis.report.figures.drawing import Figure, library, specification
 from analysis.report.page import rows
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.sweep import method_frame, method_table
@@ -45,7 +44,16 @@ class Material:
 
 def figures(some: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
     """Several figures as a block; none without figures. Notes in `said` stand elsewhere on the page."""
-    return [{"kind": "figures", "figures": some, "said": said}] if some else []
+    drawn = [
+        {
+            "title": one.title,
+            "spec": specification(one, words=False),
+            "panels": ", ".join(dict.fromkeys(one.frame["panel"])),
+            "notes": [note for note in one.notes if note not in said],
+        }
+        for one in some
+    ]
+    return [{"kind": "figures", "figures": drawn}] if drawn else []
 
 
 def folded(title: str, small: str, blocks: Sequence[Block]) -> Block:
@@ -61,14 +69,11 @@ def report(material: Material) -> str:
     loader = jinja2.FileSystemLoader(HERE)
     environment = jinja2.Environment(autoescape=True, loader=loader)
     environment.filters["code"] = code_spans
-    environment.filters |= {"data": vega.on_page, "legend": vega.legend}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(
         **head,
         css=(HERE / "page.css").read_text(encoding="utf-8"),
-        js=(HERE / "page.js").read_text(encoding="utf-8"),
-        library=vega.library(),
-        looks=vega.config(),
+        scripts=[library(), (HERE / "sortable.min.js").read_text(encoding="utf-8")],
         sections=[section for section in sections if section["blocks"]],
         filters=_filters(sections),
     )

@@ -1,5 +1,6 @@
 """The figures' numbers: what is averaged, what is thinned, what stands beside the paper; and when they are drawn."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import pandas as pd
 import vl_convert
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import PAPER_METHODS
-from analysis.report.figures import curves, vega
-from analysis.report.figures.drawing import Figure, Panel, Series
+from analysis.paper.names import METHODS, PAPER_METHODS
+from analysis.report import style
+from analysis.report.figures import curves
+from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
 from analysis.report.figures.histories import BINS, mean_over, read, thin
-from analysis.report.figures.vega import write
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
 from tests.analysis.make_frames import expected, made_frames
@@ -29,8 +30,13 @@ def made(sweep: str, status: Callable[[dict], str]) -> Trials:
     return of_name(sweep, filled, frames)
 
 
-def lines(panel: Panel, shape: str = "line") -> list[Series]:
-    return [series for series in panel.series if series.shape == shape]
+def lines(frame: pd.DataFrame, shape: str = "line") -> list[pd.DataFrame]:
+    """The rows of each series of a shape."""
+    return [rows for _, rows in frame[frame["shape"] == shape].groupby("line", sort=False)]
+
+
+def panels(figure: Figure) -> list[pd.DataFrame]:
+    return [rows for _, rows in figure.frame.groupby(["panel", "quantity"], sort=False)]
 
 
 def test_thinning_keeps_every_spike() -> None:
@@ -47,10 +53,10 @@ def test_thinning_keeps_every_spike() -> None:
 def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
     there = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
     figure = curves.validation(there, read(there), "steps")
-    panel, _ = figure.panels  # accuracy and loss
-    assert panel.facet["task"] == "sst2"
-    assert {len(series.runs.split()) for series in lines(panel)} == {5}
-    assert len({series.method for series in lines(panel)}) == len(lines(panel))
+    panel, _ = panels(figure)  # accuracy and loss
+    assert set(panel["panel"]) == {"SST-2"}
+    assert {len(runs.split()) for runs in panel["runs"]} == {5}
+    assert panel["method"].nunique() == len(lines(panel))
     assert any("600 of 750 runs of table1 lack" in note for note in figure.notes)
 
 
@@ -68,46 +74,69 @@ def test_runs_of_different_models_are_never_averaged() -> None:
     for paths, averaged in ((["gpt2", "llama-3.2-1b", "qwen3-0.6b"], 1), (["gpt2"] * 3, 3)):
         runs = frames.runs.assign(**{"model.path": paths})
         there = of_name("mine", seeds.iloc[:0], Frames(runs, frames.history, ()))
-        drawn = [s for f in curves.sweep_figures(there) for p in f.panels for s in lines(p)]
-        assert max(len(series.runs.split()) for series in drawn) == averaged
+        drawn = [runs for f in curves.sweep_figures(there) for runs in f.frame["runs"]]
+        assert max(len(runs.split()) for runs in drawn) == averaged
 
 
 def test_figure_1_marks_collapses_and_every_rate() -> None:
     there = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
     figure = curves.loss_by_rate(there, read(there))
-    assert len(figure.panels) == 7  # six methods, and all at their best
-    (cross,) = lines(figure.panels[0], "cross")
-    assert list(cross.x) == [20.0]
-    ends = [series.end for series in lines(figure.panels[0])]
+    assert len(panels(figure)) == 7  # six methods, and all at their best
+    first = panels(figure)[0]
+    (cross,) = lines(first, "cross")
+    assert list(cross["x"]) == [20.0]
+    ends = [rows["end"].iloc[0] for rows in lines(first)]
     rates = {"5e-06", "1e-06", "5e-07", "1e-07", "5e-08"}
     assert {end.rstrip(" ←") for end in ends} == rates
     assert sum("←" in end for end in ends) == 1
 
 
-def test_methods_keep_their_looks_in_every_panel_on_paper_and_on_the_page() -> None:
+def test_every_method_has_a_colour_and_a_mark_of_its_own() -> None:
+    """All of conf/optimizer are in the table; what has no steps is a level, told apart by its dashes."""
+    named = {path.stem for path in Path("conf/optimizer").glob("*.yaml")}
+    assert named <= set(METHODS)
+    looks = [style.look(method) for method in METHODS]
+    assert len({look.colour for look in looks}) == len(looks)
+    trained = [look.mark for look in looks if look.dash == [1, 0]]
+    assert len(set(trained)) == len(trained)
+    levels = [tuple(look.dash) for look in looks if look.dash != [1, 0]]
+    assert len(set(levels)) == len(levels) == 3
+
+
+def made_lines(methods: list[str], panel: str = "P") -> list[pd.DataFrame]:
+    said = {"panel": panel, "quantity": "loss", "axis": "step"}
+    found = [points(m, [1, 2], [1.0, 2.0 + i], **said) for i, m in enumerate(methods)]
+    return [*found, points("zero_shot", [0], [1.5], shape="level", **said)]
+
+
+def drawn(series: list[pd.DataFrame]) -> str:
+    frame = pd.concat(series, ignore_index=True)
+    figure = Figure("f", "T", frame, line_panels(frame), ["A note."])
+    return vl_convert.vegalite_to_svg(specification(figure))
+
+
+def test_methods_keep_their_looks_in_every_panel_and_few_lines_are_named_at_their_ends() -> None:
     """Panels share scales: one that lacks a method must not shift the others' colours."""
-    rows = {float(i): name for i, name in enumerate("abcdefgh")}
-    both = [Series(m, [1, 2], [1.0, 2.0]) for m in ("mezo", "bszo")]
-    alone = Panel(
-        "P", "step", "", [Series("bszo", [1], [i], shape="points") for i in rows], yticks=rows
-    )
-    figure = Figure("f", "T", [alone, Panel("P", "step", "loss", both)], ["A note."])
-    paper = vl_convert.vegalite_to_svg(vega.on_paper(figure))
-    page = vl_convert.vegalite_to_svg(vega.on_page(alone))
-    with_legend = {"#D55E00": 3 + len(rows), "#00326B": 3}  # marks of BSZO and MeZO
-    assert {colour: paper.count(f'fill="{colour}"') for colour in with_legend} == with_legend
-    assert page.count('fill="var(--m-bszo)"') >= len(rows)
-    for text in (*rows.values(), "MeZO", "BSZO", "A note."):
-        assert f">{text}</text>" in paper
-    assert all(f">{text}</text>" in page for text in rows.values())
+    text = drawn([*made_lines(["mezo", "bszo"], "A"), *made_lines(["bszo"], "B")])
+    for colour, marks in {"#D55E00": 4, "#00326B": 2}.items():
+        assert len(re.findall(rf'aria-roledescription="point"[^>]*fill="{colour}"', text)) == marks
+    assert [text.count(f">{name}</text>") for name in ("MeZO", "BSZO", "zero-shot")] == [1, 2, 2]
+    assert ">A note.</text>" in text
+
+
+def test_a_legend_of_many_lines_shows_the_level_dotted() -> None:
+    text = drawn(made_lines(["mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b", "tezo"]))
+    symbols = re.findall(r'<path[^>]*stroke-dasharray="2,2"[^>]*>', text)
+    assert any('stroke="#000000"' in symbol for symbol in symbols)
+    assert text.count(">zero-shot</text>") == text.count(">TeZO</text>") == 1
 
 
 def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> None:
     def draw(height: float) -> list[Path]:
-        panel = Panel("P", "step", "loss", [Series("mezo", [1, 2], [1.0, height])])
-        return write(Figure("f", "T", [panel]), tmp_path)
+        frame = points("mezo", [1, 2], [1.0, height], panel="P", quantity="loss", axis="step")
+        return write(Figure("f", "T", frame, line_panels(frame)), tmp_path)
 
-    table, png, pdf = draw(2.0)
+    table, svg, png, pdf, html = draw(2.0)
     first = png.read_bytes()
     png.write_bytes(b"kept")
     draw(2.0)
@@ -118,3 +147,5 @@ def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> No
     pdf.unlink()
     draw(3.0)
     assert b"CreationDate" not in pdf.read_bytes()
+    assert svg.read_text().startswith("<svg")
+    assert not re.findall(r'src="|href="http', html.read_text().partition("<script>")[0])

@@ -112,23 +112,10 @@ def test_text_of_logs_is_text(text: str, tree: ElementTree.Element) -> None:
     assert NASTY in shown(part(tree, "runs-table"))
 
 
-def test_a_figures_data_have_the_pages_colours_and_say_what_each_line_is(
-    tree: ElementTree.Element,
-) -> None:
-    found = [node.get("data-panel") for node in part(tree, "newest").iter()]
-    panels = [json.loads(panel) for panel in found if panel]
-    assert any(
-        "BSZO, lr 0.0001, run bszo-" in words
-        for panel in panels
-        for words in panel["usermeta"]["words"]
-    )
-    layers = [
-        layer for panel in panels for layer in panel["layer"] if layer["mark"]["type"] == "line"
-    ]
-    for colours in (layer["encoding"]["stroke"]["scale"] for layer in layers):
-        looks = dict(zip(colours["domain"], colours["range"], strict=True))
-        assert looks.get("bszo", "var(--m-bszo)") == "var(--m-bszo)"
-    assert any("bszo" in layer["encoding"]["stroke"]["scale"]["domain"] for layer in layers)
+def test_a_figure_says_what_each_line_is(tree: ElementTree.Element) -> None:
+    specs = [node.get("data-spec") for node in part(tree, "newest").iter() if node.get("data-spec")]
+    rows = [row for spec in specs for of in json.loads(spec)["datasets"].values() for row in of]
+    assert any("BSZO, lr 0.0001, run bszo-" in row.get("series", "") for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +151,8 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 def column(page: Page, table: str, i: int) -> list[str]:
     return page.eval_on_selector_all(
-        f"#{table} tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{i}].innerText)"
+        f"#{table} tbody tr",
+        f"rows => rows.filter(row => row.offsetParent).map(row => row.cells[{i}].innerText)",
     )
 
 
@@ -181,8 +169,8 @@ def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
         "body p, body td", "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
     )
     assert min(sizes) >= 12
-    panel = page.locator("#newest .plot.drawn svg").first.bounding_box()
-    assert panel["width"] > 280
+    drawn = page.locator("#newest .plot.drawn svg").first.bounding_box()
+    assert drawn["width"] > 280
     ink, ground = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
@@ -203,39 +191,29 @@ def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: P
 
 
 @pytest.mark.process
-def test_tables_sort_and_come_back(page: Page) -> None:
+def test_tables_sort(page: Page) -> None:
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     before = column(page, "runs-table", 9)
     header = page.locator("#runs-table thead th").nth(9)  # validation accuracy
     orders = []
-    for order in ("ascending", "descending", "none"):
-        header.locator("button").press(
-            "Enter"
-        )  # figures that are still drawn move what the mouse would hit
+    for order in ("ascending", "descending"):
+        header.locator("button").press("Enter")
         expect(header).to_have_attribute("aria-sort", order)
-        orders.append(column(page, "runs-table", 9))
+        page.wait_for_timeout(100)
+        orders.append([float(value) for value in column(page, "runs-table", 9)])
     numbers = sorted(map(float, before))
-    assert [float(value) for value in orders[0]] == numbers
-    assert [float(value) for value in orders[1]] == numbers[::-1]
-    assert orders[2] == before
+    assert orders == [numbers, numbers[::-1]]
 
 
 @pytest.mark.process
-def test_filters_work_together_and_live_in_the_address(page: Page, address: str) -> None:
+def test_filters_work_together_without_a_script(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     everything = len(column(page, "runs-table", 0))
-    page.select_option("#filter-model", "opt-13b")
-    page.select_option("#filter-method", "hizoo")
-    assert page.evaluate("location.hash") == "#model=opt-13b&method=hizoo"
-    assert "rows" in page.locator("#count").inner_text()
-    assert page.locator("#newest .legend [data-method=bszo].off").count() > 0
-    page.goto("about:blank")
-    page.goto(f"{address}#task=trec&precision=fp16")
-    assert page.input_value("#filter-task") == "trec"
-    assert 0 < len(column(page, "runs-table", 0)) < everything
-    page.evaluate("location.hash = '#method=nobody'")  # a stale address filters nothing
-    page.wait_for_function("document.getElementById('filter-task').value === ''")
-    assert len(column(page, "runs-table", 0)) == everything
-    page.select_option("#filter-task", "sst2")
-    page.click("#reset")
-    page.wait_for_function("location.hash === ''")
+    page.select_option("#filter-model", label="OPT-13B")
+    of_model = column(page, "runs-table", 4)
+    page.select_option("#filter-method", label="HiZOO")
+    both = column(page, "runs-table", 4)
+    assert set(both) == {"HiZOO"}
+    assert 0 < len(both) < len(of_model) < everything
+    page.click("#filters button")
     assert len(column(page, "runs-table", 0)) == everything

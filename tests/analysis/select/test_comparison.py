@@ -115,7 +115,7 @@ def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
         frame, table, (figure,) = report.comparison("tuned", fill(made, runs), frames)
         assert markdown(table).count(head) == 1
         assert f"| {test} |" in markdown(table)
-        assert figure.panels[0].ylabel.lower() == head.lower()
+        assert figure.frame["quantity"].iloc[0].lower() == head.lower()
         exact = runs.filter(regex="test_accuracy|exact").mean().item()
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
