@@ -139,8 +139,8 @@ def _paper(material: Material) -> Iterator[Block]:
     yield section("paper", "The paper's tables", blocks)
 
 
-def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:
-    """Every filter with the values that occur on the page, and their words."""
+def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[int, str, str]]]:
+    """Every filter with the values that occur on the page, each with a number and its words."""
 
     def facets(blocks: Sequence[Block]) -> Iterator[Mapping[str, str]]:
         for block in blocks:
@@ -154,7 +154,7 @@ def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[str, str]]]:
     for key, words in FILTERS.items():
         values = {facet[key] for facet in found if facet.get(key, "-") not in ("", "-")}
         ordered = sorted(values, key=method_order if key == "method" else lambda v: (0, v))
-        filters[key] = [(value, words(value)) for value in ordered]
+        filters[key] = [(n, value, words(value)) for n, value in enumerate(ordered, 1)]
     return filters
 
 
