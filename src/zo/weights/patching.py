@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from zo.weights.scratch import Scratch, views_stay, without_views
 
 METADATA = {
     "shape", "dtype", "device", "layout", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "itemsize", "nbytes",
@@ -90,18 +93,23 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
         return self.plain or MethodType(type(self.module).forward, self.module)
 
     @classmethod
-    def into(cls, module: nn.Module, forward: Callable[..., Any]) -> ReplacedForward:
-        """Puts a forward in place of a layer's own."""
+    def of(cls, module: nn.Module, forward: Callable[..., Any]) -> ReplacedForward:
+        """Returns a forward that `put` puts in place of the layer's own of now."""
         made = cls(forward)
         made.module, made.plain = module, module.__dict__.get("forward")
-        module.__dict__["forward"] = made
         return made
+
+    def put(self) -> ReplacedForward:
+        """Replaces the layer's own forward."""
+        self.module.__dict__["forward"] = self
+        return self
 
     def take_back(self) -> None:
         """Gives the layer its own forward back, unless another has replaced this one."""
         if self.module.__dict__.get("forward") is self:
-            del self.module.__dict__["forward"]
-            if self.plain is not None:
+            if self.plain is None:
+                del self.module.__dict__["forward"]
+            else:
                 self.module.__dict__["forward"] = self.plain
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
@@ -121,6 +129,72 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
             "the model's weights are held elsewhere (restore='factors', or zo.offload); pickle its state_dict, or call"
             " the optimizer's close() or the offload's first"
         )
+
+
+@contextmanager
+def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """While the body runs, modules have other forwards."""
+    made = [ReplacedForward.of(module, forward) for module, forward in forwards.items()]
+    try:
+        for forward in made:
+            forward.put()
+        yield
+    finally:
+        for forward in reversed(made):
+            forward.take_back()
+
+
+class SwappedCalls:
+    """Calls modules with other tensors in place of their parameters.
+
+    Attributes:
+        tensors: The other tensors by position, while a module computes with them.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, Tensor] = {}
+
+    def call(
+        self,
+        entries: Sequence[tuple[dict[str, Any], str, int]],
+        forward: Callable[[], Any],
+        tensor_of: Callable[[int], Tensor],
+        views_before: Mapping[Scratch, int],
+    ) -> Any:
+        """Returns a module's output, with copies in place of views of the swapped tensors.
+
+        Args:
+            entries: The parameters: the dictionary that each is in, its name there, and its position.
+            forward: Computes its output.
+            tensor_of: Returns the other tensor of a position; it is asked unless a caller of the module has swapped it.
+            views_before: The scratch memory of the tensors, and its `views` before they were made.
+
+        Raises:
+            ViewStaysError: If the module keeps a view of a tensor.
+        """
+        before, new = [own[name] for own, name, _ in entries], list[int]()
+        try:
+            for own, name, i in entries:
+                if i not in self.tensors:
+                    self.tensors[i] = tensor_of(i)
+                    new.append(i)
+                own[name] = self.tensors[i]
+            output = forward()
+        finally:
+            for (own, name, _), parameter in zip(entries, before, strict=True):
+                own[name] = parameter
+            for i in new:
+                del self.tensors[i]
+        output = without_views(output, views_before)
+        if views_stay(views_before):
+            raise ViewStaysError(
+                "keeps a view of its weights after its call, or returns one where it cannot be found"
+            )
+        return output
+
+
+class ViewStaysError(RuntimeError):
+    """A module keeps a view of tensors that were swapped in for its call."""
 
 
 def put_forward(module: nn.Module, forward: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from zo.tasks.prompts import Encoded
 from zo.weights.aliasing import storage_key
 from zo.weights.offload.offloader import offload_of
+from zo.weights.patching import replaced
 
 Forward: TypeAlias = Callable[..., Any]
 
@@ -121,7 +122,7 @@ class FrozenBlocks:
 
     def returning(self, outputs: Mapping[str, Any]) -> AbstractContextManager[None]:
         """While the body runs, each list's frozen blocks return its output."""
-        return _replaced(
+        return replaced(
             {
                 block: partial(_given, outputs[path])
                 for path, of in self.lists.items()
@@ -138,7 +139,7 @@ class FrozenBlocks:
             return output
 
         last = {path: of[-1] for path, of in self.lists.items()}
-        return _replaced({of: partial(watched, path, of.forward) for path, of in last.items()})
+        return replaced({of: partial(watched, path, of.forward) for path, of in last.items()})
 
     def __str__(self) -> str:
         return ", ".join(f"blocks 0 to {len(of) - 1} of {path}" for path, of in self.lists.items())
@@ -179,21 +180,6 @@ def _given(output: Any, *_: Any, **__: Any) -> Any:
 
 def _copied(outputs: Any) -> Any:
     return tree_map_only(Tensor, torch.clone, outputs)
-
-
-@contextmanager
-def _replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """While the body runs, modules have other forwards."""
-    own = {module: module.__dict__.get("forward") for module in forwards}
-    try:
-        for module, forward in forwards.items():
-            module.__dict__["forward"] = forward
-        yield
-    finally:
-        for module, before in own.items():
-            module.__dict__.pop("forward", None)
-            if before is not None:
-                module.__dict__["forward"] = before
 
 
 class KeptStates:

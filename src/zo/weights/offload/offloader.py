@@ -29,8 +29,8 @@ from zo.weights.offload.parameter import OffloadedParameter, offloaded
 from zo.weights.offload.pool import Pool
 from zo.weights.offload.transfer_stream import Lane, Mark
 from zo.weights.parameter_owners import holders, looked_up, looks_up
-from zo.weights.patching import ReplacedForward
-from zo.weights.scratch import Scratch, aligned, views_stay, without_views
+from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
+from zo.weights.scratch import Scratch, aligned
 
 Update: TypeAlias = Callable[[int, Tensor], None]
 """Applies an update that is due to tensor i, which is on the device."""
@@ -112,7 +112,7 @@ class Offload:
         self._due: Update | None = None
         self._late: set[int] = set()  # tensors that the update is due to
         self._failed: BaseException | None = None  # an update that was made in part
-        self._here: dict[int, Tensor] = {}  # on the device, while a module computes with it
+        self._swapped = SwappedCalls()
         self._in_use = 0  # bytes of modules that are called
         self._ahead: dict[nn.Module, Fetched] = {}  # in the order of their calls
         self._after: dict[nn.Module, nn.Module] = {}  # which module followed which
@@ -121,9 +121,12 @@ class Offload:
         self._pool = Pool(device, self.budget, self._lane)
         call = torch.compiler.disable(self._call)  # a compiled loss has it called, uncompiled
         self._forwards = {
-            module: ReplacedForward.into(module, partial(call, module)) for module in self._holders
+            module: ReplacedForward.of(module, partial(call, module)).put()
+            for module in self._holders
         }
-        self._root = ReplacedForward.into(model, self._call_model) if device.type != "cpu" else None
+        self._root = (
+            ReplacedForward.of(model, self._call_model).put() if device.type != "cpu" else None
+        )
 
     def owe(self, indices: Collection[int], update: Update) -> None:
         """Applies an update to tensors when they are fetched next."""
@@ -224,39 +227,28 @@ class Offload:
                 f"{self._named(module)}: its weights are offloaded and leave the device after the call, so that nothing"
                 " can be backpropagated through it; call the model under torch.no_grad()"
             )
-        held = [
-            (owner, name, i)
+        entries = [
+            (owner._parameters, name, i)
             for owner, name, i in self._holders[module]
             if owner._parameters.get(name) is self.parameters[i]  # else of `functional_call`
         ]
-        if not held:
+        if not entries:
             return self._forwards[module].inner(*args, **kwargs)
-        self.visited.update(id(self.parameters[i]) for *_, i in held)
-        before = [(owner._parameters, name, owner._parameters[name]) for owner, name, _ in held]
-        written: list[int] = []
+        self.visited.update(id(self.parameters[i]) for *_, i in entries)
         self._in_use += self._bytes[module]
         try:
             fetched = self._arrive(module, args)
-            marks = {scratch: scratch.views() for scratch in fetched.scratch.values()}
-            for owner, name, i in held:
-                if i not in self._here:
-                    self._here[i] = fetched.scratch[i].part(self.parameters[i])[0]
-                    written.append(i)
-                owner._parameters[name] = self._here[i]  # type: ignore[assignment]
-            output = self._forwards[module].inner(*args, **kwargs)
-        finally:
-            for own, name, parameter in before:
-                own[name] = parameter
-            for i in written:
-                del self._here[i]
-            self._in_use -= self._bytes[module]
-        output = without_views(output, marks)
-        if views_stay(marks):
+            scratch, views = fetched.scratch, {s: s.views() for s in fetched.scratch.values()}
+            compute = partial(self._forwards[module].inner, *args, **kwargs)
+            on_device = lambda i: scratch[i].part(self.parameters[i])[0]  # noqa: E731
+            output = self._swapped.call(entries, compute, on_device, views)
+        except ViewStaysError as error:
             raise OffloadRefused(
-                f"{self._named(module)} keeps a view of its weights after its call, or returns one where it cannot be"
-                " found; its weights cannot be offloaded"
-            )
-        self._pool.give_back(fetched.scratch.values())
+                f"{self._named(module)} {error}; its weights cannot be offloaded"
+            ) from None
+        finally:
+            self._in_use -= self._bytes[module]
+        self._pool.give_back(scratch.values())
         return output
 
     def _arrive(self, module: nn.Module, args: tuple[Any, ...]) -> Fetched:
@@ -268,7 +260,9 @@ class Offload:
         if fetched is not None and (fetched.rows or self._stale(fetched)):
             self._discard(fetched)
             fetched = None
-        indices = [*dict.fromkeys(i for *_, i in self._holders[module] if i not in self._here)]
+        indices = [
+            *dict.fromkeys(i for *_, i in self._holders[module] if i not in self._swapped.tensors)
+        ]
         rows = looked_up(module, args)
         if fetched is not None:
             rows = None

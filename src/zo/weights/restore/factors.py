@@ -318,7 +318,7 @@ class Factors(FactoredPolicy):
             own = {name: i for name, i in held if i is not None}
             if own and (forward := self._layers.forward_of(module, own, path)) is not None:
                 forward = self._of_own_weights(module, own, path, forward)
-                self._forwards.append(ReplacedForward.into(module, forward))
+                self._forwards.append(ReplacedForward.of(module, forward).put())
                 covered.update(own.values())
         for i in sorted({*range(len(self.space.names))} - covered):
             layers = "linear, embedding or normalisation layer"

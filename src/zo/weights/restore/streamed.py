@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +28,12 @@ from zo.weights.directions import Terms, uncast
 from zo.weights.offload.offloader import offload_of
 from zo.weights.offload.parameter import OffloadedParameter
 from zo.weights.parameter_owners import Holders, holders, looked_up
+from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
 from zo.weights.restore.base import RestoreError, RestorePolicy
-from zo.weights.scratch import Scratch, aligned, views_stay, without_views
+from zo.weights.scratch import Scratch, aligned
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, add_, add_rows_
 
-Forward: TypeAlias = Callable[..., Any]
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 """Functions of a tensor that return its values as other things than tensors."""
 
@@ -99,13 +99,13 @@ class Streamed(RestorePolicy):
             on = [size if t.device == device else 0 for size, t in sizes]
             self._buffers[device] = _Buffer(_nested_bytes(model, self._holders, on), device)
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
-        self._displaced: dict[int, Tensor] = {}  # by tensor index, while a module computes with it
+        self._swapped = SwappedCalls()
         self._terms: Terms = ()
         places = [(m._parameters[n], i) for of in self._holders.values() for m, n, i in of]
         self._parameters = {p: space.names[i] for p, i in places}
         self._positions: dict[Any, int] = dict(places)
         self._addresses = {storage_key(t): i for i, t in here.items()}
-        self._forwards: dict[nn.Module, Forward | None] = {}  # what `restore` puts back
+        self._forwards: dict[nn.Module, ReplacedForward] = {}  # what `restore` takes back
         self._own: list[tuple[Any, str, Any]] = []  # and where which parameter belongs
 
     def begin(self) -> None:
@@ -120,14 +120,16 @@ class Streamed(RestorePolicy):
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
         if not self._forwards:
-            self._forwards = {m: m.__dict__.get("forward") for m in self._holders}
             at = [(m._parameters, n) for of in self._holders.values() for m, n, _ in of]
             self._own = [(held, name, held[name]) for held, name in at]
             call = self._call
             if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
                 call = torch.compiler.disable(call)
-            for module in self._holders:
-                module.__dict__["forward"] = functools.partial(call, module, module.forward)
+            self._forwards = {
+                m: ReplacedForward.of(m, functools.partial(call, m)) for m in self._holders
+            }
+            for forward in self._forwards.values():
+                forward.put()
         self._make_readable(not terms)
 
     def restore(self) -> None:
@@ -137,15 +139,12 @@ class Streamed(RestorePolicy):
             self._offload.displace_by(None)
         for held, name, parameter in self._own:
             held[name] = parameter
-        self._displaced.clear()
+        self._swapped.tensors.clear()
         for buffer in self._buffers.values():
             buffer.used = 0
         self._make_readable(True)
-        for module, forward in self._forwards.items():
-            if forward is None:
-                module.__dict__.pop("forward", None)  # gone where this was interrupted before
-            else:
-                module.__dict__["forward"] = forward
+        for forward in self._forwards.values():
+            forward.take_back()
         self._forwards, self._own = {}, []
 
     def _make_readable(self, readable: bool) -> None:
@@ -158,39 +157,33 @@ class Streamed(RestorePolicy):
                 p.__class__ = nn.Parameter  # type: ignore[assignment]
                 p.__dict__.pop("name_in_model", None)
 
-    def _call(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the module's `forward` returns with displaced tensors in place of its own."""
+    def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the module's own forward returns with displaced tensors in place of its own."""
+        forward = self._forwards[module].inner
         if not self._terms:
             return forward(*args, **kwargs)
         places = ((cast(dict[str, Any], m._parameters), n) for m, n, _ in self._holders[module])
         found = [(own, name, self._position(own.get(name))) for own, name in places]
-        held = [(own, name, i) for own, name, i in found if i is not None]
-        before, written = [own[name] for own, name, _ in held], []
-        marks = {buffer: (buffer.used, buffer.views()) for buffer in self._buffers.values()}
+        entries = [(own, name, i) for own, name, i in found if i is not None]
+        used = {buffer: buffer.used for buffer in self._buffers.values()}
+        views: dict[Scratch, int] = {buffer: buffer.views() for buffer in used}
         try:
-            for own, name, i in held:
-                if i not in self._displaced:  # else a caller of this module has displaced it
-                    tensor = self.local[i]
-                    buffer = self._buffers[tensor.device]
-                    self._displaced[i], out = buffer.take(tensor, self._sizes[i])
-                    written.append(i)
-                    self._displace(out, tensor, i, looked_up(module, args))
-                own[name] = self._displaced[i]
-            output = forward(*args, **kwargs)
-        finally:
-            for (own, name, _), parameter in zip(held, before, strict=True):
-                own[name] = parameter
-            for i in written:
-                del self._displaced[i]
-            for buffer, (used, _) in marks.items():
-                buffer.used = used
-        views_before: dict[Scratch, int] = {buffer: views for buffer, (_, views) in marks.items()}
-        output = without_views(output, views_before)
-        if views_stay(views_before):
+            compute = functools.partial(forward, *args, **kwargs)
+            displaced = functools.partial(self._displaced, module, args)
+            return self._swapped.call(entries, compute, displaced, views)
+        except ViewStaysError as error:
             name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
-            what = f"{name} keeps a view of its weights after its call, or returns one where it cannot be found"
-            raise RestoreError(self.name, what, "snapshot")
-        return output
+            raise RestoreError(self.name, f"{name} {error}", "snapshot") from None
+        finally:
+            for buffer, at in used.items():
+                buffer.used = at
+
+    def _displaced(self, module: nn.Module, args: tuple[Any, ...], i: int) -> Tensor:
+        """Returns tensor i, displaced, in the buffer; of a table, the rows that the module looks up are enough."""
+        theta = self.local[i]
+        tensor, out = self._buffers[theta.device].take(theta, self._sizes[i])
+        self._displace(out, theta, i, looked_up(module, args))
+        return tensor
 
     def _position(self, t: Tensor | None) -> int | None:
         """Returns which tensor of θ a module holds; None of another one, as `torch.func.functional_call` puts there."""
