@@ -96,7 +96,7 @@ def test_a_baseline_reads_the_files_where_they_are(make_run, weights, tmp_path):
     assembly = Assembly.of(make_run(*given), tmp_path / "scratch")
     offload = offload_of(assembly.params.parameters)
     assert offload is not None
-    files = {of.file.path for of in offload.stored if isinstance(of, backing_store.OnDisk)}
+    files = {of.file.path for of in offload.stores if isinstance(of, backing_store.OnDisk)}
     assert files == {weights / "model.safetensors"}
     assert not [*(tmp_path / "scratch").glob("*.safetensors")]
     here = make_run(*given[:3], f"out={tmp_path / 'memory'}")

@@ -114,7 +114,7 @@ def test_matrices_are_written_once_per_interval():
 def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
     folded = []
     for values in (factors.FOLD, 100):
-        monkeypatch.setattr(factors, "FOLD", values)
+        monkeypatch.setattr(factors, "MERGED_VALUES", values)
         trial = Trial(opt().to(dtype), rank=3)
         trial.steps(2)
         exact, was, sides = trial.theta(), trial.weights(), trial.sides()

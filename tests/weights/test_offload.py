@@ -188,7 +188,7 @@ def test_a_step_reads_the_weights_twice_and_writes_them_once(tmp_path, monkeypat
     model = MODELS["opt, untied"]()
     offload = zo.offload(model, "disk", device="cpu", directory=tmp_path)
     optimizer = zo.MeZO(model, lr=1e-2, restore="streamed", check_closure=False)
-    names = dict(zip(map(id, offload.stored), offload.names, strict=True))
+    names = dict(zip(map(id, offload.stores), offload.names, strict=True))
     counts = {"read": Counter[str](), "write": Counter[str]()}
     for way, count in counts.items():
         own = getattr(OnDisk, way)

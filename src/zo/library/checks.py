@@ -15,7 +15,7 @@ from zo.distributed.closure import SAME
 from zo.library.arguments import Closure
 from zo.optim.losses import number
 from zo.weights.aliasing import storage_key
-from zo.weights.anchor import HALF
+from zo.weights.anchor import LOW_SURVIVAL
 from zo.weights.loss import LossFn, offered
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
@@ -127,7 +127,7 @@ def tell_of_compiling(seconds: float) -> None:
 
 def report_rounding(share: float | None, space: ParameterSpace) -> None:
     """Warns if less than half of a step is left after rounding."""
-    if share is not None and share < HALF and space.rounding == "nearest":
+    if share is not None and share < LOW_SURVIVAL and space.rounding == "nearest":
         warnings.warn(
             f"{share:.0%} of the first step is left after rounding to {space.like[0].dtype}. Weights in float32 keep"
             " all of a step, noise='philox' with rounding='stochastic' its mean, and rounding='compensated' keeps the"

@@ -22,7 +22,7 @@ from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
-from zo.weights.anchor import HALF
+from zo.weights.anchor import LOW_SURVIVAL
 from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
@@ -50,7 +50,7 @@ class Journal:
     def say_of_rounding(self, step: int, session: Session, share: float | None) -> None:
         """Says once that less than half of a step is left after rounding, and what keeps it."""
         params = session.assembly.params
-        if share is None or share >= HALF or params.rounding != "nearest" or self.rounds:
+        if share is None or share >= LOW_SURVIVAL or params.rounding != "nearest" or self.rounds:
             return
         self.rounds = True
         self.progress.say(

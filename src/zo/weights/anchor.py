@@ -145,7 +145,7 @@ class SeenUpdate(ParameterUpdate):
             residual.sub_(at.p)
 
 
-HALF = 0.5
+LOW_SURVIVAL = 0.5
 """Share of a step below which people are told what rounding takes."""
 
 WATCHED = 8

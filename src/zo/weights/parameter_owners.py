@@ -5,21 +5,21 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-Holders: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
+ParameterOwners: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
 """Modules and the tensors that they compute with: (itself or its dictionary of parameters, name in it, position)."""
 
 CONTAINERS = (nn.ParameterDict, nn.ParameterList)
 """Hold tensors for the module that they are in, and are not called themselves."""
 
 
-def holders(model: nn.Module, position: Callable[[Tensor], int | None]) -> Holders:
+def parameter_owners(model: nn.Module, position: Callable[[Tensor], int | None]) -> ParameterOwners:
     """Returns the modules that hold tensors.
 
     Args:
         model: The model.
         position: Returns a parameter's position; None leaves it out.
     """
-    held: Holders = {}
+    held: ParameterOwners = {}
     callers: dict[nn.Module, nn.Module]
     callers = {c: m for m in model.modules() for c in m.children() if isinstance(c, CONTAINERS)}
     for module in model.modules():

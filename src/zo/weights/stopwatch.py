@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 
 import torch
 
-Mark: TypeAlias = "float | list[torch.cuda.Event]"
+Timestamp: TypeAlias = "float | list[torch.cuda.Event]"
 
 
 class Stopwatch:
@@ -29,9 +29,9 @@ class Stopwatch:
         self.counts = Counter[str]()
         self._gpus = [torch.device(device) for device in devices if device.startswith("cuda")]
         self._passed: dict[str, float] = defaultdict(float)
-        self._pending = deque[tuple[str, Mark, Mark]]()
+        self._pending = deque[tuple[str, Timestamp, Timestamp]]()
         self._running: list[str] = []  # the innermost last
-        self._last: Mark = []
+        self._last: Timestamp = []
 
     @contextmanager
     def running(self, kind: str, count: int = 1) -> Iterator[None]:
@@ -52,7 +52,7 @@ class Stopwatch:
 
     def _lap(self) -> None:
         """Ends the piece that is under way, and begins the next one."""
-        now = self._mark()
+        now = self._now()
         if self._running:
             self._pending.append((self._running[-1], self._last, now))
             self._take_in()
@@ -64,7 +64,7 @@ class Stopwatch:
             kind, begin, end = self._pending.popleft()
             self._passed[kind] += _between(begin, end)
 
-    def _mark(self) -> Mark:
+    def _now(self) -> Timestamp:
         """Returns the time, or an event per GPU at the end of what has been launched."""
         if not self._gpus:
             return time.perf_counter()
@@ -74,11 +74,11 @@ class Stopwatch:
         return events
 
 
-def _passed(mark: Mark) -> bool:
-    return isinstance(mark, float) or all(event.query() for event in mark)
+def _passed(at: Timestamp) -> bool:
+    return isinstance(at, float) or all(event.query() for event in at)
 
 
-def _between(begin: Mark, end: Mark) -> float:
+def _between(begin: Timestamp, end: Timestamp) -> float:
     if isinstance(begin, list) and isinstance(end, list):
         return float(max(a.elapsed_time(b) for a, b in zip(begin, end, strict=True))) / 1e3  # of ms
     return cast(float, end) - cast(float, begin)

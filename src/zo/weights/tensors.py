@@ -99,7 +99,7 @@ class TrainableTensors:
         Of a DTensor it is the local part, of an offloaded tensor its host memory or file.
         """
         if self._offload is not None:
-            self._offload.flush()
+            self._offload.apply_deferred()
         return self._local
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:

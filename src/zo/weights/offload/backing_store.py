@@ -176,7 +176,7 @@ def _bytes_of(t: Tensor) -> memoryview:
     return memoryview(values)
 
 
-class Stored(ABC):
+class BackingStore(ABC):
     """A tensor outside of the device.
 
     Attributes:
@@ -212,7 +212,7 @@ class Stored(ABC):
         return found
 
 
-class InMemory(Stored):
+class InMemory(BackingStore):
     """A tensor of the host; pinned where the device is a GPU."""
 
     def __init__(self, tensor: Tensor, device: torch.device):
@@ -233,11 +233,11 @@ class InMemory(Stored):
         return self.tensor.view(-1)[begin:end]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """As `Stored.rows`."""
+        """As `BackingStore.rows`."""
         return self.tensor[rows]
 
 
-class OnDisk(Stored):
+class OnDisk(BackingStore):
     """A tensor of a file.
 
     Args:
@@ -268,7 +268,7 @@ class OnDisk(Stored):
         return found
 
 
-def copies(path: Path, wanted: Mapping[str, tuple[Stored, torch.dtype]]) -> list[OnDisk]:
+def copies(path: Path, wanted: Mapping[str, tuple[BackingStore, torch.dtype]]) -> list[OnDisk]:
     """Writes tensors into a new safetensors file, in another dtype where that is asked for; a piece at a time.
 
     Args:

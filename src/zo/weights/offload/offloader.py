@@ -1,13 +1,13 @@
-"""Weights that come to the device for the call of their module, and leave it afterwards.
+"""Fetches offloaded weights to the device for the call of their module, and frees the memory after it.
 
-Each module that holds offloaded weights has another `forward`: the weights are fetched, displaced while a probe is
-under way, put in place of the parameters, and dropped when the call returns or raises. The modules that followed in
-the last pass are fetched meanwhile. The weights of modules that are called and of modules that are fetched take at
-most as many bytes as the model's two largest modules.
+The `forward` of each module with offloaded weights is replaced. The new one fetches the weights, displaces them during
+a probe, calls the module's own forward with them, and frees them when it returns or raises. Meanwhile the modules that
+followed in the last pass are prefetched. Weights in use and prefetched ones take at most as many bytes as the model's
+two largest modules.
 
-An update of θ is applied when a tensor is fetched next, and written back then: a step with two forward passes reads
-the weights twice and writes them once. `flush` applies it to what was not fetched. An embedding fetches only the rows
-that it looks up, unless an update is due.
+An update of θ is deferred: it is applied when a tensor is fetched next, and written back then. A step with two forward
+passes reads the weights twice and writes them once. `apply_deferred` updates the tensors that were not fetched. An
+embedding fetches only the rows that it looks up, unless a deferred update is missing from it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from zo.weights.offload.backing_store import OffloadError, OffloadRefused, Stored, copies
+from zo.weights.offload.backing_store import BackingStore, OffloadError, OffloadRefused, copies
 from zo.weights.offload.parameter import OffloadedParameter, offloaded
 from zo.weights.offload.pool import Pool
-from zo.weights.offload.transfer_stream import Lane, Mark
-from zo.weights.parameter_owners import holders, looked_up, looks_up
+from zo.weights.offload.transfer_stream import StreamEvent, TransferStream
+from zo.weights.parameter_owners import looked_up, looks_up, parameter_owners
 from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
 from zo.weights.scratch import Scratch, aligned
 
@@ -64,7 +64,7 @@ class Fetched:
     scratch: dict[int, Scratch] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     rows: bool = False
-    work: Future[Mark] | None = None
+    work: Future[StreamEvent] | None = None
 
 
 class Offload:
@@ -72,7 +72,7 @@ class Offload:
 
     Args:
         model: Holds the parameters; other parameters and buffers are moved to the device.
-        stored: Where each parameter's values are, by the parameter.
+        stores: Where each parameter's values are, by the parameter.
         device: Computes.
         directory: Of the copies of weights that are trained and lie in files of others.
 
@@ -81,7 +81,7 @@ class Offload:
         budget: Bytes of the two largest modules that do not hold the same: the most that the weights on the device
             take, unless modules that hold more are called inside one another.
         parameters: In the model's order.
-        stored: Where the values of each are.
+        stores: Where the values of each are.
         mover: Displaces weights on the device; None while no probe is under way.
         visited: Ids of the parameters that modules have computed with; whoever asks empties it before.
     """
@@ -89,52 +89,52 @@ class Offload:
     def __init__(
         self,
         model: nn.Module,
-        stored: Mapping[nn.Parameter, Stored],
+        stores: Mapping[nn.Parameter, BackingStore],
         device: torch.device,
         directory: Path | None,
     ):
         self.device, self._directory = device, directory
-        named = {p: name for name, p in model.named_parameters() if p in stored}
+        named = {p: name for name, p in model.named_parameters() if p in stores}
         self.names = [*named.values()]
-        self.stored = [stored[p] for p in named]
-        self.parameters = offloaded(self, model, [(p, stored[p].tensor) for p in named])
+        self.stores = [stores[p] for p in named]
+        self.parameters = offloaded(self, model, [(p, stores[p].tensor) for p in named])
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
         self._begin = [_version(p) for p in self.parameters]
-        self._holders = holders(model, lambda p: self._index.get(id(p)))
+        self._owners = parameter_owners(model, lambda p: self._index.get(id(p)))
         self._module_names = {module: name for name, module in model.named_modules()}
         self._sizes = [aligned(p) for p in self.parameters]
-        sets = {m: frozenset(i for *_, i in held) for m, held in self._holders.items()}
+        sets = {m: frozenset(i for *_, i in held) for m, held in self._owners.items()}
         self._bytes = {m: sum(self._sizes[i] for i in own) for m, own in sets.items()}
         different = {own: self._bytes[m] for m, own in sets.items()}  # tied ones are one
         self.budget = sum(sorted(different.values())[-2:])
         self.mover: Mover | None = None
         self.visited: set[int] = set()
-        self._due: Update | None = None
-        self._late: set[int] = set()  # tensors that the update is due to
+        self._deferred: Update | None = None
+        self._outdated: set[int] = set()  # tensors that the update is due to
         self._failed: BaseException | None = None  # an update that was made in part
         self._swapped = SwappedCalls()
         self._in_use = 0  # bytes of modules that are called
-        self._ahead: dict[nn.Module, Fetched] = {}  # in the order of their calls
+        self._prefetched: dict[nn.Module, Fetched] = {}  # in the order of their calls
         self._after: dict[nn.Module, nn.Module] = {}  # which module followed which
         self._last: nn.Module | None = None
-        self._lane = Lane(device)
-        self._pool = Pool(device, self.budget, self._lane)
+        self._transfers = TransferStream(device)
+        self._pool = Pool(device, self.budget, self._transfers)
         call = torch.compiler.disable(self._call)  # a compiled loss has it called, uncompiled
         self._forwards = {
             module: ReplacedForward.of(module, partial(call, module)).put()
-            for module in self._holders
+            for module in self._owners
         }
         self._root = (
             ReplacedForward.of(model, self._call_model).put() if device.type != "cpu" else None
         )
 
-    def owe(self, indices: Collection[int], update: Update) -> None:
+    def defer_update(self, indices: Collection[int], update: Update) -> None:
         """Applies an update to tensors when they are fetched next."""
         self._check_open()
-        self.flush()
-        self._forget_ahead()
-        self._due, self._late = update, {*indices}
-        self._fetch_ahead(self._last)
+        self.apply_deferred()
+        self._discard_prefetched()
+        self._deferred, self._outdated = update, {*indices}
+        self._prefetch(self._last)
 
     def displace_by(self, mover: Mover | None) -> None:
         """Has weights displaced when they come to the device, or no longer."""
@@ -142,44 +142,46 @@ class Offload:
             self._check_open()
         self.mover = mover
 
-    def flush(self) -> None:
+    def apply_deferred(self) -> None:
         """Applies an update that is due where it has not been applied."""
         self._raise_failed()
-        if self._late:
-            self._forget_ahead()
-            scratch, ready = self._pool.take(max(self._sizes[i] for i in self._late))
-            self._lane.finish(self._lane.submit(partial(self._update_late, scratch), [ready]))
+        if self._outdated:
+            self._discard_prefetched()
+            scratch, ready = self._pool.take(max(self._sizes[i] for i in self._outdated))
+            self._transfers.synchronize(
+                self._transfers.submit(partial(self._update_outdated, scratch), [ready])
+            )
             self._pool.give_back([scratch])
-        self._lane.settle()
+        self._transfers.drain()
 
     @torch.inference_mode(False)
-    def own(self, indices: Sequence[int]) -> None:
+    def make_writable(self, indices: Sequence[int]) -> None:
         """Copies tensors that are to be trained and lie in files of others into a file of the directory.
 
         Raises:
             OffloadRefused: If the disk has no room for it, or there is no directory.
         """
-        wanted = {i: self.parameters[i].dtype for i in indices if not self.stored[i].writable}
+        wanted = {i: self.parameters[i].dtype for i in indices if not self.stores[i].writable}
         if not wanted:
             return
         if self._directory is None:
             raise OffloadRefused(
                 "directory: must be given, for the copy of the weights that are trained"
             )
-        self._forget_ahead()
-        named = {self.names[i]: (self.stored[i], dtype) for i, dtype in wanted.items()}
+        self._discard_prefetched()
+        named = {self.names[i]: (self.stores[i], dtype) for i, dtype in wanted.items()}
         found = copies(self._directory / "trained.safetensors", named)
         for i, copy in zip(wanted, found, strict=True):
-            self.stored[i] = copy
+            self.stores[i] = copy
             self.parameters[i].data = copy.tensor
             self._begin[i] = _version(self.parameters[i])
 
     def whole(self, p: OffloadedParameter) -> Tensor:
         """Returns a parameter's values in the host's memory."""
-        self.flush()
-        self._forget_ahead()
+        self.apply_deferred()
+        self._discard_prefetched()
         self._pool.release()  # where the host computes, the copy takes its place
-        return self.stored[self._index[id(p)]].whole()
+        return self.stores[self._index[id(p)]].whole()
 
     def position(self, p: Tensor) -> int:
         """Returns the position of a parameter."""
@@ -189,15 +191,15 @@ class Offload:
         """Leaves the model with its weights in the host's memory, or memory-mapped, and its own forwards."""
         if self._forwards:
             if self._failed is None:
-                self.flush()
-            self._forget_ahead()
+                self.apply_deferred()
+            self._discard_prefetched()
             for forward in (self._root, *self._forwards.values()):
                 if forward is not None:
                     forward.take_back()
             for p in self.parameters:
                 p.__class__ = nn.Parameter  # type: ignore[assignment]
             self._forwards = {}
-            self._lane.close()
+            self._transfers.close()
 
     def __enter__(self) -> Offload:
         return self
@@ -209,8 +211,8 @@ class Offload:
         """Makes the values θ, and what was fetched of them void: the reader may write."""
         if self.mover is not None:
             self.mover.refuse_reader(self._index[id(p)])
-        self._forget_ahead()
-        self.flush()
+        self._discard_prefetched()
+        self.apply_deferred()
 
     def _call_model(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what the model returns for inputs on the device: its parameters do not tell which one that is."""
@@ -229,7 +231,7 @@ class Offload:
             )
         entries = [
             (owner._parameters, name, i)
-            for owner, name, i in self._holders[module]
+            for owner, name, i in self._owners[module]
             if owner._parameters.get(name) is self.parameters[i]  # else of `functional_call`
         ]
         if not entries:
@@ -256,25 +258,25 @@ class Offload:
         if self._last is not None:
             self._after[self._last] = module
         self._last = module
-        fetched = self._take_ahead(module)
+        fetched = self._take_prefetched(module)
         if fetched is not None and (fetched.rows or self._stale(fetched)):
             self._discard(fetched)
             fetched = None
         indices = [
-            *dict.fromkeys(i for *_, i in self._holders[module] if i not in self._swapped.tensors)
+            *dict.fromkeys(i for *_, i in self._owners[module] if i not in self._swapped.tensors)
         ]
         rows = looked_up(module, args)
         if fetched is not None:
             rows = None
-        elif rows is not None and indices and not {*indices} & self._late:
+        elif rows is not None and indices and not {*indices} & self._outdated:
             rows = torch.unique(rows.cpu())
             fetched = self._fetch_rows(module, indices[0], rows)
         else:
-            self._forget_ahead()
+            self._discard_prefetched()
             fetched, rows = self._fetch(module, indices), None
-        self._fetch_ahead(module)
+        self._prefetch(module)
         if fetched.work is not None:
-            self._lane.arrive(fetched.work)
+            self._transfers.wait(fetched.work)
         self._raise_failed()
         if self.mover is not None:
             for i in indices:
@@ -290,65 +292,67 @@ class Offload:
             fetched.scratch[i], ready = self._pool.take(self._sizes[i])
             behind.append(ready)
         parts = {i: scratch.part(self.parameters[i])[1] for i, scratch in fetched.scratch.items()}
-        fetched.work = self._lane.submit(partial(self._read, parts), behind)
+        fetched.work = self._transfers.submit(partial(self._read, parts), behind)
         return fetched
 
     def _read(self, parts: Mapping[int, Tensor]) -> None:
         """Brings tensors to the device, and up to date."""
         for i, p in parts.items():
-            self.stored[i].read(p)
-            if i in self._late:
+            self.stores[i].read(p)
+            if i in self._outdated:
                 self._update(i, p)
 
     def _update(self, i: int, p: Tensor) -> None:
         """Applies the update that is due to a tensor on the device, and writes it back."""
-        assert self._due is not None
+        assert self._deferred is not None
         try:
-            self._due(i, p)
-            self.stored[i].write(p)
+            self._deferred(i, p)
+            self.stores[i].write(p)
         except BaseException as error:
             self._failed = error
             raise
-        self._late.discard(i)
+        self._outdated.discard(i)
 
-    def _update_late(self, scratch: Scratch) -> None:
+    def _update_outdated(self, scratch: Scratch) -> None:
         """Applies the update that is due to all tensors that it has not been applied to."""
-        for i in sorted(self._late):
+        for i in sorted(self._outdated):
             self._read({i: scratch.part(self.parameters[i])[1]})
 
     def _fetch_rows(self, module: nn.Module, i: int, rows: Tensor) -> Fetched:
         """Returns a table on the device of which these rows, (r,), have values, and the others have any."""
         scratch, _ = self._pool.take(self._sizes[i])
         fetched = Fetched(self._bytes[module], {i: scratch})
-        self._lane.settle()
-        values = self.stored[i].rows(rows).to(self.device)
+        self._transfers.drain()
+        values = self.stores[i].rows(rows).to(self.device)
         scratch.part(self.parameters[i])[1].index_copy_(0, rows.to(self.device), values)
         return fetched
 
-    def _fetch_ahead(self, module: nn.Module | None) -> None:
+    def _prefetch(self, module: nn.Module | None) -> None:
         """Starts to fetch the modules that followed in the last pass, as many as there is room for."""
-        room = self.budget - self._in_use - sum(fetched.size for fetched in self._ahead.values())
-        at = next(reversed(self._ahead), module)
+        room = (
+            self.budget - self._in_use - sum(fetched.size for fetched in self._prefetched.values())
+        )
+        at = next(reversed(self._prefetched), module)
         while at is not None and (at := self._after.get(at)) is not None:
-            if at in self._ahead or at is module or self._bytes[at] > room:
+            if at in self._prefetched or at is module or self._bytes[at] > room:
                 return
             room -= self._bytes[at]
-            indices = [*dict.fromkeys(i for *_, i in self._holders[at])]
-            if not looks_up(at) or {*indices} & self._late:
-                self._ahead[at] = self._fetch(at, indices)
+            indices = [*dict.fromkeys(i for *_, i in self._owners[at])]
+            if not looks_up(at) or {*indices} & self._outdated:
+                self._prefetched[at] = self._fetch(at, indices)
             else:
-                self._ahead[at] = Fetched(self._bytes[at], rows=True)
+                self._prefetched[at] = Fetched(self._bytes[at], rows=True)
 
-    def _take_ahead(self, module: nn.Module) -> Fetched | None:
+    def _take_prefetched(self, module: nn.Module) -> Fetched | None:
         """Returns what was fetched for a module, if it was, and gives back what was fetched for modules before it."""
-        if module in self._ahead:
-            while (first := next(iter(self._ahead))) is not module:
-                self._discard(self._ahead.pop(first))
-        return self._ahead.pop(module, None)
+        if module in self._prefetched:
+            while (first := next(iter(self._prefetched))) is not module:
+                self._discard(self._prefetched.pop(first))
+        return self._prefetched.pop(module, None)
 
-    def _forget_ahead(self) -> None:
+    def _discard_prefetched(self) -> None:
         """Gives back what was fetched for modules to come."""
-        ahead, self._ahead = self._ahead, {}
+        ahead, self._prefetched = self._prefetched, {}
         for fetched in reversed(ahead.values()):  # the first may be under way
             self._discard(fetched)
 
@@ -356,7 +360,7 @@ class Offload:
         """Gives back what was fetched in vain."""
         if fetched.work is not None and not fetched.work.cancel():
             with suppress(Exception):  # whoever fetches again meets it again
-                self._lane.arrive(fetched.work)
+                self._transfers.wait(fetched.work)
         self._pool.give_back(fetched.scratch.values())
 
     def _stale(self, fetched: Fetched) -> bool:
@@ -366,7 +370,7 @@ class Offload:
     def _checked_version(self, i: int) -> int:
         """Returns a parameter's version; refuses changes of what is read from files of others."""
         version = _version(self.parameters[i])
-        if version != self._begin[i] and not self.stored[i].writable:
+        if version != self._begin[i] and not self.stores[i].writable:
             raise OffloadError(
                 f"{self.names[i]}: was changed in the model, but is not trained and is read from its file"
             )

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from zo.weights.offload.transfer_stream import Lane, Mark
+from zo.weights.offload.transfer_stream import StreamEvent, TransferStream
 from zo.weights.scratch import Scratch
 
 
@@ -17,16 +17,16 @@ class Pool:
     Args:
         device: Of the memory.
         budget: Bytes that it takes at most, unless more are taken at a time.
-        lane: Writes to the memory.
+        transfers: Writes to the memory.
     """
 
-    def __init__(self, device: torch.device, budget: int, lane: Lane):
-        self._device, self._budget, self._lane = device, budget, lane
+    def __init__(self, device: torch.device, budget: int, transfers: TransferStream):
+        self._device, self._budget, self._transfers = device, budget, transfers
         self._free: list[Scratch] = []
-        self._ready: dict[Scratch, Mark] = {}  # when the device is done with what is free
+        self._ready: dict[Scratch, StreamEvent] = {}  # when the device is done with what is free
         self._made = WeakSet[Scratch]()
 
-    def take(self, size: int) -> tuple[Scratch, Mark]:
+    def take(self, size: int) -> tuple[Scratch, StreamEvent]:
         """Returns memory of a size, and the point of the device's work from which it may be written to.
 
         What is free is taken again, and released where the budget would be exceeded.
@@ -42,10 +42,10 @@ class Pool:
             taken -= len(released.memory)
         made = Scratch(size, self._device)
         self._made.add(made)
-        self._lane.uses(made.written)
+        self._transfers.record_stream(made.written)
         return (
             made,
-            self._lane.mark(),
+            self._transfers.record_event(),
         )  # the device may still compute in memory that another tensor had
 
     def release(self) -> None:
@@ -55,7 +55,7 @@ class Pool:
 
     def give_back(self, scratches: Collection[Scratch]) -> None:
         """Lets memory be taken again."""
-        mark = self._lane.mark()
+        event = self._transfers.record_event()
         for scratch in scratches:
             self._free.append(scratch)
-            self._ready[scratch] = mark
+            self._ready[scratch] = event

@@ -12,12 +12,12 @@ from torch import nn
 from zo.weights.aliasing import storage_key
 from zo.weights.offload.backing_store import (
     NAMES,
+    BackingStore,
     Entry,
     InMemory,
     OffloadError,
     OffloadRefused,
     OnDisk,
-    Stored,
     WeightsFile,
     copies,
 )
@@ -77,7 +77,7 @@ def offload(
     return Offload(model, stored, device, None if directory is None else Path(directory))
 
 
-def _in_memory(p: nn.Parameter, file: Stored | None, device: torch.device) -> Stored:
+def _in_memory(p: nn.Parameter, file: BackingStore | None, device: torch.device) -> BackingStore:
     """Returns a parameter's values in the host's memory; its own memory is freed."""
     values = host_bytes(p.numel() * p.element_size()).view(p.dtype).view(p.shape)
     values.copy_(p.data if file is None else file.whole())
@@ -88,10 +88,10 @@ def _in_memory(p: nn.Parameter, file: Stored | None, device: torch.device) -> St
 
 def _on_disk(
     parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk], directory: Path
-) -> dict[nn.Parameter, Stored]:
+) -> dict[nn.Parameter, BackingStore]:
     """Returns parameters' values in files: where they are, or copies of what is in memory or of another dtype."""
-    stored: dict[nn.Parameter, Stored] = {}
-    wanted: dict[str, tuple[Stored, torch.dtype]] = {}
+    stored: dict[nn.Parameter, BackingStore] = {}
+    wanted: dict[str, tuple[BackingStore, torch.dtype]] = {}
     for name, p in parameters.items():
         if p in files and files[p].entry.dtype == p.dtype:
             stored[p] = files[p]
@@ -160,7 +160,7 @@ def _forget_accelerate(model: nn.Module) -> None:
 
 
 def _move_others(
-    model: nn.Module, offloaded: Mapping[nn.Parameter, Stored], device: torch.device
+    model: nn.Module, offloaded: Mapping[nn.Parameter, BackingStore], device: torch.device
 ) -> None:
     """Moves buffers and parameters that are not offloaded to the device."""
     for module in model.modules():

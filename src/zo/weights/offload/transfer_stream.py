@@ -10,11 +10,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-Mark: TypeAlias = "torch.cuda.Event | None"
+StreamEvent: TypeAlias = "torch.cuda.Event | None"
 """A point in a GPU's work; None on a CPU, where work is done when its call returns."""
 
 
-class Lane:
+class TransferStream:
     """Does one piece of work after another, beside what the device computes.
 
     Args:
@@ -26,7 +26,9 @@ class Lane:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zo-offload")
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def submit(self, work: Callable[[], object], behind: Sequence[Mark] = ()) -> Future[Mark]:
+    def submit(
+        self, work: Callable[[], object], behind: Sequence[StreamEvent] = ()
+    ) -> Future[StreamEvent]:
         """Starts a piece of work behind those that were started before.
 
         Args:
@@ -35,12 +37,12 @@ class Lane:
         """
         return self._thread.submit(self._do, work, behind)
 
-    def _do(self, work: Callable[[], object], behind: Sequence[Mark]) -> Mark:
+    def _do(self, work: Callable[[], object], behind: Sequence[StreamEvent]) -> StreamEvent:
         with torch.no_grad(), self._on_stream():
             if self._stream is not None:
-                for mark in behind:
-                    if mark is not None:
-                        self._stream.wait_event(mark)
+                for event in behind:
+                    if event is not None:
+                        self._stream.wait_event(event)
             work()
             return None if self._stream is None else self._stream.record_event()
 
@@ -52,31 +54,31 @@ class Lane:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def mark(self) -> Mark:
+    def record_event(self) -> StreamEvent:
         """Returns the point at the end of what the device was given to compute."""
         if self._stream is None:
             return None
         event: torch.cuda.Event = torch.cuda.current_stream(self._device).record_event()
         return event
 
-    def arrive(self, work: Future[Mark]) -> None:
+    def wait(self, work: Future[StreamEvent]) -> None:
         """Has what the device computes from now on wait for a piece of work; raises what it raised."""
-        mark = work.result()
-        if mark is not None:
-            torch.cuda.current_stream(self._device).wait_event(mark)
+        event = work.result()
+        if event is not None:
+            torch.cuda.current_stream(self._device).wait_event(event)
 
-    def finish(self, work: Future[Mark]) -> None:
+    def synchronize(self, work: Future[StreamEvent]) -> None:
         """Waits until a piece of work is done, on the device, too; raises what it raised."""
-        mark = work.result()
-        if mark is not None:
-            mark.synchronize()
+        event = work.result()
+        if event is not None:
+            event.synchronize()
 
-    def uses(self, memory: Tensor) -> None:
+    def record_stream(self, memory: Tensor) -> None:
         """Has a GPU's memory wait for this lane before another tensor gets it."""
         if self._stream is not None:
             memory.record_stream(self._stream)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits until what was written to the host's memory is there."""
         if self._stream is not None:
             self._stream.synchronize()

@@ -74,7 +74,7 @@ class BranchedLayers:
             return self._lookup(module, plain, weight, path)
         return None
 
-    def settle(self) -> None:
+    def restore_tensors(self) -> None:
         """Gives modules their own tensors back where a call of one was interrupted."""
         for held, own in self._lent:
             held.update(own)
@@ -240,7 +240,7 @@ class BranchedLayers:
         try:
             yield
         finally:
-            self.settle()
+            self.restore_tensors()
 
     def _differ(self, *tensors: int | None) -> bool:
         """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""

@@ -35,7 +35,7 @@ from zo.weights.subspaces import OuterProduct
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
 
-FOLD = 1 << 24
+MERGED_VALUES = 1 << 24
 """Values of a matrix that are folded at a time: 64 MiB of float32."""
 
 
@@ -153,7 +153,7 @@ class Factors(FactoredPolicy):
 
     def finish_restore(self) -> None:
         """Gives modules their own tensors back where a call of one was interrupted."""
-        self._layers.settle()
+        self._layers.restore_tensors()
 
     def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
@@ -190,7 +190,7 @@ class Factors(FactoredPolicy):
             if not self._layers.moved:
                 return
             for i in self._matrices:
-                _fold(self._tensors[i], self.a[i], self._v[i])
+                _merge_matrix(self._tensors[i], self.a[i], self._v[i])
                 self.a[i].zero_()
             self._layers.moved = False
 
@@ -386,9 +386,9 @@ def _add(out: list[Tensor], more: list[Tensor], alpha: float) -> None:
         torch._foreach_add_(out, more, alpha=alpha)
 
 
-def _fold(p: Tensor, a: Tensor, v: Tensor) -> None:
+def _merge_matrix(p: Tensor, a: Tensor, v: Tensor) -> None:
     """W ← W + A Vᵀ: (rows, columns), (w, rows), (w, columns). No matrix product: TF32 or a library would round it."""
-    rows = max(1, FOLD // v.shape[1])
+    rows = max(1, MERGED_VALUES // v.shape[1])
     for part, a_part in zip(p.split(rows), a.split(rows, dim=1), strict=True):
         total = part.float()  # `part` itself where that is float32
         for a_r, v_r in zip(a_part, v, strict=True):

@@ -27,7 +27,7 @@ from zo.weights.aliasing import storage_key
 from zo.weights.directions import Terms, uncast
 from zo.weights.offload.offloader import offload_of
 from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.parameter_owners import Holders, holders, looked_up
+from zo.weights.parameter_owners import ParameterOwners, looked_up, parameter_owners
 from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.scratch import Scratch, aligned
@@ -90,18 +90,18 @@ class Streamed(RestorePolicy):
         if self._offload is not None:
             self._offloaded = {self._offload.position(p): i for i, p in away.items()}
         here = {i: p for i, p in enumerate(space.parameters) if i not in away}
-        self._holders = _holders(model, here, space.names)
+        self._owners = _owners_of(model, here, space.names)
         self._names = {module: name for name, module in model.named_modules()}
         self._sizes = [aligned(t) for t in self.local]
         self._buffers: dict[torch.device, _Buffer] = {}
         for device in {t.device for t in here.values()}:
             sizes = zip(self._sizes, self.local, strict=True)
             on = [size if t.device == device else 0 for size, t in sizes]
-            self._buffers[device] = _Buffer(_nested_bytes(model, self._holders, on), device)
+            self._buffers[device] = _Buffer(_nested_bytes(model, self._owners, on), device)
         self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
         self._swapped = SwappedCalls()
         self._terms: Terms = ()
-        places = [(m._parameters[n], i) for of in self._holders.values() for m, n, i in of]
+        places = [(m._parameters[n], i) for of in self._owners.values() for m, n, i in of]
         self._parameters = {p: space.names[i] for p, i in places}
         self._positions: dict[Any, int] = dict(places)
         self._addresses = {storage_key(t): i for i, t in here.items()}
@@ -120,13 +120,13 @@ class Streamed(RestorePolicy):
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
         if not self._forwards:
-            at = [(m._parameters, n) for of in self._holders.values() for m, n, _ in of]
+            at = [(m._parameters, n) for of in self._owners.values() for m, n, _ in of]
             self._own = [(held, name, held[name]) for held, name in at]
             call = self._call
             if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
                 call = torch.compiler.disable(call)
             self._forwards = {
-                m: ReplacedForward.of(m, functools.partial(call, m)) for m in self._holders
+                m: ReplacedForward.of(m, functools.partial(call, m)) for m in self._owners
             }
             for forward in self._forwards.values():
                 forward.put()
@@ -162,7 +162,7 @@ class Streamed(RestorePolicy):
         forward = self._forwards[module].inner
         if not self._terms:
             return forward(*args, **kwargs)
-        places = ((cast(dict[str, Any], m._parameters), n) for m, n, _ in self._holders[module])
+        places = ((cast(dict[str, Any], m._parameters), n) for m, n, _ in self._owners[module])
         found = [(own, name, self._position(own.get(name))) for own, name in places]
         entries = [(own, name, i) for own, name, i in found if i is not None]
         used = {buffer: buffer.used for buffer in self._buffers.values()}
@@ -214,7 +214,7 @@ class Streamed(RestorePolicy):
     def prepare(self) -> None:
         """Makes offloaded tensors writable."""
         if self._offload is not None:
-            self._offload.own([*self._offloaded])
+            self._offload.make_writable([*self._offloaded])
             for i in self._offloaded.values():
                 self.local[i] = self.space.parameters[i].detach()
 
@@ -234,12 +234,12 @@ class Streamed(RestorePolicy):
         def apply(i: int, p: Tensor) -> None:
             update.apply(targets[self._offloaded[i]]._replace(p=p), pending)
 
-        self._offload.owe(self._offloaded, apply)
+        self._offload.defer_update(self._offloaded, apply)
 
     def apply_deferred(self) -> None:
         """Applies the last update to the offloaded tensors that have not been fetched since."""
         if self._offload is not None:
-            self._offload.flush()
+            self._offload.apply_deferred()
 
 
 class _Buffer(Scratch):
@@ -262,7 +262,10 @@ class _Buffer(Scratch):
 
 
 def _nested_bytes(
-    module: nn.Module, holders: Holders, sizes: Sequence[int], outer: frozenset[int] = frozenset()
+    module: nn.Module,
+    holders: ParameterOwners,
+    sizes: Sequence[int],
+    outer: frozenset[int] = frozenset(),
 ) -> int:
     """Returns the bytes that `module` and its modules use at most, inside modules that hold `outer`."""
     own = {i for *_, i in holders.get(module, [])} - outer
@@ -270,14 +273,16 @@ def _nested_bytes(
     return sum(sizes[i] for i in own) + max(inner, default=0)
 
 
-def _holders(model: nn.Module, tensors: Mapping[int, Tensor], names: Sequence[str]) -> Holders:
+def _owners_of(
+    model: nn.Module, tensors: Mapping[int, Tensor], names: Sequence[str]
+) -> ParameterOwners:
     """Returns the modules that hold tensors.
 
     Raises:
         ValueError: If no module holds a tensor, or one holds it in another shape or layout.
     """
     index = {storage_key(t): i for i, t in tensors.items()}
-    held = holders(model, lambda p: index.get(storage_key(p)))
+    held = parameter_owners(model, lambda p: index.get(storage_key(p)))
     for module, name, i in (entry for of in held.values() for entry in of):
         p, like = cast(Tensor, module._parameters[name]), tensors[i]
         if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
