@@ -230,8 +230,9 @@ class Fused(NamedTuple):
         return self.h is None and self.limits is None
 
     def move(self, i: int, **more: Any) -> Move:
-        """Returns what a pass over tensor `i` does, beside what `more` says of it."""
-        h, limit = (None if of is None else of[i] for of in (self.h, self.limits))
+        """Returns the pass over tensor `i`; `more` are further fields of it."""
+        h = None if self.h is None else self.h[i]
+        limit = None if self.limits is None else self.limits[i]
         return Move(i, self.terms, scale=h, limit=limit, signs=self.signs, **more)
 
 

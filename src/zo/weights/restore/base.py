@@ -91,6 +91,7 @@ class RestorePolicy(Probe):
     Attributes:
         name: Value of `precision.restore`.
         local: The list of `TrainableTensors.local`; reading it here applies no deferred update.
+        constraints: What the policy can do.
         observed: Whether losses are measured; False while a step is replayed.
     """
 
@@ -99,12 +100,8 @@ class RestorePolicy(Probe):
     def __init__(self, space: TrainableTensors, model: nn.Module | None):
         self.space = space
         self.local = space.local
+        self.constraints: Constraints = RESTORE_POLICIES[self.name]
         self.observed = True
-
-    @property
-    def constraints(self) -> Constraints:
-        """What this policy can do."""
-        return RESTORE_POLICIES[self.name]
 
     @contextmanager
     def excursion(self) -> Iterator[Probe]:
