@@ -1,12 +1,11 @@
 """Standard normal noise that is a function of its key: the only code that draws perturbations.
 
-A perturbation is never stored. Whoever needs it again asks again with the same key and gets the same bits, in any
-order, from any thread, whatever the parameter's dtype: noise is always drawn in float32. No global random state is
-read or written.
+A perturbation is never stored: the same key gives the same bits again, in any order and from any thread. Noise is
+always drawn in float32, whatever the parameter's dtype. No global random state is read or written.
 
 There are two kinds, a run's `precision.noise`: `torch`, the generator's own (`torch_generator.py`), and `philox`,
-counter based (`philox.py` defines it): a value depends on its key and its position alone, so any part of a tensor can
-be drawn, and a pass over the weights draws while it adds. `registry.py` picks what draws on a device: `cpu` (numba),
+counter based (`philox.py` defines it). A Philox value depends on its key and position alone: any part of a tensor can
+be drawn, and a pass over the weights draws while it adds. `registry.py` picks a device's engine: `cpu` (numba),
 `cuda.py` (Triton), or `reference.py` (numpy) where numba is missing.
 """
 

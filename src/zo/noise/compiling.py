@@ -1,4 +1,4 @@
-"""How long this process has compiled kernels of noise."""
+"""The time that this process has spent compiling noise kernels."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONG = 0.2
-"""Seconds from which a launch on a GPU, which waits for nothing, is taken for a compilation."""
+"""Seconds; a longer launch on a GPU, which is asynchronous, counts as a compilation."""
 
 _spent = [0.0]
 

@@ -1,8 +1,7 @@
 """Philox noise on a CUDA GPU: one Triton kernel that reads, draws in registers, adds, rounds and writes.
 
-The arithmetic is that of `zo.noise.philox`, with fused multiply-adds switched off. Coefficients and keys stand in a
-small table in the GPU's memory, which the tensors of a pass share. A launch costs as much as 10⁷ values: smaller
-tensors share one.
+The arithmetic is that of `zo.noise.philox`, without fused multiply-adds. Coefficients and keys are in a small table in
+the GPU's memory, which the tensors of a pass share. A launch costs as much as 10⁷ values: smaller tensors share one.
 """
 
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ from zo.noise.engines import DTYPES, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 BLOCK = 512
-"""Blocks of four values that a program draws."""
+"""Blocks of four values per program."""
 
 ALONE = 2**24
-"""Values that are worth a launch of their own."""
+"""Values from which a tensor gets its own launch."""
 
 ROUNDS = tl.constexpr(philox.ROUNDS)
 TERM, PLACE = tl.constexpr(6), tl.constexpr(6)
@@ -170,7 +169,7 @@ def _added(
 
 @triton.jit
 def store_rounded(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
-    """Rounds and writes; at random by the words of the key in the table's row `term`."""
+    """Rounds and writes; stochastically by the words of the key in the table's row `term`."""
     if AT_RANDOM:
         w0, w1, w2, w3 = _words(counter, term, tensor)
         w = _in_order(w0, w1, w2, w3)
@@ -309,7 +308,7 @@ class _Place(NamedTuple):
 
 
 def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
-    """Whether a tensor may share a launch with others; the rest, and what is refused, is for `add_`."""
+    """Returns whether a tensor can share a launch with others; else `add_` updates it, or refuses it."""
     fits = out.shape == theta.shape and out.dtype == theta.dtype and theta.dtype in DTYPES
     plain = rounding is None or theta.dtype != torch.float32
     lies = all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in (out, theta))
@@ -317,7 +316,7 @@ def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
 
 
 def _launch_many(places: Sequence[_Place], move: Move) -> None:
-    """Runs the kernel over all values of tensors of one dtype, on their device; of `move`, what they share."""
+    """Runs the kernel over tensors of one dtype and device; `move` is what they share."""
     terms, table, like = (*move.pending, *move.terms), _table_of(move, places[0].out), places[0].out
     sizes = np.array([place.theta.numel() for place in places])
     ends = np.cumsum(-(-sizes // (4 * BLOCK)))
@@ -338,7 +337,7 @@ def _launch_many(places: Sequence[_Place], move: Move) -> None:
 
 
 def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
-    """Runs the kernel over all of `out`, on its device; without theta, it draws."""
+    """Runs the kernel over `out`, on its device; without theta, it draws."""
     width = out.numel() if move.rows is None else out.shape[1]
     # A row may begin within a block of four normals, or of 128 signs.
     parts = triton.cdiv(width + (127 if move.signs else 3), 4 * BLOCK)
@@ -363,7 +362,7 @@ def _table_of(move: Move, like: Tensor) -> Tensor:
 
 
 def _on(device: torch.device, rows: Any) -> Tensor:
-    """Returns a small array on a device; a GPU takes it when it comes to it, and nobody waits."""
+    """Copies a small array to a device, on a GPU asynchronously."""
     found = torch.from_numpy(rows)
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
 
@@ -372,7 +371,7 @@ def _on(device: torch.device, rows: Any) -> Tensor:
 def term_table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
     """Returns (len(terms), 6), int64, on the device.
 
-    Seed, stream · 2²⁴, step, direction, bits of the coefficient, and whether the key is another than the one before.
+    Seed, stream · 2²⁴, step, direction, bits of the coefficient, and whether the key differs from the previous one.
     """
     lines: list[list[Any]] = []
     before: NoiseKey | None = None

@@ -1,4 +1,4 @@
-"""What every engine can do that draws noise."""
+"""The interface of noise engines."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Of tensors that a Philox engine moves; float64 is drawn and added in separate steps."""
+"""Dtypes that a Philox engine updates in one pass; float64 is drawn and added in separate steps."""
 
 
 class Move(NamedTuple):
-    """What one pass makes of a tensor θ: keep · θ + Σ c_j z_j.
+    """One pass over a tensor: θ ← keep · θ + Σ c_j z_j.
 
     Attributes:
         tensor: Position of the tensor in its `ParameterSpace`, from 0.
         terms: (c_j, key of z_j), any number.
         keep: Factor of θ: 1 − decay.
-        start: Flat position of θ's first value in the tensor that it is a part of.
+        start: Flat position of θ's first value in the full tensor.
         scale: H > 0, θ's shape, any of `DTYPES`: every z_j is divided by √H.
-        rounding: Key of the bits that round the result up or down at random; None rounds to nearest.
-        rows: (r,), int64, on θ's device: only these rows of θ, (R, w), are moved; on a GPU it is not checked that they
-            are in [0, R).
+        rounding: Key of the bits of stochastic rounding; None rounds to nearest.
+        rows: (r,), int64, on θ's device, in [0, R): only these rows of θ, (R, w), are updated. A GPU does not check the
+            range.
         pending: (c_j, key of z_j) of a move that comes first: θ above is θ + Σ c_j z_j, rounded to nearest.
         signs: Whether all z_j are signs, +1 or −1, and not standard normals.
-        limit: h, one number on θ's device: the z_j move the values with |θ| ≤ h alone. Not with `pending`.
+        limit: h, one number on θ's device: only values with |θ| ≤ h get z_j. Not with `pending`.
     """
 
     tensor: int
@@ -48,10 +48,10 @@ class Move(NamedTuple):
 
 
 class Engine(ABC):
-    """Draws standard normals, and random signs.
+    """A noise engine: draws standard normals and random signs.
 
     Attributes:
-        backend: Its name and all that its numbers depend on beside the key; equal names mean equal numbers.
+        backend: Name of the numbers: engines of the same name draw the same values from the same key.
     """
 
     backend: str
@@ -64,7 +64,7 @@ class Engine(ABC):
             out: A contiguous float32 tensor.
             key: See `NoiseKey`.
             tensor: Position of the tensor in its `ParameterSpace`, from 0.
-            signs: Whether that is signs, +1 or −1 with probability ½ each, and not standard normals.
+            signs: Whether to draw signs, +1 or −1 with probability ½ each, and not standard normals.
 
         Returns:
             `out`.
@@ -75,11 +75,11 @@ class PhiloxEngine(Engine):
     """Counter-based noise, see `zo.noise.philox`: any part of a tensor, and sums of many draws in one pass.
 
     Whatever θ's dtype, float32, bfloat16 or float16, the arithmetic is float32, term by term in their order, every
-    product and every sum rounded on its own, and the result is rounded to the dtype once. Values do not depend on what
-    else is drawn.
+    product and every sum rounded separately, and the result is rounded to the dtype once. Values do not depend on
+    other draws.
 
     Attributes:
-        kernels: Module of `zo.optim.kernels` that holds the methods' passes with this engine's noise.
+        kernels: Module of `zo.optim.kernels` with the methods' fused passes for this engine.
     """
 
     kernels: ClassVar[str]
@@ -106,11 +106,11 @@ class PhiloxEngine(Engine):
         return out
 
     def add_(self, out: Tensor, theta: Tensor, move: Move) -> Tensor:
-        """Writes what a move makes of `theta` into `out` in one pass.
+        """Applies a move to `theta` in one pass and writes the result into `out`.
 
         Args:
-            out: Of theta's shape, or of the rows' number and theta's width; `theta` itself, or apart from it. Of
-                theta's dtype, or, if the move rounds at random and theta is float32, bfloat16 or float16.
+            out: `theta` itself, or separate memory of theta's shape, with `rows` (r, w). Of theta's dtype, or with
+                stochastic rounding of a float32 theta bfloat16 or float16.
             theta: float32, bfloat16 or float16.
             move: See `Move`.
 
@@ -145,13 +145,13 @@ class PhiloxEngine(Engine):
         move: Move,
         keeps: Sequence[float] | None = None,
     ) -> None:
-        """Moves all tensors of a `ParameterSpace`, in its order, as `add_`.
+        """Applies a move to all tensors of a `ParameterSpace`, in its order, as `add_`.
 
         Args:
             out: As of `add_`, one per tensor.
             thetas: The tensors.
-            move: What they share; its `tensor` is not read.
-            keeps: `keep` of each, if that is not the move's.
+            move: The shared move; its `tensor` is not read.
+            keeps: `keep` of each; None is the move's.
         """
         for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
             keep = move.keep if keeps is None else keeps[i]
@@ -159,13 +159,13 @@ class PhiloxEngine(Engine):
 
     @abstractmethod
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
-        """`add_`, or without theta `draw_`, of contiguous tensors that are not empty; their dtypes may differ."""
+        """`add_`, or without theta `draw_`, of contiguous, non-empty tensors; their dtypes may differ."""
 
 
 def _check_positions(
     out: Tensor, start: int, rows: Tensor | None, theta: Tensor | None = None
 ) -> None:
-    """Raises ValueError unless `out` is what `start` or `rows` speak of, in `theta` if there is one."""
+    """Raises ValueError unless `out` fits `start` or `rows`, and `theta` if there is one."""
     if rows is None:
         last = start + out.numel()
         _require(theta is None or theta.shape == out.shape, "out: must have theta's shape")

@@ -1,15 +1,15 @@
-"""What a draw depends on, and nothing else."""
+"""Keys of noise vectors."""
 
 from typing import NamedTuple
 
 PERTURBATION = 0
-"""Stream of the directions that a method moves along."""
+"""Stream of a method's directions."""
 
 SUBSPACE = 1
-"""Stream of what is redrawn only every so often and holds for the steps between: LOZO's V."""
+"""Stream of subspaces that are kept for several steps, as LOZO's V."""
 
 ROUNDING = 2
-"""Stream of the bits that decide which way an update is rounded."""
+"""Stream of the bits of stochastic rounding."""
 
 
 SAMPLING = 8
@@ -20,7 +20,7 @@ EVALUATION = 9
 
 
 class NoiseKey(NamedTuple):
-    """What a noise vector depends on.
+    """The key of a noise vector, which determines its values.
 
     Attributes:
         seed: The run's seed, any 64-bit integer.

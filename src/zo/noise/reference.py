@@ -1,4 +1,4 @@
-"""Philox noise by numpy, tensor by tensor as `zo.noise.philox` says: where numba is missing, and to compare with."""
+"""Philox noise by numpy, as `zo.noise.philox` defines it: the fallback without numba, and the reference of tests."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +12,11 @@ from zo.noise.engines import Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
 CHUNK = 2**18
-"""Values at a time: what is drawn takes some fifty times their memory."""
+"""Values at a time; drawing takes about fifty times their memory."""
 
 
 class NumpyEngine(PhiloxEngine):
-    """Philox noise on the CPU, slowly."""
+    """Philox noise on the CPU, without a compiler."""
 
     backend = "philox-cpu"
     kernels = "reference"
@@ -48,7 +48,7 @@ class NumpyEngine(PhiloxEngine):
 
 
 def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tensor, int, slice]]:
-    """Yields (flat part of out, its position in the tensor, where it is in what `start` or all rows begin)."""
+    """Yields (flat part of out, its position in the tensor, its slice of theta)."""
     if rows is not None:
         width = out.shape[1]
         for line, row in zip(out, rows.tolist(), strict=True):
@@ -71,7 +71,7 @@ def flat_array(tensor: Tensor) -> Any:
 
 
 def _round(out: Tensor, total: np.ndarray, tensor: int, key: NoiseKey, start: int) -> None:
-    """Rounds a part at random."""
+    """Rounds a part stochastically."""
     rounded = philox.rounded_bfloat16 if out.dtype == torch.bfloat16 else philox.rounded_float16
     bits = rounded(total, philox.words(key, tensor, start, len(total)))
     flat_array(out)[:] = bits.view(flat_array(out).dtype)

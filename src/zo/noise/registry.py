@@ -1,4 +1,4 @@
-"""Which engine draws on a device."""
+"""The registry of noise engines."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ NOISES = ("torch", "philox")
 
 
 def is_compiled(*devices: str) -> bool:
-    """Returns whether Philox noise is compiled on some devices: by numba on the CPU, by Triton on CUDA."""
+    """Returns whether Philox noise is compiled for devices: by numba on the CPU, by Triton on CUDA."""
     kinds = {device.partition(":")[0] for device in devices} or {"cpu"}
     compiler = {"cpu": "numba", "cuda": "triton"}.get("".join(kinds)) if len(kinds) == 1 else None
     disabled = compiler == "numba" and os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -21,14 +21,14 @@ def is_compiled(*devices: str) -> bool:
 
 @lru_cache
 def engine(noise: str, *devices: str) -> Engine:
-    """Returns what draws on some devices.
+    """Returns the noise engine for devices.
 
     Args:
         noise: `torch` or `philox`.
-        devices: As `cpu` or `cuda:1`; none stand for `cpu`.
+        devices: As `cpu` or `cuda:1`; none is `cpu`.
 
     Raises:
-        ValueError: On an unknown noise, or a device that it does not draw on.
+        ValueError: If the noise is unknown or does not support a device.
     """
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")

@@ -1,8 +1,8 @@
 """Noise from torch's own generator: one seeding per tensor, and the stream of the device's sampler.
 
-Its stream depends on the device type, on a CPU's vector instructions, and on torch's version only if torch changes its
-sampler. On the CPU torch keeps 32 bits of a seed, so two keys of a 20,000-step run can share a stream; that makes two
-far-apart tensors' noise equal, and biases nothing.
+The stream depends on the device type and on a CPU's vector instructions; on torch's version only if its sampler
+changes. On the CPU torch keeps 32 bits of a seed, so two keys of a 20,000-step run can share a stream. Then two
+far-apart tensors have equal noise, which biases nothing.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ SAME_VALUES = ("AVX2", "AVX512")
 
 
 class _Generators(threading.local):
-    """One generator per device and thread: between its seeding and its draw nobody else seeds it."""
+    """One generator per device and thread, so that no other thread seeds it before the draw."""
 
     def __init__(self) -> None:
         self.of: dict[str, Generator] = {}
@@ -31,13 +31,13 @@ _generators = _Generators()
 
 
 class TorchEngine(Engine):
-    """Noise of torch's generator; only whole tensors.
+    """Noise of torch's generator, for full tensors only.
 
     On CUDA the order of the values depends on the GPU's number of multiprocessors and on torch's sampler. `backend`
     therefore holds the GPU's model and torch's version there.
 
     Args:
-        devices: Those of the tensors, as `cpu` or `cuda:1`; none stand for `cpu`.
+        devices: Of the tensors, as `cpu` or `cuda:1`; none is `cpu`.
     """
 
     def __init__(self, *devices: str):

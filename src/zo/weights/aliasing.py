@@ -1,4 +1,4 @@
-"""Which tensors share memory, and which can be moved in place."""
+"""Which tensors share memory, and which can be updated in place."""
 
 from collections.abc import Hashable, Iterable
 
@@ -9,13 +9,13 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from zo.weights.sharded import part_of
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Of tensors that can be moved."""
+"""Of tensors that can be updated in place."""
 
 
 def storage_key(t: Tensor) -> Hashable:
-    """Returns a key that tensors of the same memory share; a tensor without memory of its own is its own key.
+    """Returns a key that is equal for tensors of the same memory.
 
-    `data_ptr()` alone is none: it is 0 for DTensors, for quantised tensors and on the meta device.
+    A tensor without memory of its own (`data_ptr()` is 0: DTensors, quantised and meta tensors) has its id as key.
     """
     return (t.device, t.data_ptr()) if _has_memory(t) else id(t)
 
@@ -26,7 +26,7 @@ def is_alias(t: Tensor, other: Tensor) -> bool:
 
 
 def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """Returns the tensors, those that share their memory with an earlier one (tied weights) left out.
+    """Returns the tensors without those that share their memory with an earlier one (tied weights).
 
     Raises:
         ValueError: If a tensor cannot be moved in place; names it.

@@ -1,4 +1,4 @@
-"""A pull towards the start, made in an update's float32 result, and what rounding leaves of an update."""
+"""Anchoring to the start weights, and a measurement of how much of an update survives rounding."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,12 +13,12 @@ from zo.weights.updates import ParameterUpdate, UpdateTarget, add_
 
 
 class StartWeights:
-    """θ₀: tensors as they were when this was made, on the host or in a file.
+    """θ₀: copies of tensors on the host, or their files.
 
     Args:
         tensors: θ.
-        kept: Positions of the tensors that will be asked for; None is all.
-        rereads: Position -> function that reads the tensor again where it came from. The others are copied to the host.
+        kept: Positions of the tensors that `of` will return; None is all.
+        rereads: Position -> function that reads the tensor from its file again. The others are copied to the host.
     """
 
     def __init__(
@@ -35,26 +35,26 @@ class StartWeights:
                 self._copies[i] = copy.pin_memory() if tensors[i].is_cuda else copy
 
     def of(self, i: int, like: Tensor) -> Tensor:
-        """Returns tensor `i` in the dtype and on the device of another; not to be written to."""
+        """Returns tensor `i` in the dtype and on the device of another; read-only."""
         held = self._rereads[i]() if i in self._rereads else self._copies[i]
         return held.to(like.device, like.dtype, non_blocking=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Moves θ towards θ₀: by a share of the distance (L2), or each value by at most a length (L1).
+    """Moves θ towards θ₀: by a share of the distance (L2), or by soft thresholding (L1).
 
     Attributes:
         start: θ₀.
         shares: ηλ of each tensor.
-        l1: Whether the distance's absolute value shrinks by ηλ, and not the distance by its share ηλ.
+        l1: Whether the absolute distance shrinks by ηλ, and not the distance by the share ηλ.
     """
 
     start: StartWeights
     shares: Sequence[float]
     l1: bool
 
-    @torch.inference_mode()  # the memory that offloaded tensors are brought to is of that kind
+    @torch.inference_mode()  # offloaded tensors are inference tensors on the device
     def pull_(self, i: int, theta: Tensor) -> None:
         """Moves tensor `i`, float32 or float64, in place."""
         start, share = self.start.of(i, theta), self.shares[i]
@@ -66,18 +66,18 @@ class Anchor:
 
 @dataclass
 class Survival:
-    """Measures how much of an update is left in half-precision weights after rounding.
+    """Measures how much of an update survives the rounding to half precision.
 
     Attributes:
-        watched: Positions of the tensors that are looked at.
-        seen: Of each tensor, Σ of intended times actual move and Σ of intended moves, squared.
+        watched: Positions of the measured tensors.
+        seen: Of each tensor, Σ intended · actual move and Σ intended move².
     """
 
     watched: Collection[int]
     seen: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def see(self, i: int, before: Tensor, intended: Tensor, after: Tensor) -> None:
-        """Adds tensor `i`: before the update, its float32 result, and that rounded."""
+        """Adds tensor `i`: before the update, its float32 result, and the rounded result."""
         was = before.float()
         move = intended - was
         actual = float((move * (after.float() - was)).sum(dtype=torch.float64))
@@ -85,7 +85,7 @@ class Survival:
 
     @property
     def share(self) -> float | None:
-        """Length of the actual move along the intended one, over that one's; None if nothing was to move."""
+        """Projection of the actual move on the intended one, over its length; None if that is 0."""
         actual, intended = (
             math.fsum(sums) for sums in zip((0.0, 0.0), *self.seen.values(), strict=True)
         )
@@ -94,12 +94,12 @@ class Survival:
 
 @dataclass(frozen=True, eq=False)
 class SeenUpdate(ParameterUpdate):
-    """An update whose float32 result is changed, or looked at, before it is rounded.
+    """An update whose float32 result is anchored or measured before it is rounded.
 
     Attributes:
         update: The update.
-        anchor: Moves its result towards θ₀; None does not.
-        survival: Looks at the rounding; None does not.
+        anchor: Moves the result towards θ₀, if given.
+        survival: Measures the rounding, if given.
     """
 
     update: ParameterUpdate
@@ -113,7 +113,7 @@ class SeenUpdate(ParameterUpdate):
     def apply_to_all(
         self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
-        """Updates all tensors; where nothing is rounded, as the update does itself."""
+        """Updates all tensors; in float32 and float64 by the update's own pass."""
         if self.anchor is None or any(at.p.dtype.itemsize < 4 for at in targets):
             super().apply_to_all(targets, pending, residuals)
             return
@@ -123,7 +123,7 @@ class SeenUpdate(ParameterUpdate):
 
     @torch.inference_mode()
     def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
-        """Updates a tensor in float32, and rounds it once, as `ParameterUpdate.apply`."""
+        """Updates a tensor in float32 and rounds it once, as `ParameterUpdate.apply`."""
         watched = self.survival is not None and at.i in self.survival.watched
         if self.anchor is None and not watched:
             self.update.apply(at, pending, residual)
@@ -146,14 +146,14 @@ class SeenUpdate(ParameterUpdate):
 
 
 LOW_SURVIVAL = 0.5
-"""Share of a step below which people are told what rounding takes."""
+"""Share of a step; if less survives rounding, a message says so."""
 
 WATCHED = 8
-"""Matrices of whose updates the rounding is looked at: the cost of about two more passes over these."""
+"""Matrices whose rounding is measured, at the cost of about two more passes over them."""
 
 
 def watched(matrices: Sequence[bool], tensors: Sequence[Tensor]) -> set[int]:
-    """Returns some of the matrices in half precision, at equal distances; of a model without any, of its tensors."""
+    """Returns evenly spaced positions of half-precision matrices, or of tensors if there is no matrix."""
     half = [i for i, t in enumerate(tensors) if t.dtype.itemsize < 4]
     found = [i for i in half if matrices[i]] or half
     return set(found[:: math.ceil(len(found) / WATCHED)]) if found else set()

@@ -1,4 +1,4 @@
-"""Names of the restore policies and roundings, and what does not go together. Imports no torch."""
+"""Names of the restore policies and roundings, and their conflicts. Imports no torch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,14 +8,14 @@ class Constraints(NamedTuple):
     """What a restore policy can do.
 
     Attributes:
-        exact: Whether a probe leaves θ's bits as they were.
-        low_rank: Whether it probes and moves along directions of low rank alone.
-        knows_theta: Whether a probe knows the weights that it displaces: False where it displaces them in place.
-        decay: Whether an update that adds up beside the weights can decay them.
-        roundings: How such an update can be rounded.
-        graphs: Whether a recorded forward pass measures its probes: False where Python code displaces the weights
-            during the pass.
-        shards: Whether it moves this process's parts of sharded tensors.
+        exact: Whether θ is bit-identical after a probe.
+        low_rank: Whether it needs low-rank directions.
+        knows_theta: Whether θ can be read during a probe. False where probes overwrite it.
+        decay: Whether updates that accumulate in factors can apply weight decay.
+        roundings: Roundings of such updates.
+        graphs: Whether CUDA graphs can measure its probes. False where Python code displaces weights during the
+            forward pass.
+        shards: Whether it supports sharded tensors.
         copies: Whether it keeps a copy of θ during a step.
     """
 
@@ -56,19 +56,19 @@ def conflicts(
     anchor: bool = False,
     graphs: bool = False,
 ) -> Iterator[tuple[str, str]]:
-    """Yields (setting, what would be right) of every setting that does not go with the others.
+    """Yields the name of each conflicting setting, and how to correct it.
 
     Args:
         restore: Name of a restore policy.
         rounding: How updates are rounded.
         half: Whether all weights are bfloat16 or float16.
-        philox: Whether the noise is Philox's.
-        low_rank: Whether the method moves along directions of low rank.
-        accumulates_factors: Whether it keeps their right factor, so that updates add up beside the weights.
+        philox: Whether the noise is `philox`.
+        low_rank: Whether the method's directions are of low rank.
+        accumulates_factors: Whether it keeps their right factor, so that updates accumulate in the left one.
         reads_weights: Whether the method's directions depend on the weights.
         decay: The method's weight decay.
-        anchor: Whether the method pulls weights to their start, and could not pull left factors in their place.
-        graphs: Whether forward passes are recorded and repeated.
+        anchor: Whether the method is anchored to the start weights and cannot anchor left factors instead.
+        graphs: Whether forward passes run as CUDA graphs.
     """
     policy = RESTORE_POLICIES[restore]
     if policy.low_rank and not low_rank:

@@ -12,10 +12,10 @@ from torch import Tensor
 from zo.noise import DTYPES, Engine, KeyedTerms, Move, NoiseKey, PhiloxEngine, engine
 
 TORCH = engine("torch")
-"""What draws where nothing else is said."""
+"""The default noise engine."""
 
 BLOCK = 2**16
-"""Values that are masked at a time on a CPU: they stay in its cache."""
+"""Values that are masked at a time on a CPU, so that they stay in its cache."""
 
 
 class Direction(Protocol):
@@ -57,7 +57,7 @@ class FullSize:
 
     Attributes:
         key: See `NoiseKey`.
-        engine: What draws.
+        engine: The noise engine.
     """
 
     key: NoiseKey
@@ -139,7 +139,7 @@ class Stored:
     """A direction whose values are kept, such as a momentum.
 
     Attributes:
-        parts: One tensor per trainable one, by its position; of any floating dtype, read at each call.
+        parts: One tensor per trainable one, by its position; of any floating dtype; read at each call.
     """
 
     parts: Sequence[Tensor] | Mapping[int, Tensor]
@@ -162,7 +162,7 @@ class LowRank:
         v: Key of V, (columns, rank).
         rank: r ≥ 1.
         scale: Factor of U Vᵀ, not of z.
-        engine: What draws.
+        engine: The noise engine.
     """
 
     u: NoiseKey
@@ -191,7 +191,7 @@ class LowRank:
 
     @property
     def left_key(self) -> Hashable:
-        """What U depends on beside the tensor: equal keys mean equal U."""
+        """Key of U: equal keys mean equal U."""
         return self.u
 
     def left(self, i: int, p: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class LowRank:
 
 
 class Fused(NamedTuple):
-    """A displacement that one pass of a Philox engine draws and adds.
+    """A displacement that a Philox engine draws and adds in one pass.
 
     Attributes:
         engine: The engine.
@@ -237,10 +237,10 @@ class Fused(NamedTuple):
 
 
 def fused(terms: Terms, p: Tensor) -> Fused | None:
-    """Returns Σ c_j z_j of a tensor as one pass, if there is one.
+    """Returns Σ c_j z_j of a tensor as one fused pass, or None.
 
-    There is one if all directions are Gaussian, or all Rademacher, or all one of these Preconditioned by one H, or
-    Masked by the same limits, of one Philox engine that can move `p`.
+    All directions must be Gaussian, or all Rademacher, of one Philox engine that supports p's dtype; all may be
+    Preconditioned by the same H, or Masked by the same limits.
     """
     if p.dtype not in DTYPES:
         return None

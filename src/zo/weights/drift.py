@@ -1,4 +1,4 @@
-"""How far θ has moved from the start: exact for small tensors, from a sample of entries of large ones."""
+"""Distance of θ from the start: exact for small tensors, estimated from sampled entries of large ones."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,13 @@ from torch import Tensor
 from zo.weights.space import ParameterSpace
 
 ENTRIES = 2**14
-"""Entries of a tensor that are kept. Of a dense move of n tensors above this size the error is about 1 % / √n."""
+"""Entries that are kept of a tensor. For a dense move of n larger tensors the error is about 1 % / √n."""
 
 
 class Drift:
-    """Entries of θ₀, and how far θ is from it by them.
+    """Measures ‖θ − θ₀‖² by kept entries of θ₀.
 
-    Costs 12 bytes per entry that is kept, and a gather of them at each call of `squares`.
+    Costs 12 bytes per kept entry, and one gather at each call of `squares`.
 
     Args:
         params: θ, at the start.
@@ -31,7 +31,7 @@ class Drift:
         self._start = self._entries()
 
     def squares(self) -> list[float]:
-        """Returns ‖θ − θ₀‖² of each tensor, or of this process's part of it."""
+        """Returns ‖θ − θ₀‖² of each tensor, of a sharded one of the local part."""
         found = []
         for t, now, start in zip(self._params.local, self._entries(), self._start, strict=True):
             square = (now - start).double().square().sum()

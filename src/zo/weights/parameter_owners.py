@@ -1,4 +1,4 @@
-"""Which modules compute with which tensors, and of which tables they read single rows."""
+"""Which modules compute with which parameters, and which rows of a table an embedding looks up."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -6,18 +6,18 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 ParameterOwners: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
-"""Modules and the tensors that they compute with: (itself or its dictionary of parameters, name in it, position)."""
+"""Modules and their parameters: (the module, or the container in it, name there, position)."""
 
 CONTAINERS = (nn.ParameterDict, nn.ParameterList)
-"""Hold tensors for the module that they are in, and are not called themselves."""
+"""Containers of parameters, which are not called: the module that they are in computes with them."""
 
 
 def parameter_owners(model: nn.Module, position: Callable[[Tensor], int | None]) -> ParameterOwners:
-    """Returns the modules that hold tensors.
+    """Returns the modules that compute with parameters.
 
     Args:
         model: The model.
-        position: Returns a parameter's position; None leaves it out.
+        position: Returns a parameter's position, or None to leave it out.
     """
     held: ParameterOwners = {}
     callers: dict[nn.Module, nn.Module]
@@ -30,13 +30,13 @@ def parameter_owners(model: nn.Module, position: Callable[[Tensor], int | None])
 
 
 def looks_up(module: nn.Module) -> bool:
-    """Whether a module reads rows of its weight alone."""
+    """Returns whether a module reads only some rows of its weight."""
     plain = isinstance(module, nn.Embedding) and type(module).forward is nn.Embedding.forward
     return plain and module.max_norm is None
 
 
 def looked_up(module: nn.Module, args: tuple[Any, ...]) -> Tensor | None:
-    """Returns the rows of its weight, (r,), that a module reads for `args`; None stands for all."""
+    """Returns the rows of its weight, (r,), that a module reads for `args`; None is all."""
     if not looks_up(module) or not args or args[0].numel() >= module.num_embeddings:
         return None
     rows: Tensor = args[0].reshape(-1).long()

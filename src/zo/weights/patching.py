@@ -1,8 +1,8 @@
-"""What stands in a model whose weights are held elsewhere: parameters whose readers get θ, and replaced forwards.
+"""Patches of a model: replaced forwards, parameters swapped for a call, and parameters that are θ when they are read.
 
-Under `restore=factors` a layer computes with W + A Vᵀ while its parameter holds W alone; under offload an update may
-not have reached the parameter yet. Whatever reads the parameter elsewhere (`state_dict`, `save_pretrained`, a moving
-average, `load_state_dict`) gets θ, because whoever holds the rest is called first.
+Under `restore=factors` a layer computes with W + A Vᵀ while its parameter holds W. Under offload a deferred update may
+be missing from the parameter. Other readers (`state_dict`, `save_pretrained`, a moving average, `load_state_dict`) get
+θ: a guarded parameter is brought up to date before it is read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ METADATA = {
     "is_contiguous", "is_pinned", "is_shared", "is_inference", "get_device", "data_ptr", "untyped_storage",
     "requires_grad_", "register_hook", "_version", "_backward_hooks", "output_nr", "__len__", "__hash__",
 }  # fmt: skip
-"""Attributes and functions of a tensor that read none of its values."""
+"""Attributes and functions of a tensor that do not read its values."""
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter that is not θ before it is read.
+    """A parameter that is brought up to date before it is read.
 
-    Every holder makes a subclass of its own, so that no parameter carries it into a pickle.
+    Each policy and each offload makes its own subclass, so that no parameter carries them into a pickle.
 
     Attributes:
-        before_reading: Called before a function reads or writes the values, outside of the layer's own forward.
+        before_reading: Called before code outside of the layer's own forward reads or writes the values.
     """
 
     before_reading: ClassVar[Callable[[Tensor], None]]
@@ -44,7 +44,7 @@ class GuardedParameter(nn.Parameter):
     def __torch_function__(
         cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Calls the function on plain values, once they are θ."""
+        """Calls the function once the values are up to date."""
         name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
         attribute = getattr(of, "__name__", "") if name == "__get__" else name
         with torch._C.DisableTorchFunctionSubclass():
@@ -77,11 +77,11 @@ def factored(before_reading: Callable[[Tensor], None]) -> type[FactoredParameter
 
 
 class ReplacedForward(functools.partial):  # type: ignore[type-arg]
-    """A layer's forward in place of its own; a copy of the layer has its own again.
+    """Replaces a layer's own forward. A deep copy of the layer has the own one again.
 
     Attributes:
         module: The layer.
-        plain: What its dictionary had as `forward`, if anything.
+        plain: The `forward` that the layer's dictionary had, if any.
     """
 
     module: nn.Module
@@ -89,23 +89,23 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
 
     @property
     def inner(self) -> Callable[..., Any]:
-        """The forward that this one stands in place of."""
+        """The replaced forward."""
         return self.plain or MethodType(type(self.module).forward, self.module)
 
     @classmethod
     def of(cls, module: nn.Module, forward: Callable[..., Any]) -> ReplacedForward:
-        """Returns a forward that `put` puts in place of the layer's own of now."""
+        """Returns the replacement of the layer's current forward; `put` installs it."""
         made = cls(forward)
         made.module, made.plain = module, module.__dict__.get("forward")
         return made
 
     def put(self) -> ReplacedForward:
-        """Replaces the layer's own forward."""
+        """Installs the replacement."""
         self.module.__dict__["forward"] = self
         return self
 
     def take_back(self) -> None:
-        """Gives the layer its own forward back, unless another has replaced this one."""
+        """Restores the layer's own forward, unless another one has replaced this one."""
         if self.module.__dict__.get("forward") is self:
             if self.plain is None:
                 del self.module.__dict__["forward"]
@@ -126,7 +126,7 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
             TypeError: Always.
         """
         raise TypeError(
-            "the model's weights are held elsewhere (restore='factors', or zo.offload); pickle its state_dict, or call"
+            "the model is patched (restore='factors', or zo.offload); pickle its state_dict, or call"
             " the optimizer's close() or the offload's first"
         )
 
@@ -198,7 +198,7 @@ class ViewStaysError(RuntimeError):
 
 
 def put_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
-    """Gives a module another forward, within those that stand in place of its own."""
+    """Replaces a module's own forward below its `ReplacedForward`s."""
     outer: ReplacedForward | None = None
     found = module.__dict__.get("forward")
     while isinstance(found, ReplacedForward):

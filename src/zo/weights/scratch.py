@@ -1,8 +1,8 @@
-"""Memory that modules compute with during a call and give back, and how views that they keep of it are noticed.
+"""Scratch memory for a module's weights during its call, and detection of views that outlive the call.
 
-Views are noticed by counting the tensors on the memory's storage. The passes over the weights write through a second
-storage of the same memory, so what they leave alive is not counted. Numba does leave something alive: the first
-compilation of a kernel keeps a failed overload's exception, whose traceback holds the frames of the pass.
+Views are detected by the reference count of the memory's storage. The passes over the weights write through a second
+storage of the same memory, so that tensors that they leave alive are not counted: numba's first compilation of a kernel
+keeps an exception whose traceback holds the frames of the pass.
 """
 
 import gc
@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 ALIGNMENT = 64
-"""Bytes: tensors in scratch memory begin at multiples of it, as torch's own do."""
+"""Bytes: alignment of tensors in scratch memory, as torch's own."""
 
 
 def host_bytes(size: int) -> Tensor:
-    """Returns memory of the host that goes back to the operating system once it is free.
+    """Returns host memory that is returned to the operating system when it is freed.
 
     The C library keeps freed blocks of up to 32 MiB, and fresh ones of nearly their size do not fit into them.
     """
@@ -57,7 +57,7 @@ class Scratch:
 
     @torch.inference_mode(False)  # a pass outside of inference mode may write the parts
     def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns a tensor like another one from a byte on, as parts of `memory` and of `written`."""
+        """Returns a tensor like another one at a byte, as views of `memory` and of `written`."""
         bytes_ = slice(begin, begin + like.numel() * like.element_size())
         parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
         used, written = (part.as_strided(like.shape, like.stride()) for part in parts)
@@ -68,14 +68,14 @@ class Scratch:
         return torch._C._storage_Use_Count(self._address)
 
     def holds(self, t: Tensor) -> bool:
-        """Whether a tensor is a view of the memory."""
+        """Returns whether a tensor is a view of the memory."""
         inside = 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
         return inside and t.untyped_storage()._cdata == self._address
 
     def keeps(self, views: int) -> bool:
-        """Whether more than `views` tensors stay, without those that are garbage or locals of frames alone.
+        """Returns whether more than `views` tensors are left, not counting garbage and mere locals of frames.
 
-        An exception that somebody keeps holds frames; nothing computes with their locals.
+        A stored exception holds frames, whose locals nothing computes with.
         """
         gc.collect()
         if self.views() <= views:
@@ -106,7 +106,7 @@ def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:
 
 
 def views_stay(marks: Mapping[Scratch, int]) -> bool:
-    """Whether views of scratch memory stay that are not in a module's output."""
+    """Returns whether a module kept views of scratch memory."""
     return any(scratch.views() > views and scratch.keeps(views) for scratch, views in marks.items())
 
 

@@ -1,7 +1,6 @@
-"""Tensors of which each process holds a part: DTensors, as of tensor parallelism and of FSDP2.
+"""DTensors of tensor parallelism and FSDP2: each process updates its local part in place.
 
-A process moves its own part in place. It draws the direction of the whole tensor and keeps its part: directions are
-those of the model in one piece, bit for bit.
+Directions are bit-identical to those of the unsharded model: a process draws its part of the full tensor's direction.
 """
 
 import math
@@ -19,11 +18,11 @@ from zo.weights.offload.parameter import OffloadedParameter
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a tensor that this process holds.
+    """This process's part of a sharded tensor.
 
     Attributes:
-        whole: Shape of the tensor.
-        place: Where the part lies in it, a slice per dimension.
+        whole: Shape of the full tensor.
+        place: Position of the part, a slice per dimension.
     """
 
     whole: Size
@@ -31,21 +30,21 @@ class Part:
 
     @property
     def begin(self) -> int | None:
-        """Flat position of the first value in the whole tensor; None if the values are not in one piece there."""
+        """Flat position of the part in the full tensor; None if the part is not contiguous there."""
         sizes = [place.stop - place.start for place in self.place]
         if sizes[1:] != list(self.whole[1:]):
             return None
         return self.place[0].start * math.prod(self.whole[1:]) if sizes else 0
 
     def in_whole(self, t: Tensor) -> Tensor:
-        """Returns a tensor of the whole shape that has `t` in the part's place, and ones elsewhere."""
+        """Returns a tensor of the full shape with `t` at the part's position and ones elsewhere."""
         whole = t.new_ones(self.whole)
         whole[self.place] = t
         return whole
 
 
 def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
-    """Returns what this process holds of a tensor, in the same memory, and where that lies; None for a whole tensor.
+    """Returns a tensor's local part, which shares its memory, and the part's position; None if it is not sharded.
 
     Raises:
         ValueError: If the tensor is neither sharded by dimensions nor replicated.
@@ -73,7 +72,7 @@ def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
 
 
 def whole(t: Tensor) -> Tensor:
-    """Returns a tensor in one piece, in memory; all processes that share it call this."""
+    """Returns the full tensor in memory; all-gathers a DTensor (collective)."""
     if isinstance(t, OffloadedParameter):
         return t.whole()
     if not is_traceable_wrapper_subclass(t):
@@ -84,14 +83,14 @@ def whole(t: Tensor) -> Tensor:
 
 
 def keep_sharded(model: nn.Module) -> None:
-    """Makes FSDP2's modules free gathered weights after each forward pass: the next one would compute with them."""
+    """Has FSDP2 reshard after each forward pass: all-gathered weights would be stale after a probe."""
     for module in fsdp_modules(model):
         module.set_reshard_after_forward(True, recurse=False)
         module.reshard()
 
 
 def fsdp_modules(model: nn.Module) -> list[Any]:
-    """Returns the modules of a model that FSDP2 has sharded."""
+    """Returns a model's FSDP2 modules."""
     if "torch.distributed.fsdp" not in sys.modules:
         return []
     from torch.distributed.fsdp import FSDPModule
@@ -100,7 +99,7 @@ def fsdp_modules(model: nn.Module) -> list[Any]:
 
 
 def shared_as(t: Tensor, local: Tensor) -> Tensor:
-    """Returns a DTensor placed as `t`, of which this process holds `local`; `local` itself where `t` is whole."""
+    """Returns `local` as a DTensor with the placement of `t`; `local` itself if `t` is not sharded."""
     if part_of(t)[1] is None:
         return local
     from torch.distributed.tensor import DTensor  # slow to import
@@ -113,7 +112,7 @@ def shared_as(t: Tensor, local: Tensor) -> Tensor:
 
 
 def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
-    """Returns what draws this process's parts as an engine draws whole tensors.
+    """Returns a noise engine that draws local parts, with the values that the engine draws for full tensors.
 
     Args:
         engine: The engine.
@@ -125,14 +124,14 @@ def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
 
 
 class _OfParts:
-    """Draws this process's parts of sharded tensors; arguments and attributes as of `parts_engine`."""
+    """Base of the engines of local parts; arguments as of `parts_engine`."""
 
     def __init__(self, engine: Any, parts: Mapping[int, Part]):
         self.backend, self.engine, self.parts = engine.backend, engine, parts
 
 
 class PartsEngine(_OfParts, Engine):
-    """Draws whole tensors and keeps this process's parts."""
+    """Draws full tensors and returns the local parts."""
 
     def draw_(self, out: Tensor, key: NoiseKey, tensor: int, signs: bool = False) -> Tensor:
         """As `Engine.draw_`.
@@ -150,7 +149,7 @@ class PartsEngine(_OfParts, Engine):
 
 
 class PhiloxPartsEngine(_OfParts, PhiloxEngine):
-    """Draws and adds parts under Philox noise: only the part, where its values are in one piece of the whole tensor."""
+    """Draws and adds local parts under Philox noise; the full tensor only if the part is not contiguous in it."""
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         part = self.parts.get(move.tensor)

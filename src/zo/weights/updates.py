@@ -1,4 +1,4 @@
-"""What one pass over the weights does to one tensor: adds a displacement, or moves a method's own state with it."""
+"""Updates of the weights, each in one pass: a displacement, or a step that updates a method's state, too."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from zo.weights.subspaces import sum_of_products
 
 
 class Rounding(NamedTuple):
-    """Rounds at random.
+    """Stochastic rounding.
 
     Attributes:
-        engine: What draws the bits.
+        engine: The noise engine of the random bits.
         key: Their key.
     """
 
@@ -27,13 +27,13 @@ class Rounding(NamedTuple):
 
 
 class UpdateTarget(NamedTuple):
-    """What a pass changes.
+    """A tensor to update.
 
     Attributes:
         p: A tensor of θ.
         i: Its position.
-        decay: Share of it, ≥ 0, that is taken away.
-        rounding: How it is rounded after the change; None is to nearest.
+        decay: Share of it, ≥ 0, that weight decay takes.
+        rounding: Stochastic rounding of the result; None is to nearest.
     """
 
     p: Tensor
@@ -43,22 +43,22 @@ class UpdateTarget(NamedTuple):
 
     @property
     def bits(self) -> NoiseKey | None:
-        """Key of the bits that round it at random, if they do."""
+        """Key of the random bits of stochastic rounding; None is to nearest."""
         return None if self.rounding is None else self.rounding.key
 
 
 class ParameterUpdate(ABC):
-    """What an update does to the weights and to a method's own state."""
+    """An update of the weights and of a method's state."""
 
     @abstractmethod
     def terms(self, i: int, p: Tensor) -> Terms:
-        """Moves the state that belongs to tensor `i` of θ, `p`, and returns the terms by which `p` then moves."""
+        """Updates the method's state of tensor `i`, `p`, and returns the terms of the update of `p`."""
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
-        """Returns the whole update of a contiguous tensor as one pass over it; None if there is none.
+        """Returns a fused pass that makes the whole update of a contiguous tensor; None if there is none.
 
         Args:
-            at: The tensor, which the pass writes.
+            at: The tensor.
             pending: A displacement that is added first, rounded to nearest; may be empty.
         """
         return None
@@ -71,16 +71,15 @@ class ParameterUpdate(ABC):
             self.apply(at, pending, None if residuals is None else residuals[at.i])
 
     def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
-        """Updates a tensor in as few passes over it as there are.
+        """Updates a tensor, in one fused pass if there is one.
 
-        With a residual c, the update is made of p + c in float32, p gets the nearest numbers of its dtype, and c the
-        rest, which is exact: p + c is the updated float32 tensor, bit for bit. The pending displacement is no update:
-        it is added to p first, and what its rounding loses is not kept.
+        With a residual c, the compensation term (Kahan), p + c is updated in float32; p is its value rounded to
+        nearest and c the exact rounding error. The pending displacement is added to p first, without compensation.
 
         Args:
             at: The tensor p.
             pending: A displacement that is added first, rounded to nearest; may be empty.
-            residual: c, of p's shape, float32, which this writes; None rounds as `at` says.
+            residual: c, of p's shape, float32, updated in place; None rounds as `at` says.
         """
         if residual is not None:
             if pending:
@@ -103,7 +102,7 @@ class ParameterUpdate(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LinearUpdate(ParameterUpdate):
-    """θ moves by the same terms everywhere."""
+    """Adds the same terms to all tensors."""
 
     of: Terms
 
@@ -114,7 +113,7 @@ class LinearUpdate(ParameterUpdate):
     def apply_to_all(
         self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
-        """Updates all tensors, by one call of the engine where it draws all terms in the pass."""
+        """Updates all tensors, by one call of the engine if it can draw all terms."""
         first, tensors = targets[0], [at.p for at in targets]
         one = None if residuals is not None else self._fused(first, pending)
         if one is None or not all(p.dtype in DTYPES for p in tensors):
@@ -131,7 +130,7 @@ class LinearUpdate(ParameterUpdate):
         return partial(engine.add_, at.p, at.p, move)
 
     def _fused(self, at: UpdateTarget, pending: Terms) -> tuple[PhiloxEngine, Move] | None:
-        """Returns the pass over a tensor that adds what is pending and then the terms, and who makes it; or None."""
+        """Returns the engine and the pass that adds the pending displacement and then the terms, or None."""
         then = fused(self.of, at.p)
         if then is None or not then.plain:
             return None
@@ -146,7 +145,7 @@ class LinearUpdate(ParameterUpdate):
 
 @dataclass(frozen=True, eq=False)
 class TensorwiseUpdate(ParameterUpdate):
-    """Each tensor moves by terms of its own.
+    """Adds other terms to each tensor.
 
     Attributes:
         of: `terms`.
@@ -161,11 +160,11 @@ class TensorwiseUpdate(ParameterUpdate):
 
 @dataclass(frozen=True, eq=False)
 class GroupedUpdate(ParameterUpdate):
-    """An update of its own for every tensor.
+    """Another update for each tensor.
 
     Attributes:
         updates: One per tensor.
-        decays: Share of each tensor that is taken away.
+        decays: Share of each tensor that weight decay takes.
     """
 
     updates: Sequence[ParameterUpdate]
@@ -176,7 +175,7 @@ class GroupedUpdate(ParameterUpdate):
         return self.updates[i].terms(i, p)
 
     def apply(self, at: UpdateTarget, pending: Terms, residual: Tensor | None = None) -> None:
-        """Makes the tensor's own update."""
+        """Applies the tensor's own update."""
         self.updates[at.i].apply(at._replace(decay=self.decays[at.i]), pending, residual)
 
 
@@ -211,7 +210,7 @@ def add_(
 
 
 def add_to_all_(out: Sequence[Tensor], theta: Sequence[Tensor], terms: Terms) -> None:
-    """Writes theta + Σ c_j z_j of all tensors into `out`, by one call of the engine where it draws all terms."""
+    """Writes theta + Σ c_j z_j of all tensors into `out`, by one call of the engine if it can draw all terms."""
     one = fused(terms, theta[0])
     if one is not None and one.plain and all(t.dtype in DTYPES for t in theta):
         one.engine.add_to_all_(out, theta, one.move(0))
@@ -221,7 +220,7 @@ def add_to_all_(out: Sequence[Tensor], theta: Sequence[Tensor], terms: Terms) ->
 
 
 def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) -> None:
-    """Writes as `add_` does, but only the rows of the matrix `theta` whose indices, (r,), are given."""
+    """Does what `add_` does for some rows of the matrix `theta`, given by their indices, (r,)."""
     if (one := fused(terms, theta)) is not None:
         some = theta.new_empty(len(rows), theta.shape[1])
         one.engine.add_(some, theta, one.move(i, rows=rows))
@@ -237,7 +236,7 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
 
 
 def combined(terms: Terms, i: int, p: Tensor) -> Tensor:
-    """Returns Σ c_j z_j for tensor `i`, `p` at θ, in a tensor of its own: float32, or float64 where a direction is."""
+    """Returns Σ c_j z_j for tensor `i`, `p` at θ, in a new tensor: float32, or float64 where a direction is."""
     (c, z), *others = terms
     total = z.sample(i, p) * c
     for c, z in others:

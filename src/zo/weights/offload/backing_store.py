@@ -1,7 +1,7 @@
-"""Where offloaded weights are: tensors in the host's memory, or in safetensors files.
+"""Backing stores of offloaded weights: the host's memory, or safetensors files.
 
-The device reads and writes a file by position, so that a short or missing file is an error and not a signal that ends
-the process. Whoever reads the weights elsewhere (`state_dict`, `save_pretrained`) gets them memory-mapped.
+Transfers read and write a file by position: a truncated or missing file is an error, not a SIGBUS. Other readers
+(`state_dict`, `save_pretrained`) get the weights memory-mapped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OffloadError(RuntimeError):
 
 
 class OffloadRefused(ValueError):
-    """What offload cannot do with a model, a method or a disk; one sentence."""
+    """The model, the method or the disk does not support offload; one sentence."""
 
 
 class Entry(NamedTuple):
@@ -177,11 +177,11 @@ def _bytes_of(t: Tensor) -> memoryview:
 
 
 class BackingStore(ABC):
-    """A tensor outside of the device.
+    """The values of an offloaded tensor.
 
     Attributes:
-        tensor: What others than the device read: in the host's memory, or memory-mapped.
-        writable: Whether it may be trained where it is.
+        tensor: The values in the host's memory, or memory-mapped.
+        writable: Whether updates may write it; False for files of others.
     """
 
     tensor: Tensor
@@ -193,7 +193,7 @@ class BackingStore(ABC):
 
     @abstractmethod
     def write(self, values: Tensor) -> None:
-        """Takes over values of the device."""
+        """Copies values from the device."""
 
     @abstractmethod
     def piece(self, begin: int, end: int) -> Tensor:
@@ -225,7 +225,7 @@ class InMemory(BackingStore):
         out.copy_(self.tensor, non_blocking=True)
 
     def write(self, values: Tensor) -> None:
-        """Takes over values of the device; does not wait for a GPU."""
+        """Copies values from the device; does not wait for a GPU."""
         self.tensor.copy_(values, non_blocking=True)
 
     def piece(self, begin: int, end: int) -> Tensor:
@@ -335,12 +335,12 @@ def check_room(directory: Path, needed: int) -> None:
 
 
 def gigabytes(size: int) -> str:
-    """Returns a size for people."""
+    """Returns a size in GB, as text."""
     return f"{size / 1e9:.3g} GB"
 
 
 def pin(tensor: Tensor) -> Callable[[], object]:
-    """Has a GPU copy a tensor of the host's memory without waiting, where it is; returns what undoes that."""
+    """Pins a tensor of the host in place; returns a function that unpins it."""
     runtime, address = torch.cuda.cudart(), tensor.data_ptr()
     size = tensor.numel() * tensor.element_size()
     torch.cuda.check_error(runtime.cudaHostRegister(address, size, 0))

@@ -33,31 +33,31 @@ from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
 from zo.weights.scratch import Scratch, aligned
 
 Update: TypeAlias = Callable[[int, Tensor], None]
-"""Applies an update that is due to tensor i, which is on the device."""
+"""Applies a deferred update to tensor i, which is on the device."""
 
 
 class Mover(Protocol):
-    """Displaces the weights on the device while a probe is under way."""
+    """Displaces weights on the device during a probe."""
 
     def displace(self, i: int, p: Tensor, rows: Tensor | None) -> None:
         """Displaces tensor i in place, or its rows with these indices, (r,)."""
         ...
 
     def refuse_reader(self, i: int) -> None:
-        """Raises RestoreError if tensor i is displaced: whoever reads it past its module would get θ."""
+        """Raises RestoreError if tensor i is displaced: a reader outside of its module would get θ."""
         ...
 
 
 @dataclass(eq=False)
 class Fetched:
-    """Weights of one module on the device, or on their way.
+    """Weights of one module, on the device or in transfer.
 
     Attributes:
-        size: Bytes that they take.
+        size: Their bytes.
         scratch: Their memory, by position.
-        versions: Of the parameters that they were read from.
-        rows: Whether only looked-up rows are to be fetched, when they are known.
-        work: What fetches them.
+        versions: Versions of the parameters when they were read.
+        rows: Whether only the rows of a lookup are to be fetched, once they are known.
+        work: The transfer.
     """
 
     size: int
@@ -72,18 +72,18 @@ class Offload:
 
     Args:
         model: Holds the parameters; other parameters and buffers are moved to the device.
-        stores: Where each parameter's values are, by the parameter.
-        device: Computes.
-        directory: Of the copies of weights that are trained and lie in files of others.
+        stores: The backing store of each parameter.
+        device: The computing device.
+        directory: For copies of trained weights whose files must not be written.
 
     Attributes:
         device: As given.
-        budget: Bytes of the two largest modules that do not hold the same: the most that the weights on the device
-            take, unless modules that hold more are called inside one another.
+        budget: Bytes of the two largest modules with different weights. Weights on the device take at most as many,
+            unless larger modules are nested.
         parameters: In the model's order.
-        stores: Where the values of each are.
-        mover: Displaces weights on the device; None while no probe is under way.
-        visited: Ids of the parameters that modules have computed with; whoever asks empties it before.
+        stores: The backing store of each.
+        mover: Displaces weights on the device; None without a probe.
+        visited: Ids of the parameters that modules have used; the caller empties it.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class Offload:
         self.mover: Mover | None = None
         self.visited: set[int] = set()
         self._deferred: Update | None = None
-        self._outdated: set[int] = set()  # tensors that the update is due to
-        self._failed: BaseException | None = None  # an update that was made in part
+        self._outdated: set[int] = set()  # tensors without the deferred update
+        self._failed: BaseException | None = None  # of an update that was applied in part
         self._swapped = SwappedCalls()
-        self._in_use = 0  # bytes of modules that are called
-        self._prefetched: dict[nn.Module, Fetched] = {}  # in the order of their calls
-        self._after: dict[nn.Module, nn.Module] = {}  # which module followed which
+        self._in_use = 0  # bytes of the modules in a call
+        self._prefetched: dict[nn.Module, Fetched] = {}  # in the order of calls
+        self._after: dict[nn.Module, nn.Module] = {}  # module -> the one called after it
         self._last: nn.Module | None = None
         self._transfers = TransferStream(device)
         self._pool = Pool(device, self.budget, self._transfers)
-        call = torch.compiler.disable(self._call)  # a compiled loss has it called, uncompiled
+        call = torch.compiler.disable(self._call)  # a compiled loss calls it uncompiled
         self._forwards = {
             module: ReplacedForward.of(module, partial(call, module)).put()
             for module in self._owners
@@ -129,7 +129,7 @@ class Offload:
         )
 
     def defer_update(self, indices: Collection[int], update: Update) -> None:
-        """Applies an update to tensors when they are fetched next."""
+        """Defers an update of tensors until they are fetched next."""
         self._check_open()
         self.apply_deferred()
         self._discard_prefetched()
@@ -137,13 +137,13 @@ class Offload:
         self._prefetch(self._last)
 
     def displace_by(self, mover: Mover | None) -> None:
-        """Has weights displaced when they come to the device, or no longer."""
+        """Sets what displaces weights when they are fetched; None is nothing."""
         if mover is not None:
             self._check_open()
         self.mover = mover
 
     def apply_deferred(self) -> None:
-        """Applies an update that is due where it has not been applied."""
+        """Applies the deferred update to the tensors that were not fetched since."""
         self._raise_failed()
         if self._outdated:
             self._discard_prefetched()
@@ -156,10 +156,10 @@ class Offload:
 
     @torch.inference_mode(False)
     def make_writable(self, indices: Sequence[int]) -> None:
-        """Copies tensors that are to be trained and lie in files of others into a file of the directory.
+        """Copies tensors from files that must not be written into a file of the directory.
 
         Raises:
-            OffloadRefused: If the disk has no room for it, or there is no directory.
+            OffloadRefused: If there is no directory, or too little room.
         """
         wanted = {i: self.parameters[i].dtype for i in indices if not self.stores[i].writable}
         if not wanted:
@@ -180,7 +180,7 @@ class Offload:
         """Returns a parameter's values in the host's memory."""
         self.apply_deferred()
         self._discard_prefetched()
-        self._pool.release()  # where the host computes, the copy takes its place
+        self._pool.release()  # where the host computes, the copy needs its memory
         return self.stores[self._index[id(p)]].whole()
 
     def position(self, p: Tensor) -> int:
@@ -188,7 +188,7 @@ class Offload:
         return self._index[id(p)]
 
     def close(self) -> None:
-        """Leaves the model with its weights in the host's memory, or memory-mapped, and its own forwards."""
+        """Restores the model's own forwards; its weights stay in the host's memory, or memory-mapped."""
         if self._forwards:
             if self._failed is None:
                 self.apply_deferred()
@@ -208,26 +208,26 @@ class Offload:
         self.close()
 
     def before_reading(self, p: Tensor) -> None:
-        """Makes the values θ, and what was fetched of them void: the reader may write."""
+        """Brings the values up to date, and discards prefetched ones: the reader may write."""
         if self.mover is not None:
             self.mover.refuse_reader(self._index[id(p)])
         self._discard_prefetched()
         self.apply_deferred()
 
     def _call_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the model returns for inputs on the device: its parameters do not tell which one that is."""
+        """Calls the model with its inputs moved to the device."""
         assert self._root is not None
         args, kwargs = tree_map_only(Tensor, lambda t: t.to(self.device), (args, kwargs))
         return self._root.inner(*args, **kwargs)
 
     def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Returns what a module's own forward returns with weights on the device in place of its own."""
+        """Calls a module's own forward with its weights on the device."""
         if torch.is_grad_enabled() and any(
             isinstance(x, Tensor) and x.requires_grad for x in (*args, *kwargs.values())
         ):
             raise RuntimeError(
-                f"{self._named(module)}: its weights are offloaded and leave the device after the call, so that nothing"
-                " can be backpropagated through it; call the model under torch.no_grad()"
+                f"{self._named(module)}: its weights are offloaded and are on the device only during the call, so"
+                " nothing can be backpropagated through it; call the model under torch.no_grad()"
             )
         entries = [
             (owner._parameters, name, i)
@@ -254,7 +254,7 @@ class Offload:
         return output
 
     def _arrive(self, module: nn.Module, args: tuple[Any, ...]) -> Fetched:
-        """Returns a module's weights on the device, displaced if a probe is under way."""
+        """Returns a module's weights on the device, displaced during a probe."""
         if self._last is not None:
             self._after[self._last] = module
         self._last = module
@@ -284,7 +284,7 @@ class Offload:
         return fetched
 
     def _fetch(self, module: nn.Module, indices: Sequence[int]) -> Fetched:
-        """Starts to fetch a module's weights."""
+        """Starts a transfer of a module's weights."""
         fetched = Fetched(self._bytes[module])
         behind = []
         for i in indices:
@@ -296,14 +296,14 @@ class Offload:
         return fetched
 
     def _read(self, parts: Mapping[int, Tensor]) -> None:
-        """Brings tensors to the device, and up to date."""
+        """Reads tensors to the device, and applies the deferred update."""
         for i, p in parts.items():
             self.stores[i].read(p)
             if i in self._outdated:
                 self._update(i, p)
 
     def _update(self, i: int, p: Tensor) -> None:
-        """Applies the update that is due to a tensor on the device, and writes it back."""
+        """Applies the deferred update to a tensor on the device, and writes it back."""
         assert self._deferred is not None
         try:
             self._deferred(i, p)
@@ -314,12 +314,12 @@ class Offload:
         self._outdated.discard(i)
 
     def _update_outdated(self, scratch: Scratch) -> None:
-        """Applies the update that is due to all tensors that it has not been applied to."""
+        """Applies the deferred update to all tensors that lack it."""
         for i in sorted(self._outdated):
             self._read({i: scratch.part(self.parameters[i])[1]})
 
     def _fetch_rows(self, module: nn.Module, i: int, rows: Tensor) -> Fetched:
-        """Returns a table on the device of which these rows, (r,), have values, and the others have any."""
+        """Returns a table on the device; only these rows, (r,), are filled."""
         scratch, _ = self._pool.take(self._sizes[i])
         fetched = Fetched(self._bytes[module], {i: scratch})
         self._transfers.drain()
@@ -328,7 +328,7 @@ class Offload:
         return fetched
 
     def _prefetch(self, module: nn.Module | None) -> None:
-        """Starts to fetch the modules that followed in the last pass, as many as there is room for."""
+        """Starts transfers for the modules that followed in the last pass, as many as the budget allows."""
         room = (
             self.budget - self._in_use - sum(fetched.size for fetched in self._prefetched.values())
         )
@@ -344,31 +344,31 @@ class Offload:
                 self._prefetched[at] = Fetched(self._bytes[at], rows=True)
 
     def _take_prefetched(self, module: nn.Module) -> Fetched | None:
-        """Returns what was fetched for a module, if it was, and gives back what was fetched for modules before it."""
+        """Returns a module's prefetched weights, if any, and discards those of modules before it."""
         if module in self._prefetched:
             while (first := next(iter(self._prefetched))) is not module:
                 self._discard(self._prefetched.pop(first))
         return self._prefetched.pop(module, None)
 
     def _discard_prefetched(self) -> None:
-        """Gives back what was fetched for modules to come."""
+        """Discards all prefetched weights."""
         ahead, self._prefetched = self._prefetched, {}
-        for fetched in reversed(ahead.values()):  # the first may be under way
+        for fetched in reversed(ahead.values()):  # the first may be in transfer
             self._discard(fetched)
 
     def _discard(self, fetched: Fetched) -> None:
-        """Gives back what was fetched in vain."""
+        """Returns the memory of unused weights to the pool."""
         if fetched.work is not None and not fetched.work.cancel():
-            with suppress(Exception):  # whoever fetches again meets it again
+            with suppress(Exception):  # the next transfer raises it again
                 self._transfers.wait(fetched.work)
         self._pool.give_back(fetched.scratch.values())
 
     def _stale(self, fetched: Fetched) -> bool:
-        """Whether somebody has written to a parameter since it was fetched."""
+        """Returns whether a parameter was written since it was fetched."""
         return any(_version(self.parameters[i]) != was for i, was in fetched.versions.items())
 
     def _checked_version(self, i: int) -> int:
-        """Returns a parameter's version; refuses changes of what is read from files of others."""
+        """Returns a parameter's version; raises OffloadError if a read-only one was changed."""
         version = _version(self.parameters[i])
         if version != self._begin[i] and not self.stores[i].writable:
             raise OffloadError(
@@ -381,7 +381,7 @@ class Offload:
             raise RuntimeError("the offload is closed; make a new optimizer")
 
     def _raise_failed(self) -> None:
-        """Raises what broke an update off, again and again: the weights are no longer θ."""
+        """Raises the error that interrupted an update: from then on the weights are not θ."""
         if self._failed is not None:
             raise self._failed
 
@@ -390,7 +390,7 @@ class Offload:
 
 
 def offload_of(parameters: Iterable[Tensor]) -> Offload | None:
-    """Returns the offload that parameters are of, if there is one."""
+    """Returns the offload of parameters, if there is one."""
     of = (p.offload for p in parameters if isinstance(p, OffloadedParameter))
     return next((offload for offload in of if isinstance(offload, Offload)), None)
 

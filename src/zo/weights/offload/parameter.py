@@ -1,4 +1,4 @@
-"""Parameters whose values lie outside of the device that computes with them."""
+"""Parameters whose values are not on the computing device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zo.weights.patching import GuardedParameter
 
 
 class Owner(Protocol):
-    """What a parameter needs of its offload."""
+    """The part of `Offload` that its parameters use."""
 
     device: torch.device
 
@@ -21,12 +21,12 @@ class Owner(Protocol):
         ...
 
     def before_reading(self, p: Tensor) -> None:
-        """Makes a parameter's values θ."""
+        """Brings a parameter's values up to date."""
         ...
 
 
 class OffloadedParameter(GuardedParameter):
-    """A parameter whose values lie outside of the device; every offload makes a subclass of its own."""
+    """A parameter whose values are not on the device; each offload makes its own subclass."""
 
     offload: ClassVar[Owner]
 
@@ -38,7 +38,7 @@ class OffloadedParameter(GuardedParameter):
 def offloaded(
     by: Owner, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> list[Any]:
-    """Returns a model's parameters with their values elsewhere; other objects where they were on the meta device."""
+    """Replaces the values of a model's parameters; returns the parameters, new objects for those on the meta device."""
     reading = staticmethod(by.before_reading)
     kind = type("Offloaded", (OffloadedParameter,), {"offload": by, "before_reading": reading})
     made: dict[nn.Parameter, nn.Parameter] = {}
@@ -56,6 +56,6 @@ def offloaded(
 
 
 def device_of(computing: nn.Module | Tensor) -> torch.device:
-    """Returns the device that a parameter, or a model by its first parameter, is computed with on."""
+    """Returns the computing device of a parameter, or of a model's first parameter."""
     p = next(computing.parameters()) if isinstance(computing, nn.Module) else computing
     return p.offload.device if isinstance(p, OffloadedParameter) else p.device

@@ -1,4 +1,4 @@
-"""Memory on the device for the weights of modules that are called or fetched, used again and again."""
+"""A pool of device memory for fetched weights."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from zo.weights.scratch import Scratch
 
 
 class Pool:
-    """Gives out memory, and takes it back once the device is done with it.
+    """Lends device memory, and reuses it once the device is done with it.
 
     Args:
         device: Of the memory.
-        budget: Bytes that it takes at most, unless more are taken at a time.
-        transfers: Writes to the memory.
+        budget: Most bytes, unless more are lent at a time.
+        transfers: The stream that writes to the memory.
     """
 
     def __init__(self, device: torch.device, budget: int, transfers: TransferStream):
         self._device, self._budget, self._transfers = device, budget, transfers
         self._free: list[Scratch] = []
-        self._ready: dict[Scratch, StreamEvent] = {}  # when the device is done with what is free
+        self._ready: dict[Scratch, StreamEvent] = {}  # when the device is done with free memory
         self._made = WeakSet[Scratch]()
 
     def take(self, size: int) -> tuple[Scratch, StreamEvent]:
-        """Returns memory of a size, and the point of the device's work from which it may be written to.
+        """Returns memory of a size, and the event after which it may be written.
 
-        What is free is taken again, and released where the budget would be exceeded.
+        Free memory of the size is reused; other free memory is released where the budget would be exceeded.
         """
         for scratch in self._free:
             if len(scratch.memory) == size:
@@ -49,12 +49,12 @@ class Pool:
         )  # the device may still compute in memory that another tensor had
 
     def release(self) -> None:
-        """Frees what is not taken."""
+        """Frees the memory that is not lent."""
         self._free.clear()
         self._ready.clear()
 
     def give_back(self, scratches: Collection[Scratch]) -> None:
-        """Lets memory be taken again."""
+        """Takes memory back."""
         event = self._transfers.record_event()
         for scratch in scratches:
             self._free.append(scratch)

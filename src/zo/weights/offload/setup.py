@@ -1,4 +1,4 @@
-"""Takes a model's weights off the device."""
+"""`zo.offload`: moves a model's weights off the device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zo.weights.scratch import host_bytes
 
 CPU = torch.device("cpu")
 PLACES = ("cpu", "disk")
-"""Where weights can be: in the host's memory, or in files."""
+"""Where offloaded weights can be: the host's memory, or files."""
 
 
 @torch.inference_mode(False)  # steps outside of inference mode write the weights
@@ -37,7 +37,7 @@ def offload(
     device: torch.device | str | None = None,
     directory: str | Path | None = None,
 ) -> Offload:
-    """Takes a model's weights off the device; each module's come there for its call alone.
+    """Moves a model's weights off the device; each module's weights are on it only during its call.
 
     A model that transformers or accelerate has left on disk (`device_map={"": "disk"}`) stays in its files: those that
     are trained are copied into `directory` when an optimizer is made, and the others are read where they are.

@@ -1,4 +1,4 @@
-"""What fetches weights while the device computes: a thread, which on CUDA launches on a stream of its own."""
+"""A thread that transfers weights while the device computes; on CUDA it has a stream of its own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 StreamEvent: TypeAlias = "torch.cuda.Event | None"
-"""A point in a GPU's work; None on a CPU, where work is done when its call returns."""
+"""An event of a GPU's stream; None on a CPU, where work is done when its call returns."""
 
 
 class TransferStream:
-    """Does one piece of work after another, beside what the device computes.
+    """Runs transfers in order, concurrently with the device's computation.
 
     Args:
-        device: Whose weights are fetched.
+        device: The computing device.
     """
 
     def __init__(self, device: torch.device):
@@ -29,11 +29,11 @@ class TransferStream:
     def submit(
         self, work: Callable[[], object], behind: Sequence[StreamEvent] = ()
     ) -> Future[StreamEvent]:
-        """Starts a piece of work behind those that were started before.
+        """Starts a transfer behind the earlier ones.
 
         Args:
-            work: What is called.
-            behind: Points of the device's own work that come first.
+            work: Makes the transfer.
+            behind: Events of the device's own stream that come first.
         """
         return self._thread.submit(self._do, work, behind)
 
@@ -55,34 +55,34 @@ class TransferStream:
             yield
 
     def record_event(self) -> StreamEvent:
-        """Returns the point at the end of what the device was given to compute."""
+        """Returns an event behind the work that was launched on the device's own stream."""
         if self._stream is None:
             return None
         event: torch.cuda.Event = torch.cuda.current_stream(self._device).record_event()
         return event
 
     def wait(self, work: Future[StreamEvent]) -> None:
-        """Has what the device computes from now on wait for a piece of work; raises what it raised."""
+        """Has the device's own stream wait for a transfer; raises the transfer's error."""
         event = work.result()
         if event is not None:
             torch.cuda.current_stream(self._device).wait_event(event)
 
     def synchronize(self, work: Future[StreamEvent]) -> None:
-        """Waits until a piece of work is done, on the device, too; raises what it raised."""
+        """Waits until a transfer is done, on the device, too; raises the transfer's error."""
         event = work.result()
         if event is not None:
             event.synchronize()
 
     def record_stream(self, memory: Tensor) -> None:
-        """Has a GPU's memory wait for this lane before another tensor gets it."""
+        """Keeps a GPU's memory from reuse until this stream is done with it."""
         if self._stream is not None:
             memory.record_stream(self._stream)
 
     def drain(self) -> None:
-        """Waits until what was written to the host's memory is there."""
+        """Waits until all transfers are done."""
         if self._stream is not None:
             self._stream.synchronize()
 
     def close(self) -> None:
-        """Ends the thread once it is done."""
+        """Ends the thread after the last transfer."""
         self._thread.shutdown()

@@ -1,4 +1,4 @@
-"""Restore policies, one file each: how θ is displaced for a probe and how it comes back.
+"""Restore policies, one file each: how θ is displaced for a probe and restored after it.
 
 To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.weights.constraints`.
 """

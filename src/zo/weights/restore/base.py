@@ -1,4 +1,4 @@
-"""What every restore policy is: how a probe is made, how θ comes back, and what an update does to that."""
+"""The interface of restore policies: probes, restoration and updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that compute at several points of θ at once: the rows of their input belong to one point, or branch, each.
+"""Layers that compute at several points of θ, called branches, in one batch: each row belongs to one branch.
 
 A branch's matrix is W + L Rᵀ, with L and R thin. A linear layer computes x Wᵀ for all rows together, and adds
 (x R) Lᵀ to those of each branch. R is one for all branches, or each branch's own.
@@ -27,16 +27,16 @@ class BranchedLayers:
 
     Args:
         tensors: θ's tensors, which hold W.
-        a: Aᵀ of each matrix, (w, rows): what θ is beside W, where no branch is set.
+        a: Aᵀ of each matrix, (w, rows): θ = W + A Vᵀ without a branch.
         v: Vᵀ of each matrix, (w, columns).
 
     Attributes:
         count: Number of branches.
-        left: Lᵀ of each matrix at every branch, (n, w, rows), and of each vector what it is displaced by, (n, values);
-            None leaves the layers at θ.
+        left: Lᵀ of each matrix at every branch, (n, w, rows), and of each vector its displacement, (n, values); None is
+            θ.
         right: Rᵀ of each matrix at every branch, (n, w, columns); None is V at all branches.
         moved: Whether A may be other than 0.
-        unread: Names of the tensors that no layer has computed a probe with.
+        unread: Names of the tensors that no layer has used in a probe.
         inside: Calls of layers' own forwards that are under way.
     """
 
@@ -75,7 +75,7 @@ class BranchedLayers:
         return None
 
     def restore_tensors(self) -> None:
-        """Gives modules their own tensors back where a call of one was interrupted."""
+        """Restores the modules' own tensors, also after an interrupted call."""
         for held, own in self._lent:
             held.update(own)
         self._lent, self.inside = [], 0
@@ -141,7 +141,7 @@ class BranchedLayers:
             return plain(*args, **kwargs)
 
     def _shared_rows(self, look_up: Forward, weight: int, path: str) -> Tensor:
-        """Returns L[ids] of each branch, (n, T, w): looks up all branches' L side by side, and takes each one's own."""
+        """Returns L[ids] of each branch, (n, T, w), by one lookup in the L of all branches side by side."""
         left = self._left(weight)
         found = look_up(left.flatten(0, 1).T)  # (n · P, L, n · w)
         found = self._split(found, path).flatten(1, 2).unflatten(-1, left.shape[:2])
@@ -149,7 +149,7 @@ class BranchedLayers:
         return mine
 
     def _own_rows(self, look_up: Forward, weight: int, path: str) -> Tensor:
-        """Returns the same: a table of row numbers and ones tells the layer's ids, and its factor of the table."""
+        """Returns L[ids] of each branch, (n, T, w): a lookup in a table of row numbers and ones gives ids and scale."""
         left = self._left(weight)
         numbers = torch.arange(left.shape[2], device=left.device, dtype=torch.float32)
         found = self._split(look_up(torch.stack([numbers, torch.ones_like(numbers)], 1)), path)
@@ -160,7 +160,7 @@ class BranchedLayers:
     def _small(
         self, module: nn.Module, plain: Forward, own: Mapping[str, int], path: str
     ) -> Forward:
-        """A layer of biases and scales: runs on tensors that are displaced and rounded once."""
+        """A layer of biases and scales: computes with displaced tensors, rounded once."""
 
         def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             self._differ(*own.values())
@@ -188,7 +188,7 @@ class BranchedLayers:
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Returns what a layer returns of each branch's rows with that branch's tensors."""
+        """Returns the layer's output, branch by branch, each with its own tensors."""
         outputs = []
         for b, rows in enumerate(parts):
             with self._holding(module, {name: t[b] for name, t in there.items()}):
@@ -200,8 +200,8 @@ class BranchedLayers:
     ) -> Tensor | None:
         """Returns the same from one call, or None where the layer needs tensors of one dimension.
 
-        A layer norm is computed without its tensors, which follow. Any other layer gets tensors that have a row for
-        each row of the input. The first call of a kind is compared, and has to have the same bits.
+        A layer norm is computed without its tensors, which are applied after it. Any other layer gets tensors with a
+        row for each row of the input. The first call of a kind is compared with `_one_by_one`, bit for bit.
         """
         kind = type(module)
         if isinstance(module, nn.LayerNorm) and kind.forward is nn.LayerNorm.forward:
@@ -233,7 +233,7 @@ class BranchedLayers:
 
     @contextmanager
     def _holding(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """While the body runs, the module computes with other tensors than its own."""
+        """While the body runs, the module computes with other tensors."""
         held: dict[str, Any] = module._parameters
         self._lent.append((held, {name: held[name] for name in tensors}))
         held.update(tensors)
@@ -243,7 +243,7 @@ class BranchedLayers:
             self.restore_tensors()
 
     def _differ(self, *tensors: int | None) -> bool:
-        """Returns whether θ is other than its tensors; takes note of those that a probe is computed with."""
+        """Returns whether θ differs from the weights; removes the tensors of a probe from `unread`."""
         if self.left is not None and self.unread:
             for i in tensors:
                 self.unread.pop(i, None)  # type: ignore[arg-type]
@@ -258,10 +258,10 @@ class BranchedLayers:
         return self._v[i] if self.right is None else self.right[i]
 
     def _split(self, x: Tensor, path: str) -> Tensor:
-        """Returns x as one part per branch: (n, its rows, …).
+        """Returns x split by branch: (n, rows of a branch, …).
 
         Raises:
-            ValueError: If the branches have not as many rows each.
+            ValueError: If the rows cannot be divided equally.
         """
         if x.shape[0] % self.count:
             raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self.count} branches")
@@ -282,5 +282,5 @@ def _add_in_place(y: Tensor, rows: Tensor, second: Tensor, shift: Tensor | None)
 
 
 def _beside(values: Tensor, rows: Tensor) -> Tensor:
-    """Returns each branch's values in a shape that its rows are combined with: (n, values), (n, P, …, values)."""
+    """Returns each branch's values, (n, values), in a shape that broadcasts over its rows, (n, P, …, values)."""
     return values.view(len(values), *[1] * (rows.dim() - 2), values.shape[1])

@@ -2,13 +2,13 @@
 
 A linear layer y = x Wᵀ whose W is displaced by ε U Vᵀ computes y + ε (x V) Uᵀ. The rows of a batch can therefore belong
 to different points of θ, here called branches: all go through the same W, and each gets its own (x V)(A + ε U)ᵀ. V is
-kept for an interval, so that the updates −η c U Vᵀ add up in A, float32, and reach W when the next V is due (`fold`).
+kept for an interval: the updates −η c U Vᵀ accumulate in A, float32, which is merged into W when V is redrawn.
 
 Directions with factors of their own, U_j and V_j, need no common V: each branch gets ε (x V_j) U_jᵀ, A stays 0, and the
-updates −η Σ c_j U_j V_jᵀ reach W at every step.
+updates −η Σ c_j U_j V_jᵀ are applied to W at every step.
 
-The products with A, U and V are float32, and what they add to a layer's output is rounded to its dtype once. Biases and
-norms are moved in place, and displaced within their own layer.
+The products with A, U and V are float32; what they add to a layer's output is rounded to its dtype once. Biases and
+norms are updated in place, and displaced within their own layer.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate, UpdateTarget
 
 MERGED_VALUES = 1 << 24
-"""Values of a matrix that are folded at a time: 64 MiB of float32."""
+"""Values of a matrix that are merged at a time: 64 MiB of float32."""
 
 
 class Factors(FactoredPolicy):
-    """A and V of a model's matrices, and the layers that add what A, V and the branches come to, see `BranchedLayers`.
+    """Keeps A and V of a model's matrices, with which its layers compute, see `BranchedLayers`.
 
-    From its construction on, the model computes with A and V, and its matrices are folded when anything else reads
-    them, see `zo.weights.patching`.
+    From its construction on, the model computes with A and V. A is merged into W before other code reads a matrix, see
+    `zo.weights.patching`.
 
     Attributes:
         a: Aᵀ of each tensor, (w, rows), float32, where w is the sum of the directions' ranks; (0,) of tensors with
@@ -78,7 +78,7 @@ class Factors(FactoredPolicy):
         self._replace_forwards(model)
 
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
-        """Draws the V of all directions that θ moves along from now on; A is 0, or was made with these."""
+        """Draws the V of the directions of the next updates; A must be 0 or of the same V."""
         slices, width = dict[NoiseKey, slice](), 0
         directions = list({z.v: z for z in directions}.values())
         for z in directions:
@@ -102,14 +102,14 @@ class Factors(FactoredPolicy):
         return found
 
     def to(self, terms: Terms) -> None:
-        """Makes the layers compute at one point."""
+        """Has the layers compute at one point."""
         self._displace([terms])
 
     def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
-        """Measures at all points of a chunk in one forward pass if the loss can.
+        """Measures all points of a chunk in one forward pass if the loss can.
 
         Raises:
-            RuntimeError: If no layer computed with one of the tensors: it is not read, or past its layer.
+            RuntimeError: If no layer computed with one of the tensors: it is not read, or outside of its layer.
         """
         if (branches := offered(loss_fn, "branches")) is not None:
             found = []
@@ -147,21 +147,21 @@ class Factors(FactoredPolicy):
         return [points[i : i + 2 * pairs] for i in range(0, len(points), 2 * pairs)]
 
     def restore(self) -> None:
-        """Leaves one branch, at θ."""
+        """Removes the branches: the layers compute at θ."""
         self._layers.count, self._layers.left, self._layers.right = 1, None, None
         self.finish_restore()
 
     def finish_restore(self) -> None:
-        """Gives modules their own tensors back where a call of one was interrupted."""
+        """Restores the modules' own tensors, also after an interrupted call."""
         self._layers.restore_tensors()
 
     def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
-        """Moves A by Σ c_j U_j, and biases and norms in place; other updates write the weights.
+        """Adds Σ c_j U_j to A, and updates biases and norms in place; other updates write the weights.
 
         Raises:
-            ValueError: If θ is to decay, and the update would not write it.
+            ValueError: If there is weight decay and the update goes to A.
         """
         anchor = update.anchor if isinstance(update, SeenUpdate) else None
         inner = update.update if isinstance(update, SeenUpdate) else update
@@ -185,7 +185,7 @@ class Factors(FactoredPolicy):
                 SeenUpdate(LinearUpdate(rest), anchor).apply(target, ())
 
     def merge_factors(self) -> None:
-        """W ← W + A Vᵀ, in float32, rounded once, where A is other than 0; A ← 0."""
+        """W ← W + A Vᵀ, in float32, rounded once, where A is not 0; A ← 0."""
         with self.timed():
             if not self._layers.moved:
                 return
@@ -195,7 +195,7 @@ class Factors(FactoredPolicy):
             self._layers.moved = False
 
     def close(self) -> None:
-        """Folds, and gives the model its own forwards and parameters back."""
+        """Merges the factors and restores the model's own forwards and parameters."""
         self.merge_factors()
         for forward in self._forwards:
             forward.take_back()
@@ -204,20 +204,20 @@ class Factors(FactoredPolicy):
         self._closed = True
 
     def _before_reading(self, parameter: Tensor) -> None:
-        """Folds before something other than a parameter's layer reads it.
+        """Merges the factors before code outside of a parameter's layer reads it.
 
         Raises:
-            RestoreError: If a probe is under way.
+            RestoreError: During a probe.
         """
         if self._layers.inside or torch._guards.TracingContext.try_get() is not None:
-            return  # a compiler looks at the parameter
+            return  # a compiler inspects the parameter
         if self._layers.left is not None:
             what = "is read outside of the call of its module, where it is not displaced"
             raise RestoreError(self.name, f"{self._parameters[parameter]} {what}", "snapshot")  # type: ignore[index]
         self.merge_for_reader()
 
     def merge_for_reader(self) -> None:
-        """Folds between two steps, and takes note of it."""
+        """Merges the factors between two steps, and sets `merged_for_reader`."""
         if self._layers.moved:
             self.merge_factors()
             self.merged_for_reader = True
@@ -229,12 +229,12 @@ class Factors(FactoredPolicy):
         return [f"{self.space.names[i]} (factor)" for i in found], [self.a[i] for i in found]
 
     def _update_moved(self) -> None:
-        """Sets whether A is other than 0 anywhere; one wait for the device."""
+        """Sets whether A is not 0 anywhere; waits for the device once."""
         device = self.a[0].device
         self._layers.moved = bool(torch.stack([a.any().to(device) for a in self.a]).any())
 
     def _displace(self, points: Sequence[Terms]) -> None:
-        """Makes branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
+        """Has branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
         if self._closed:
             raise RuntimeError("restore=factors: the optimizer is closed; make a new one")
         if _have_own_factors(points):
@@ -257,7 +257,7 @@ class Factors(FactoredPolicy):
             self._layers.count, self._layers.left = len(points), self._buffers
 
     def _displace_own(self, points: Sequence[Terms]) -> None:
-        """Makes branch b compute at θ + Σ c_j U_j V_jᵀ, side by side in its own left and right factors."""
+        """Has branch b compute at θ + Σ c_j U_j V_jᵀ, concatenated in its own left and right factors."""
         with self.timed(passes=0):
             n, p = len(points), self._tensors
             wide = max(sum(_low_rank(z).rank for _, z in terms) for terms in points)
@@ -289,7 +289,7 @@ class Factors(FactoredPolicy):
             )
 
     def _draw(self, terms: Terms) -> dict[Hashable, list[Tensor]]:
-        """Returns Uᵀ of every matrix and z of every other tensor, by its key: a step asks twice for the same."""
+        """Returns Uᵀ of every matrix and z of every other tensor, by its key; probes and update share them."""
         found: dict[Hashable, list[Tensor]] = {}
         for z in dict.fromkeys(_low_rank(z) for _, z in terms):
             found[z.left_key] = self._drawn.get(z.left_key) or [
@@ -307,7 +307,7 @@ class Factors(FactoredPolicy):
             _add(parts, [drawn[z.left_key][i] for i in self._matrices], c * z.scale)
 
     def _replace_forwards(self, model: nn.Module) -> None:
-        """Makes the model's layers compute with A and V."""
+        """Has the model's layers compute with A and V."""
         index = {storage_key(p): i for i, p in enumerate(self.space.parameters)}
         covered: set[int] = set()
         kind = factored(self._before_reading)
@@ -372,7 +372,7 @@ def _sides(p: Tensor) -> tuple[int, int]:
 def _zeros(
     held: list[Tensor], shapes: Sequence[tuple[int, ...]], likes: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Returns float32 zeros of these shapes, in the memory that is held if it has them."""
+    """Returns float32 zeros of these shapes, in the given buffers if they have them."""
     if [tuple(t.shape) for t in held] == list(shapes):
         torch._foreach_zero_(held)
         return held

@@ -1,7 +1,7 @@
 """restore=merged: `subtract` in fewer passes, with the same bits.
 
-The last subtraction of a probe is made together with the next probe or the update, in one pass over the weights: first
-the subtraction, rounded for itself, then the rest. Until then θ = tensors + `pending`.
+The last subtraction of a probe is part of the next pass over the weights, of a probe or an update. It comes first there
+and is rounded separately. Until then θ = tensors + `pending`.
 """
 
 from zo.noise import NoiseKey
@@ -11,10 +11,10 @@ from zo.weights.updates import LinearUpdate, ParameterUpdate
 
 
 class Merged(Subtract):
-    """Moves by differences and leaves the last one to the next pass.
+    """`Subtract` whose last subtraction is part of the next pass.
 
     Attributes:
-        pending: The displacement not yet undone, with its sign changed.
+        pending: The displacement not yet undone, negated: θ = tensors + pending.
     """
 
     name = "merged"

@@ -1,15 +1,15 @@
 """restore=streamed: each module computes with a displaced copy of its own weights, and θ never moves.
 
-During a probe, a module that holds trainable tensors writes displaced copies of them into a buffer when it is called,
+During a probe, a module with trainable tensors writes displaced copies of them into a buffer when it is called,
 computes with them, and releases them when it returns or raises. An embedding displaces only the rows that it looks up.
-The buffer is as large as the largest module. The probe is exact, and it measures what `snapshot` measures, bit for bit.
+The buffer is as large as the largest module. The losses are bit-identical to those of `snapshot`.
 
-Offloaded tensors are not copied: they are displaced on the device, where `zo.weights.offload` has brought them for the
-call, and an update waits until they come there again.
+Offloaded tensors are not copied: they are displaced on the device once `zo.weights.offload` has fetched them, and
+updates are deferred until they are fetched again.
 
-What is read outside of the call of its module is not displaced. During a probe, θ's parameters therefore refuse to be
-read (`_Unreadable`), and a module must not leave a view of its displaced weights behind. Aliases of a weight,
-such as its `.data` or a view made earlier, escape this check.
+A weight that is read outside of the call of its module would not be displaced. During a probe, parameters of θ
+therefore raise an error when they are read (`_Unreadable`), and a module must not keep a view of its displaced weights.
+Aliases of a weight, such as its `.data` or an earlier view, escape this check.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, add_, add_rows_
 
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
-"""Functions of a tensor that return its values as other things than tensors."""
+"""Functions of a tensor that return its values as Python or numpy objects."""
 
 MARKS = ("requires_grad_",)
 """Functions of a tensor that return it and read none of its values; peft's `disable_adapter` calls them."""
 
 
 class _Unreadable(nn.Parameter):
-    """A parameter of θ during a probe: has a shape and a dtype, but no operation may read its values."""
+    """A parameter of θ during a probe: its metadata can be read, its values cannot."""
 
     @classmethod
     def __torch_function__(
         cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Refuses what returns tensors or values."""
+        """Raises RestoreError where the function returns tensors or values."""
         with torch._C.DisableTorchFunctionSubclass():
             found = function(*args, **(kwargs or {}))
         parts = found if isinstance(found, (tuple, list)) else (found,)
@@ -106,15 +106,15 @@ class Streamed(RestorePolicy):
         self._positions: dict[Any, int] = dict(places)
         self._addresses = {storage_key(t): i for i, t in here.items()}
         self._forwards: dict[nn.Module, ReplacedForward] = {}  # what `restore` takes back
-        self._own: list[tuple[Any, str, Any]] = []  # and where which parameter belongs
+        self._own: list[tuple[Any, str, Any]] = []  # dictionary, name in it, parameter
 
     def begin(self) -> None:
-        """Puts the model back if a restoration was broken off."""
+        """Restores the model if an earlier restoration was interrupted."""
         if self._forwards or (self._offload is not None and self._offload.mover is not None):
             self.restore()
 
     def to(self, terms: Terms) -> None:
-        """Makes the modules compute with θ + Σ c_j z_j from now on."""
+        """Has the modules compute with θ + Σ c_j z_j."""
         self.space.stopwatch.counts["weights"] += bool(terms)
         self._terms = terms
         if self._offload is not None:
@@ -133,7 +133,7 @@ class Streamed(RestorePolicy):
         self._make_readable(not terms)
 
     def restore(self) -> None:
-        """Leaves the model as it was before the first `to`, also where a call of a module was interrupted."""
+        """Removes all patches of the model, also after an interrupted call of a module."""
         self._terms = ()
         if self._offload is not None:
             self._offload.displace_by(None)
@@ -148,7 +148,7 @@ class Streamed(RestorePolicy):
         self._forwards, self._own = {}, []
 
     def _make_readable(self, readable: bool) -> None:
-        """Lets everybody read θ's parameters, or nobody but the modules that displace them."""
+        """Allows or refuses reads of θ's parameters outside of the calls of their modules."""
         for p, name in self._parameters.items():
             if type(p) is nn.Parameter and not readable:
                 p.__dict__["name_in_model"] = name
@@ -221,7 +221,7 @@ class Streamed(RestorePolicy):
     def apply_update(
         self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
     ) -> None:
-        """Updates θ as `ParameterSpace.apply_update`; offloaded tensors when they come to the device next."""
+        """Updates θ as `ParameterSpace.apply_update`; for offloaded tensors deferred until they are fetched."""
         if self._offload is None:
             super().apply_update(update, decay, key, pending)
             return
@@ -243,16 +243,16 @@ class Streamed(RestorePolicy):
 
 
 class _Buffer(Scratch):
-    """Memory for displaced weights on one device, used as a stack.
+    """Memory for displaced weights on one device, a stack.
 
     Attributes:
-        used: Bytes that are taken.
+        used: Bytes of the stack.
     """
 
     used = 0
 
     def take(self, like: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Returns a tensor like another one behind what is used, as parts of `memory` and of `written`."""
+        """Pushes a tensor like another one; returns it as views of `memory` and of `written`."""
         begin = self.used
         self.used += size
         if self.used > len(self.memory):  # modules call one another without containing one another
@@ -267,7 +267,7 @@ def _nested_bytes(
     sizes: Sequence[int],
     outer: frozenset[int] = frozenset(),
 ) -> int:
-    """Returns the bytes that `module` and its modules use at most, inside modules that hold `outer`."""
+    """Returns the most bytes that the calls of `module` and its children use, within modules that hold `outer`."""
     own = {i for *_, i in holders.get(module, [])} - outer
     inner = (_nested_bytes(child, holders, sizes, outer | own) for child in module.children())
     return sum(sizes[i] for i in own) + max(inner, default=0)

@@ -1,7 +1,7 @@
-"""restore=subtract: each probe adds its difference from the previous one, and θ comes back by subtraction.
+"""restore=subtract: each probe adds its difference from the previous one, and θ is restored by subtraction.
 
-Source: the paper's released code. No extra memory; every move rounds, so that in half precision θ drifts by about one
-rounding per probe.
+Source: the paper's released code. No extra memory. Every probe rounds: in half precision θ drifts by about one
+rounding error per probe.
 """
 
 from zo.weights.directions import Direction, Terms
