@@ -113,7 +113,7 @@ def test_matrices_are_written_once_per_interval():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
     folded = []
-    for values in (factors.FOLD, 100):
+    for values in (factors.MERGED_VALUES, 100):
         monkeypatch.setattr(factors, "MERGED_VALUES", values)
         trial = Trial(opt().to(dtype), rank=3)
         trial.steps(2)
