@@ -60,7 +60,8 @@ class Scratch:
         """Returns a tensor like another one at a byte, as views of `memory` and of `written`."""
         bytes_ = slice(begin, begin + like.numel() * like.element_size())
         parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
-        used, written = (part.as_strided(like.shape, like.stride()) for part in parts)
+        # `data` of each: a view would keep its base alive, which counts as another view.
+        used, written = (part.as_strided(like.shape, like.stride()).data for part in parts)
         return used, written
 
     def views(self) -> int:
