@@ -28,5 +28,5 @@ def make(asked: CommandLine) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return submit_and_watch(asked)
     runs = [run.cfg for run in sweep.runs]
-    print(hours_left(sweep, standings(sweep.runs, ask_queue=False)), flush=True)
+    print(hours_left(sweep, standings(sweep.runs, ask_queue=False), local=True), flush=True)
     return Multirun.of(runs).run()

@@ -58,8 +58,13 @@ def step_times(
     return times
 
 
-def hours_left(sweep: Sweep, found: Mapping[str, Standing], given: float | None = None) -> str:
-    """Returns how many runs are left and how many hours of training they take, as far as step times are known."""
+def hours_left(
+    sweep: Sweep, found: Mapping[str, Standing], given: float | None = None, local: bool = False
+) -> str:
+    """Returns how many runs are left and how many hours of training they take, as far as step times are known.
+
+    `local`: what is not known is not asked for, since the runs begin now.
+    """
     times, total, unknown, marks = step_times(sweep, found, given), 0.0, 0, set[str]()
     for run in sweep.runs:
         if found[run.run_id].state not in ENDED and run.cfg.steps > 0:
@@ -69,10 +74,10 @@ def hours_left(sweep: Sweep, found: Mapping[str, Standing], given: float | None 
     cost = []
     if total or not unknown:
         cost.append(f"{'on an H200 ' * ('*' in marks)}at most {total:,.1f} hours")
-    if unknown:
+    if unknown and not local:
         cost.append(f"{unknown} runs of unknown step time (python -m launch.status --step-ms N)")
     done = sum(standing.state in ENDED for standing in found.values())
-    return f"{len(found) - done} runs left: {' and '.join(cost)}"
+    return f"{len(found) - done} runs left" + ": " * bool(cost) + " and ".join(cost)
 
 
 def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:

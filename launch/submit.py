@@ -72,6 +72,8 @@ class Submission:
         if self.on_slurm:
             slurm.check()
         out = Path(self.sweep.runs[0].cfg.out).absolute()
+        if (problem := command_line.directory_problem(str(out))) is not None:
+            raise ConfigError([problem])
         with alone(out):
             chosen, before = self.choose(retry_failed, limit)
             if self.sweep.manifest:

@@ -121,7 +121,10 @@ def _newest(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
     """The fragments of one run without copies, so that a later one overrules an earlier one."""
-    in_time = sorted(fragments, key=lambda f: (f.started, Path(f.place).parent.name, -f.rows))
+    in_time = sorted(
+        fragments,
+        key=lambda f: (_attempts(f), f.started, Path(f.place).parent.name, -f.rows),
+    )
     files: dict[tuple[float, str], Fragment] = {}
     copies = []
     for fragment in in_time:
@@ -132,6 +135,12 @@ def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
     if any(status_of(f.summary) != "unfinished" for f in files.values()):
         return [*copies, *files.values()]
     return [*files.values(), *copies]
+
+
+def _attempts(fragment: Fragment) -> int:
+    """How often the run had been started, which says more than the clocks of several machines."""
+    attempts = fragment.config.get("provenance.attempts")
+    return len(attempts) if isinstance(attempts, list) else 0
 
 
 def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:

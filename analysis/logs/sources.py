@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.logs import cloud, committed, local, manifests
+from analysis.logs.fragments import Fragment, status_of
 from analysis.logs.frames import Frames, merge
 from analysis.logs.run_file import LogError
 
@@ -38,7 +37,7 @@ def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Fr
     if projects:
         found += cloud.read(projects, cache_dir)
     frames = replace(merge(found), lines=_lines(directories))
-    _say_unlogged(directories, frames.runs)
+    _say_unlogged(directories, found)
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
@@ -48,19 +47,27 @@ def _lines(directories: Sequence[Path]) -> list[manifests.Line]:
     return list(manifests.read(found))
 
 
-def _say_unlogged(directories: Sequence[Path], runs: pd.DataFrame) -> None:
+def _say_unlogged(directories: Sequence[Path], fragments: Sequence[Fragment]) -> None:
     """Name the runs that have ended, as they say themselves, but not in W&B's files: no table has them."""
-    ended = set(runs.loc[runs["status"] != "unfinished", "run_id"])
+    whole = [one for one in fragments if status_of(one.summary) != "unfinished"]
+    ended = {one.run_id for one in whole}
+    places = {
+        Path(one.place).parents[2] for one in whole if not one.is_copy
+    }  # copied under another name
     unlogged = []
-    for path in sorted(path for top in directories for path in top.rglob("status.json")):
+    for path in sorted(
+        {path.resolve() for top in directories for path in top.rglob("status.json")}
+    ):
         with suppress(ValueError):
             status = json.loads(path.read_text(encoding="utf-8")).get("run/status")
-            if status in ("finished", "collapsed") and path.parent.name not in ended:
+            known = path.parent.name in ended or path.parent in places
+            if status in ("finished", "collapsed") and not known:
                 unlogged.append(str(path.parent))
     first = " ".join(unlogged[:20]) + " ..." * (len(unlogged) > 20)
     if unlogged:
-        many = f"W&B's file is missing or torn of {len(unlogged)} runs that have ended: no table has them"
-        print(f"{many}. Write the files: python -m zo.run log {first}", file=sys.stderr)
+        what = f"{len(unlogged)} runs that have ended have no whole W&B file: lost, cut, or W&B was disabled"
+        write = "python -m zo.run log"
+        print(f"{what}. No table has them. Write the files: {write} {first}", file=sys.stderr)
 
 
 def split(sources: Sequence[str | Path]) -> tuple[list[Path], list[str], list[Path]]:

@@ -46,7 +46,7 @@ GRIDS = [
     ],
 )
 def test_every_run_of_a_grid_is_as_hydra_composes_it(overrides):
-    asked = command_line.read(overrides, multirun=True)
+    asked = command_line._asked(overrides, multirun=True)
     runs = [run for run, _ in asked.cells]
     expanded = command_line._grid(asked.sweeper, [*map(parse, overrides)])
     for i in random.Random(0).sample(range(len(runs)), min(len(runs), 4)):

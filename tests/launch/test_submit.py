@@ -187,3 +187,15 @@ def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):
     assert script.index("zo_A=$A") < script.index("module load x") < script.index("export A=$zo_A")
     assert not any("b c" in line or "wckey" in line for line in script)
     assert any(line.startswith(f"export PYTHONPATH={launch.ROOT}") for line in script)
+
+
+def test_a_key_given_twice_and_a_directory_that_cannot_be_made_are_said_in_a_sentence(
+    grid, tmp_path, capsys
+):
+    (tmp_path / "file").write_text("")
+    for more, why in (
+        ([*grid, "lr=1e-3"], "lr=1e-3: given 2 times; give it once, or -m lr=1e-4,1e-3"),
+        (changed(grid, f"out={tmp_path / 'file' / 'x'}"), "is a file; choose another directory"),
+    ):
+        assert submit.main([*more, SLURM.replace("slurm", "local")]) == 2
+        assert why in capsys.readouterr().err

@@ -10,7 +10,8 @@ from zo.run import loop
 from zo.run.logs.tracking import read_status
 from zo.run.multirun import Multirun, differences
 from zo.run.signals import INTERRUPTED
-from zo.run.store.directory import directory_of
+from zo.run.store import lock
+from zo.run.store.directory import directory_of, freeze
 
 
 def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has_the_rest(
@@ -84,3 +85,13 @@ def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, 
     runs = [make_run(override) for override in grid]
     assert differences(runs) == expected
     assert len(Multirun.of(runs).runs) == (2 if expected[0] else 1), "a repeated run is left out"
+
+
+def test_a_run_that_another_process_makes_is_no_failure(make_run, capsys):
+    runs = [make_run(f"seed={seed}", "steps=1") for seed in (0, 1)]
+    freeze(runs[0])
+    with lock.held(directory_of(runs[0])):
+        assert Multirun.of(runs).run() == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 runs ended, 1 made by another process, 0 failed" in said
+    assert said.count("run 1 of 2") == 2, "it is tried again at the end"

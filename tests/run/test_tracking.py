@@ -14,6 +14,7 @@ from tests.support.crowd import free_port
 from tests.support.victims import At, armed
 from zo.config import TrackingConfig
 from zo.run.__main__ import main
+from zo.run.command import chosen_mode
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
@@ -46,6 +47,26 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
     assert logged.config["provenance.parameters"] > 1e6
     del summary["mem/peak_gib"]  # W&B's is the last row's, and saving may take a page more
     assert {k: logged.summary[k] for k in summary} == summary
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ("", "auto"),
+        ("OFFLINE", "offline"),
+        ("dryrun", "offline"),
+        ("no", "auto"),
+        ("disabled",) * 2,
+    ],
+)
+def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment(
+    monkeypatch, given, mode
+):
+    monkeypatch.setenv("WANDB_MODE", given)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    assert (chosen_mode("auto"), chosen_mode("online")) == (mode, "online")
+    projects = [wandb_run._project(one) for one in (TrackingConfig(), TrackingConfig(project="x"))]
+    assert projects == ["mine", "x"]
 
 
 def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Whether a run's model and data are where its configuration says, as far as that is known without a hub."""
 
+import os
 from pathlib import Path
 
 from zo.config.checks import Problem
@@ -21,7 +22,9 @@ def missing(cfg: RunConfig) -> Problem | None:
             source.present(cfg.model)
         check_addresses(cfg.task)
     except (ModelError, TaskError) as error:
-        if Path(cfg.out, run_id(cfg)).exists():  # it may have ended, and does not need them then
+        if os.path.exists(
+            Path(cfg.out, run_id(cfg))
+        ):  # it may have ended, and does not need them then
             return None
         key, _, right = str(error).partition(": ")
         return Problem(key, ..., right)

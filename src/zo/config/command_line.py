@@ -105,11 +105,9 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
             return None
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
-        if repeated := list(_repeated(args.overrides)):
-            raise ConfigError(repeated)
         asked = read(args.overrides, multirun=args.multirun)
         configs = [cfg for cfg, _ in asked.cells]
-        places = [_directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
+        places = [directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
             places.append(missing(configs[0]))
         if problems := [problem for problem in places if problem]:
@@ -163,10 +161,10 @@ def _repeated(overrides: Sequence[str]) -> Iterator[Problem]:
             yield Problem(key, given[-1], f"given {len(given)} times; give it once, or -m {both}")
 
 
-def _directory_problem(out: str) -> Problem | None:
+def directory_problem(out: str) -> Problem | None:
     """Returns why no directory can be made at `out`, or None; tries it in the nearest directory there is."""
     path = Path(out).absolute()
-    nearest = next(p for p in (path, *path.parents) if p.exists())
+    nearest = next(p for p in (path, *path.parents) if os.path.exists(p))  # Path's own may raise
     if not nearest.is_dir():
         return Problem("out", out, f"{nearest} is a file; choose another directory")
     try:
@@ -192,6 +190,8 @@ def help_text() -> str:
 def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     """Returns the configuration of every run that the overrides ask for, in the order in which they would run.
 
+    For programs: the last of several values of one key counts.
+
     Args:
         overrides: As typed: `optimizer=bszo,mezo`, `lr=1e-6`, `sweep=quickstart`.
         multirun: Whether `-m` was given; a sweep file can ask for it, too.
@@ -199,14 +199,20 @@ def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     Raises:
         ConfigError: With every problem of every run, each once.
     """
-    return [cfg for cfg, _ in read(overrides, multirun).cells]
+    return [cfg for cfg, _ in _asked(overrides, multirun).cells]
 
 
 def read(overrides: Sequence[str], multirun: bool = False) -> CommandLine:
-    """Returns what a command line asks for; arguments and errors are those of `runs`.
+    """Returns what a command line asks for, which gives no key twice; arguments and errors are those of `runs`.
 
     Of a sweep's lines, a typed value of a key that they set chooses those that have it: `optimizer=mezo`.
     """
+    if repeated := list(_repeated(overrides)):
+        raise ConfigError(repeated)
+    return _asked(overrides, multirun)
+
+
+def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
     check_installed()
     typed = [with_own_keys(override) for override in overrides]
     if problems_of_syntax := _syntax_problems(typed):

@@ -18,7 +18,7 @@ class TrackingConfig:
 
     Attributes:
         mode: `auto` is online with a W&B key and a connection, else offline; or `online`, `offline`, `disabled`.
-        project: W&B project.
+        project: W&B project; WANDB_PROJECT takes the place of the default.
         entity: W&B user or team; None is the key's default.
         group: W&B group; None is the sweep's name, or what was typed of a multirun.
         cell: Set by a sweep: the run's line of the manifest, as JSON, which tables read.

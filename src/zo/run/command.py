@@ -44,5 +44,13 @@ def import_wandb(mode: str) -> None:
 
     Pydantic reads the sources of W&B's classes and searches all modules for each of them: a second more after torch.
     """
-    if (os.environ.get("WANDB_MODE") if mode == "auto" else mode) != "disabled":
+    if chosen_mode(mode) != "disabled":
         import wandb.apis.public  # noqa: F401
+
+
+def chosen_mode(mode: str) -> str:
+    """Returns where a run is to be logged: WANDB_MODE instead of `auto`, where that names a mode of W&B's."""
+    given = os.environ.get("WANDB_MODE", "").strip().lower()
+    known = {"online": "online", "offline": "offline", "disabled": "disabled"}
+    known |= {"run": "online", "dryrun": "offline"}  # W&B's earlier names
+    return known.get(given, "auto") if mode == "auto" else mode

@@ -44,12 +44,14 @@ class Multirun:
         named: What differs between them, a mapping per run.
         summaries: Of those that have ended, by position.
         errors: Of those that failed, one sentence each, by position.
+        elsewhere: Those that another process makes, by position.
     """
 
     runs: Sequence[RunConfig]
     named: list[dict[str, str]]
     summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    elsewhere: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, cells: Sequence[RunConfig]) -> "Multirun":
@@ -89,16 +91,23 @@ class Multirun:
         from zo.run.store import lock
 
         with signals.requests() as requests:
-            for i, cfg in enumerate(self.runs):
+            waiting = [i for i in range(len(self.runs)) if i not in self.errors]
+            for i in waiting:  # a run that another process makes is tried again at the end
                 if i in self.errors:
                     continue
+                cfg = self.runs[i]
                 screen.say(self._title(i))
                 try:
                     requests.heed()
                     self.summaries[i] = runner.run(cfg)
+                    self.elsewhere.discard(i)
                 except (signals.Interrupted, KeyboardInterrupt) as request:
                     return request
-                except (*runner.UNUSABLE, lock.LockedError) as error:
+                except lock.LockedError as error:
+                    screen.say(f"  made by another process: {error}")
+                    waiting += [i] * (i not in self.elsewhere)
+                    self.elsewhere.add(i)
+                except runner.UNUSABLE as error:
                     self._fail(i, str(error))
                     self._fail_alike(i, screen)
                 except Exception as error:
@@ -124,7 +133,8 @@ class Multirun:
         if self.summaries:
             screen.console.print(table)
         done, count = len(self.summaries), len(self.runs)
-        screen.say(f"{done} of {_count(count)} ended, {len(self.errors)} failed")
+        others = f", {len(self.elsewhere)} made by another process" * bool(self.elsewhere)
+        screen.say(f"{done} of {_count(count)} ended{others}, {len(self.errors)} failed")
         alike: dict[str, list[int]] = {}
         for i, why in sorted(self.errors.items()):
             alike.setdefault(why, []).append(i)

@@ -76,6 +76,20 @@ def test_of_a_run_file_and_wandbs_copy_the_one_with_the_end_wins(ended_here: boo
     assert losses == [1.0, 2.0 if ended_here else 9.0, 3.0]
 
 
+def test_a_later_attempt_wins_though_its_clock_is_behind() -> None:
+    killed, last = (
+        replace(
+            fragment(f"run-{i}/run-r.wandb", {1: loss}, {} if i == 1 else ENDED),
+            config={"provenance.attempts": [{}] * i},
+            started=100.0 - 60 * i,
+        )
+        for i, loss in ((1, 9.0), (2, 1.0))
+    )
+    frames = merge([killed, last])
+    assert frames.history.one("r")["train/loss"].tolist() == [1.0]
+    assert frames.runs["status"].tolist() == ["finished"]
+
+
 def test_a_run_that_ended_with_several_results_is_duplicated() -> None:
     first, second, again = (
         fragment(f"run-{i}/run-r.wandb", {}, ENDED | {"best/test_accuracy": accuracy})
@@ -108,8 +122,12 @@ def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: 
     command = f"python -m zo.run log {tmp_path / 'mezo-1'} {tmp_path / 'mezo-3'}"
     assert command in capsys.readouterr().err
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), ENDED)
+    shutil.copytree(tmp_path / "mezo-3", tmp_path / "a copy")
     load([tmp_path], cache_dir=None)
-    assert "mezo-3" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 runs that have ended have no whole W&B file" in said
+    assert "mezo-3" not in said
+    assert "a copy" not in said
 
 
 def test_only_changed_files_are_read_again(

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from zo.config import TrackingConfig
+from zo.run.command import chosen_mode
 from zo.run.store import atomic
 from zo.run.store.rows import LOSSES, METRICS, Row
 
@@ -57,7 +58,7 @@ class WandbRun:
     ):
         self._directory = directory
         self._options: dict[str, Any] = {
-            "project": tracking.project,
+            "project": _project(tracking),
             "entity": tracking.entity,
             "id": wandb_id(directory),
             "name": name,
@@ -163,12 +164,18 @@ def renew_wandb_id(directory: Path) -> None:
     )
 
 
+def _project(tracking: TrackingConfig) -> str:
+    """Returns the W&B project: WANDB_PROJECT unless another one than the default was given."""
+    given = tracking.project != TrackingConfig.project
+    return tracking.project if given else os.environ.get("WANDB_PROJECT") or tracking.project
+
+
 def wandb_mode(mode: str) -> str:
     """Returns where a run is logged: online, offline or disabled.
 
     `auto` is WANDB_MODE if set, else online with a key and offline without. Without a connection it is offline.
     """
-    mode = os.environ.get("WANDB_MODE", "auto") if mode == "auto" else mode
+    mode = chosen_mode(mode)
     if mode not in ("auto", "online"):
         return mode
     import wandb
