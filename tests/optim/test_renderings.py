@@ -13,6 +13,7 @@ import torch
 from tests.support import plain_methods as plain
 from tests.support.pairwise import pairwise
 from tests.support.quadratic import FIRST_ORDER, Quadratic, make
+from zo.config.method_code import RELEASED
 from zo.optim import OPTIMIZERS
 from zo.optim.posterior import Posterior
 
@@ -145,6 +146,5 @@ def test_widest_axis_is_the_top_eigenvectors_not_the_diagonals():
     assert v @ posterior.cov @ v == pytest.approx(np.linalg.eigvalsh(posterior.cov).max())
 
 
-def test_every_method_has_a_rendering():
-    training = set(OPTIMIZERS)
-    assert training == {name for name, *_ in EXACT + WITHIN}
+def test_every_released_method_has_a_rendering():
+    assert {name for name, *_ in EXACT + WITHIN} == RELEASED <= OPTIMIZERS.keys()
