@@ -225,7 +225,7 @@ ADAPTERS = [
 
 @pytest.mark.parametrize(("adapter", "lr"), ADAPTERS)
 def test_an_adapter_answers_the_same_in_peft_merged_and_in_a_run_of_its_own(
-    make_run, tmp_path, adapter, lr
+    make_run, tmp_path, capsys, adapter, lr
 ):
     from peft import PeftModel
 
@@ -242,6 +242,10 @@ def test_an_adapter_answers_the_same_in_peft_merged_and_in_a_run_of_its_own(
         assert torch.equal(PeftModel.from_pretrained(model, out).eval()(TOKENS).logits, trained)
         if adapter == "lora":
             merged = exported(directory, tmp_path / "merged", "--merge")
+            count = sum(p.numel() for p in merged.parameters())
+            own = assembly.params.numel
+            merging = f"{count:,} parameters, {own:,} of them trained and merged"
+            assert merging in capsys.readouterr().out
             torch.testing.assert_close(merged(TOKENS).logits, trained, rtol=0, atol=1e-3)
             assert (untrained - trained).abs().max() > 0.05
             assert not (tmp_path / "merged" / "adapter_config.json").exists()
@@ -309,6 +313,7 @@ def test_an_export_is_read_with_the_weights_that_were_trained(make_run, tmp_path
     assert ("written in float32, as trained: the base is quantised" in said) == (kind == "fp8")
     model = AutoModelForCausalLM.from_pretrained(out).eval()
     assert hash_of(model) in card
+    assert "| base model | base: base |" in card
     with torch.inference_mode():
         torch.testing.assert_close(model(TOKENS).logits, answers)
 

@@ -211,7 +211,10 @@ class Session:
                 raise TaskError(f"optimizer={cfg.optimizer.name}: needs a task with candidates")
             given = Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
             evaluator = getattr(baselines, cfg.optimizer.evaluates_by)(cfg.optimizer, given)
-        notes = [*loaded.notes, *check_tokens(task, vars(splits), encoded)]
+        notes = [
+            *loaded.notes,
+            *check_tokens(task, vars(splits), encoded, loaded.tokenizer.bos_token_id),
+        ]
         if isinstance(evaluates_by, TextScorer):
             notes += evaluates_by.notes
             if rewarded and task.kind == "prompts":

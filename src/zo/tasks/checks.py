@@ -29,8 +29,15 @@ def check_tokens(
     task: TaskConfig,
     examples: Mapping[str, Sequence[Example]],
     tokens: Mapping[str, Sequence[Encoded]],
+    first: int | None = None,
 ) -> list[str]:
     """Returns one sentence for everything about the splits that is probably not meant.
+
+    Args:
+        task: Complete.
+        examples: Of each split.
+        tokens: Of each split.
+        first: The tokenizer's first token, if it has one.
 
     Raises:
         TaskError: If nothing of the texts is left, or all candidates have the same tokens.
@@ -55,6 +62,12 @@ def check_tokens(
                 raise TaskError(
                     f"task.max_length={task.max_length}: nothing of the texts is left; give more"
                 )
+        twice = [r for r, e in zip(rows, encoded, strict=True) if e.prompt_ids[:2] == [first] * 2]
+        if twice:
+            notes.append(
+                f"task.prompt: {len(twice)} of {len(encoded)} {split} prompts begin with two of the tokenizer's first"
+                f" token (the first in the file is row {min(twice)}, counted from 0); it adds one, so leave yours out"
+            )
         same = [
             row
             for row, e in zip(rows, encoded, strict=True)

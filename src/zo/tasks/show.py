@@ -64,7 +64,7 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
     notes = [
         *found,
         *(check_splits(task, splits) if found else ()),
-        *check_tokens(task, {"train": splits.train}, {"train": train}),
+        *check_tokens(task, {"train": splits.train}, {"train": train}, tokenizer.bos_token_id),
     ]
     sizes = ", ".join(f"{len(of)} {name}" for name, of in vars(splits).items())
     console.print(f"{task.name} for {run.model.name}, a {run.model.kind} model: {sizes}")

@@ -64,7 +64,7 @@ def _metadata(cfg: RunConfig, whole: bool) -> dict[str, Any]:
 def _facts(cfg: RunConfig, step: int, run: Path | None, weights: str) -> Iterator[tuple[str, Any]]:
     model, task, how = cfg.model, cfg.task, cfg.precision
     at = f" at revision {model.revision}" if model.revision else ""
-    yield "base model", f"{model.name}: {model.path}{at}"
+    yield "base model", f"{model.name}: {_place(model.path)}{at}"
     inputs = None if run is None else Inputs.load(run)
     read, files = (inputs.read, inputs.files) if inputs is not None else ({}, {})
     if "weights" in read:
@@ -73,7 +73,7 @@ def _facts(cfg: RunConfig, step: int, run: Path | None, weights: str) -> Iterato
         yield "base quantised", f"{model.quantization}, by torchao"
     if cfg.adapter.name != "none":
         yield "adapter", f"{cfg.adapter.name}: {_settings(cfg.adapter, 'lr_grid', 'eps', 'path')}"
-    yield "task", f"{task.name}: {task.path}" + (f" ({task.subset})" if task.subset else "")
+    yield "task", f"{task.name}: {_place(task.path)}" + (f" ({task.subset})" if task.subset else "")
     for key in ("prompt", "masked_prompt", "candidates", "messages", "completion", "stop"):
         if (value := getattr(task, key)) is not None:
             yield key, repr(value)
@@ -155,6 +155,11 @@ def _use(cfg: RunConfig, whole: bool) -> Iterator[str]:
     yield "```"
     yield 'python -m zo.predict "this directory" file.csv'
     yield "```"
+
+
+def _place(path: str) -> str:
+    """Returns a path without the directories of this machine; others as they are."""
+    return Path(path).name if Path(path).expanduser().is_absolute() else path
 
 
 def _settings(config: Any, *but: str) -> str:

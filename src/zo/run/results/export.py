@@ -217,7 +217,11 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
         raise ExportError(f"{out}: {reason}; nothing is left of the export") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f"{out}: {assembly.params.numel:,} parameters, {written}")
+    trained = assembly.params.numel
+    count = f"{trained:,} parameters"
+    if merge and loaded.adapter is not None:
+        count = f"{sum(p.numel() for p in model.parameters()):,} parameters, {trained:,} of them trained and merged"
+    print(f"{out}: {count}, {written}")
     if dequantised:
         print(
             f"written in {reached.cfg.precision.dtype}, as trained: the base is quantised, which would round it"
