@@ -165,7 +165,7 @@ def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
         (
             "precision.restore",
             run.precision.restore,
-            [n for n, of in RESTORE_POLICIES.items() if of.shards],
+            [n for n, of in RESTORE_POLICIES.items() if of.supports_sharding],
         ),
         ("precision.graphs", run.precision.graphs, (False,)),
         ("model.kind", run.model.kind, ("decoder",)),

@@ -15,7 +15,7 @@ class Constraints(NamedTuple):
         roundings: Roundings of such updates.
         graphs: Whether CUDA graphs can measure its probes. False where Python code displaces weights during the
             forward pass.
-        shards: Whether it supports sharded tensors.
+        supports_sharding: Whether it supports sharded tensors.
         copies: Whether it keeps a copy of θ during a step.
     """
 
@@ -25,7 +25,7 @@ class Constraints(NamedTuple):
     decay: bool = True
     roundings: tuple[str, ...] = ("nearest", "stochastic", "compensated")
     graphs: bool = True
-    shards: bool = True
+    supports_sharding: bool = True
     copies: bool = False
 
 
@@ -33,9 +33,14 @@ RESTORE_POLICIES = {
     "subtract": Constraints(),
     "merged": Constraints(),
     "snapshot": Constraints(exact=True, knows_theta=True, copies=True),
-    "streamed": Constraints(exact=True, knows_theta=True, graphs=False, shards=False),
+    "streamed": Constraints(exact=True, knows_theta=True, graphs=False, supports_sharding=False),
     "factors": Constraints(
-        exact=True, low_rank=True, decay=False, roundings=("nearest",), graphs=False, shards=False
+        exact=True,
+        low_rank=True,
+        decay=False,
+        roundings=("nearest",),
+        graphs=False,
+        supports_sharding=False,
     ),
 }
 """Registry: name -> constraints. The classes are in `zo.weights.restore`."""

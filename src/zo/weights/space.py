@@ -75,7 +75,7 @@ class ParameterSpace(TrainableTensors):
 
     def _check(self, restore: str) -> None:
         """Raises ValueError if a policy or the rounding does not go with the tensors."""
-        if self.shards and not RESTORE_POLICIES[restore].shards:
+        if self.shards and not RESTORE_POLICIES[restore].supports_sharding:
             name = self.names[min(self.shards)]
             raise ValueError(f"restore={restore!r}: {name} is sharded; snapshot or merged move it")
         half = all(t.dtype in (torch.bfloat16, torch.float16) for t in self.like)
