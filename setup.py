@@ -6,7 +6,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SUITE = ("train.py", "conf", "launch", "analysis", "results/paper")
+MEASURED = map(str, Path("results/measured").glob("*/*.parquet"))  # the runs that tables read
+SUITE = ("train.py", "conf", "launch", "analysis", "results/paper", *MEASURED)
 
 
 class BuildWithSuite(build_py):

@@ -25,4 +25,5 @@ env/bin/zo train -m optimizer=mezo,lozo steps=4 eval_every=2 task.test_size=20 t
 env/bin/zo tables
 env/bin/zo show
 env/bin/zo status sweep=table4 | tail -3
+env/bin/zo tables table4 | grep "30 of 30 numbers"  # the committed runs, which the wheel holds
 ls results/local
