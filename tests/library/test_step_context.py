@@ -296,18 +296,23 @@ LOW_RANK = ("lozo", "subzero", "tezo", "zo_muon")
 
 
 @pytest.mark.parametrize(
-    ("name", "trained", "method"),
-    rotated(CAST, ["all", "embedding"], ["mezo", "sparse_mezo", *LOW_RANK]),
+    ("name", "trained", "restore", "method"),
+    rotated(CAST, ["all", "embedding"], ["streamed", "offload"], ["mezo", *LOW_RANK]),
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_a_closure_under_autocast_displaces_as_without(name, trained, method, dtype):
-    """What a probe displaces within the closure's calls is not cast: `streamed` has the losses of `snapshot`."""
+def test_a_closure_under_autocast_displaces_as_without(
+    name, trained, restore, method, dtype, tmp_path
+):
+    """What a probe displaces within the closure's calls is not cast: the losses are those of `snapshot`."""
     found = []
-    for restore in ("snapshot", "streamed"):
+    for policy in ("snapshot", restore):
         model = CAST[name]()
         model.requires_grad_(trained == "all")
         model.get_input_embeddings().weight.requires_grad_(True)
-        optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=restore)
+        if policy == "offload":
+            zo.offload(model, "disk", device="cpu", directory=tmp_path)
+        how = "streamed" if policy == "offload" else policy
+        optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=how)
 
         def closure():
             with torch.autocast("cpu", dtype):
