@@ -15,9 +15,9 @@ from tests.support.quadratic import DTYPES, same
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
-from zo.optim.hizoo import HiZOOChange
+from zo.optim.hizoo import HiZOOUpdate
 from zo.optim.kernels import AdamScalars, HiZOOScalars, reference
-from zo.optim.mezo_adam import AdamChange
+from zo.optim.mezo_adam import AdamUpdate
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 
@@ -90,7 +90,7 @@ def test_one_pass_is_several_within_a_rounding(name, settings, state_dtype, dtyp
         before = [params.local[0].clone(), *(t.clone() for (t,) in opt.state.values())]
         opt.advance((0.7, 2e-4) if name == "hizoo" else (0.7, -0.4, 0.2)[: opt.config.n])
         runs.append([params.local[0], *(t for (t,) in opt.state.values())])
-        for change in (HiZOOChange, AdamChange):
+        for change in (HiZOOUpdate, AdamUpdate):
             monkeypatch.setattr(change, "kernel", ParameterUpdate.kernel)
     for was, one, several in zip(before, *runs, strict=True):
         assert not torch.equal(one, was)

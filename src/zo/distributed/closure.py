@@ -19,7 +19,7 @@ SAME = 1e-6
 """Relative difference of two losses at the same weights that an order of summation explains."""
 
 
-class Together(ABC):
+class ParallelStep(ABC):
     """How the processes of a training make a step.
 
     Attributes:
@@ -42,7 +42,7 @@ class Together(ABC):
         return self.processes.together()
 
 
-class DataParallel(Together):
+class DataParallel(ParallelStep):
     """Processes that are the same from the start to the end, each with its own part of a mini-batch.
 
     Args:
@@ -70,7 +70,7 @@ class DataParallel(Together):
             self._watch.compare(method)
 
     def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
-        """As `Together.step`; the step's loss is the mean of the parts."""
+        """As `ParallelStep.step`; the step's loss is the mean of the parts."""
         part = CountedLoss(closure, context)
         given = offered(closure, "mean_square")
         loss = DividedLoss(
@@ -85,7 +85,7 @@ class DataParallel(Together):
         return info
 
 
-class TensorParallel(Together):
+class TensorParallel(ParallelStep):
     """Processes that hold parts of the same tensors and measure the same mini-batch.
 
     Args:
@@ -103,7 +103,7 @@ class TensorParallel(Together):
         check_same(self.processes, settings, "give all processes the same")
 
     def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
-        """As `Together.step`.
+        """As `ParallelStep.step`.
 
         Raises:
             ProcessesError: If the losses differ by more than rounding.

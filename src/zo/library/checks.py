@@ -116,7 +116,7 @@ class TieReport:
         )
 
 
-def tell_of_compiling(seconds: float) -> None:
+def report_compile_time(seconds: float) -> None:
     """Says how much of a step was compilation, if that is worth a line."""
     if seconds > WORTH_A_LINE:
         print(

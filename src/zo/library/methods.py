@@ -174,7 +174,7 @@ def replay(
     count = len(found.losses) if steps is None else steps
     if not 0 <= count <= len(found.losses):
         raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
-    made.goes_on_from(replay_steps(found, made.method, count))
+    made.restore_from(replay_steps(found, made.method, count))
     return made
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.distributed.closure import DataParallel, TensorParallel, Together
+from zo.distributed.closure import DataParallel, ParallelStep, TensorParallel
 from zo.distributed.processes import Processes
 from zo.library.arguments import (
     Closure,
@@ -36,8 +36,8 @@ from zo.library.checks import (
     TieReport,
     check_storage,
     check_trained,
+    report_compile_time,
     report_rounding,
-    tell_of_compiling,
 )
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
@@ -181,7 +181,7 @@ class ZerothOrder(_Base):
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
-        self._together: Together | None = None
+        self._together: ParallelStep | None = None
         settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
         settled |= {"noise": noise, "rounding": rounding}
         self._settings = {
@@ -204,7 +204,7 @@ class ZerothOrder(_Base):
         """The processes that make the steps together; None if there is one."""
         return None if self._together is None else self._together.processes
 
-    def goes_on_from(self, replayed: StepInfo | None) -> None:
+    def restore_from(self, replayed: StepInfo | None) -> None:
         """Takes over result and rates of the last step that was replayed; None is none."""
         if replayed is None:
             return
@@ -248,7 +248,7 @@ class ZerothOrder(_Base):
         check_trained(self._given, self._trained)
         if self._repeats.due():
             at_once = self._together is not None and self._repeats.first  # modes may differ later
-            with cast("Together", self._together).checking() if at_once else nullcontext():
+            with cast("ParallelStep", self._together).checking() if at_once else nullcontext():
                 self._repeats.check(closure)
         loss_fn = cast("LossFn", closure)  # of which tensors are taken, too
         rates = rates_of(self.param_groups)
@@ -274,7 +274,7 @@ class ZerothOrder(_Base):
                 self._recorder.append(rates, info.losses)
         if self.processes is None or self.processes.leads:
             self._ties.look_at(self.step_index, info.losses[: info.forwards])
-            tell_of_compiling(compiling.seconds() - compiled)
+            report_compile_time(compiling.seconds() - compiled)
             report_rounding(info.scalars.get("survives"), space)
         return info.loss
 

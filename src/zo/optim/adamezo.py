@@ -31,14 +31,12 @@ class AdaMeZO(MeZO):
 
     def __init__(self, params: ParameterSpace, config: AdaMeZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.numbers["slopes"] = []
+        self.series["slopes"] = []
 
     def apply(self, record: Record) -> None:
         """Notes the slope; moves θ as MeZO in the first h + 1 steps, then by the moments of the window."""
-        given = self.numbers["slopes"]
-        assert isinstance(given, list)
-        slopes = [*given, *record][-self.config.window :]
-        self.numbers["slopes"] = slopes
+        slopes = [*self.series["slopes"], *record][-self.config.window :]
+        self.series["slopes"] = slopes
         if self.step_index <= self.config.window:
             super().apply(record)
             return

@@ -106,6 +106,7 @@ class ZOOptimizer(ABC):
             the space's residuals under `rounding=compensated`, and methods add to it.
         numbers: Numbers kept between steps, by name; saved and loaded here. With `step_norm=rms` one of them is the
             running mean of squared slopes.
+        series: Lists of numbers kept between steps, by name; saved and loaded here.
         step_scale: Factor of the current step's learning rate.
         start: θ₀, which `anchor=start` needs, or None.
         watches_rounding: Whether the next step measures how much of it is left after rounding: `survives` among its
@@ -126,7 +127,8 @@ class ZOOptimizer(ABC):
         self.rates = [Rates(lr, float(getattr(config, "weight_decay", 0.0)))]
         self.group_of = [0] * len(params.like)
         self.state: dict[str, list[Tensor]] = {}
-        self.numbers: dict[str, float | list[float]] = {}
+        self.numbers: dict[str, float] = {}
+        self.series: dict[str, list[float]] = {}
         self.step_scale = 1.0
         self.watches_rounding = False
         self._survival: Survival | None = None
@@ -232,7 +234,7 @@ class ZOOptimizer(ABC):
     def next_step_scale(self, record: Record) -> tuple[float, dict[str, float]]:
         """Returns a step's factor, 1 or with `step_norm=rms` 1/(√v̂ + ζ), and the v that goes with it."""
         last = self.numbers.get("slope_square")
-        if not isinstance(last, float):
+        if last is None:
             return 1.0, {}
         beta, slope = self.config.norm_beta, self.slope(record)
         square = beta * last + (1 - beta) * slope * slope
@@ -240,22 +242,22 @@ class ZOOptimizer(ABC):
         return 1 / (math.sqrt(corrected) + NORM_EPS), {"slope_square": square}
 
     def move(self, terms: Callable[[float], Terms]) -> None:
-        """Moves θ as `carry_out`, by Σ c_j z_j.
+        """Moves θ as `apply_update`, by Σ c_j z_j.
 
         Args:
             terms: Returns the update of a learning rate.
         """
-        self.carry_out(lambda lr: LinearUpdate(terms(lr)))
+        self.apply_update(lambda lr: LinearUpdate(terms(lr)))
 
     def move_each(self, terms: Callable[[float, int, Tensor], Terms]) -> None:
-        """Moves θ as `carry_out`, each tensor by terms of its own.
+        """Moves θ as `apply_update`, each tensor by terms of its own.
 
         Args:
             terms: Moves the state that belongs to tensor i of θ, p, and returns the update of a learning rate.
         """
-        self.carry_out(lambda lr: TensorwiseUpdate(partial(terms, lr)))
+        self.apply_update(lambda lr: TensorwiseUpdate(partial(terms, lr)))
 
-    def carry_out(self, change: Callable[[float], ParameterUpdate]) -> None:
+    def apply_update(self, change: Callable[[float], ParameterUpdate]) -> None:
         """Makes an update and, in the same pass, moves θ by −η · weight_decay · θ where decay applies.
 
         Args:
@@ -295,7 +297,7 @@ class ZOOptimizer(ABC):
     def live_state(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside θ and the configuration; tensors are not copied."""
         tensors = {name: [*of] for name, of in self.state.items()}
-        return {"step_index": self.step_index, **self.numbers, **tensors}
+        return {"step_index": self.step_index, **self.numbers, **self.series, **tensors}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns `live_state` with its tensors copied to the host."""
@@ -324,6 +326,7 @@ class ZOOptimizer(ABC):
                 raise ValueError(f"state: {name} of {was}, but the method here needs {now}")
         self.step_index = int(state["step_index"])
         self.numbers |= {name: state[name] for name in self.numbers}
+        self.series |= {name: state[name] for name in self.series}
         for name, tensors in self.state.items():
             for t, saved in zip(tensors, found[name], strict=True):
                 t.copy_(saved)

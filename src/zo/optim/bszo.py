@@ -23,7 +23,6 @@ uses it; the reported loss is then the mean of the measured ones.
 
 import math
 import warnings
-from typing import cast
 
 import numpy as np
 
@@ -117,7 +116,7 @@ class BSZO(ZOOptimizer):
     @property
     def noise_var(self) -> float:
         """The running σ_e², without the floor."""
-        return cast(float, self.numbers["noise_var"])
+        return self.numbers["noise_var"]
 
     def _sampling_direction(
         self, extra: bool, tau: int, posterior: Posterior

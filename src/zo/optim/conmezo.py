@@ -57,7 +57,6 @@ class ConMeZO(MeZO):
     def along(self, i: int) -> Terms:
         """Returns z: cos ϑ of its length along m, sin ϑ along u; u alone where m is 0."""
         norm, angle = self.numbers["norm"], self.config.angle
-        assert isinstance(norm, float)
         weight = math.sqrt(self.params.numel) * math.cos(angle) / norm if norm else 0.0
         return [(weight, self._m), (math.sin(angle), self.direction(i))]
 

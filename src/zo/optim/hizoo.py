@@ -38,7 +38,7 @@ from zo.weights.updates import ParameterUpdate, UpdateTarget
 
 
 @dataclass(frozen=True, eq=False)
-class HiZOOChange(ParameterUpdate):
+class HiZOOUpdate(ParameterUpdate):
     """H moves, then θ by a multiple of z/√H.
 
     Attributes:
@@ -107,7 +107,9 @@ class HiZOO(ZOOptimizer):
         slope, bend = record
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = bend, self.smooth, 2 * self.config.eps**2, in_float32
-        self.carry_out(lambda lr: HiZOOChange(z, self.h, HiZOOScalars(None, -lr * slope, *scalars)))
+        self.apply_update(
+            lambda lr: HiZOOUpdate(z, self.h, HiZOOScalars(None, -lr * slope, *scalars))
+        )
 
     def slope(self, record: Record) -> float:
         """Returns c."""

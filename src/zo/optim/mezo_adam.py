@@ -35,7 +35,7 @@ from zo.weights.updates import ParameterUpdate, UpdateTarget, combined
 
 
 @dataclass(frozen=True, eq=False)
-class AdamChange(ParameterUpdate):
+class AdamUpdate(ParameterUpdate):
     """The moments move by a gradient, then θ by a multiple of m̂ / (√v̂ + δ).
 
     Attributes:
@@ -90,4 +90,4 @@ class MeZOAdam(MeZO):
         beta1, beta2 = self.config.beta1, self.config.beta2
         roots = 1 - beta1**t, math.sqrt(1 - beta2**t)
         scalars = None, beta1, beta2, *roots, self.config.adam_eps
-        self.carry_out(lambda lr: AdamChange(gradient, m, v, AdamScalars(*scalars, -lr)))
+        self.apply_update(lambda lr: AdamUpdate(gradient, m, v, AdamScalars(*scalars, -lr)))

@@ -83,7 +83,7 @@ class SparseMeZO(MeZO):
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
         terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
         theta = None if self.params.residuals is None else self.params.local
-        self.carry_out(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
+        self.apply_update(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 
 
 def _quantile(p: Tensor, share: float, free: bool) -> Tensor:
