@@ -1,4 +1,4 @@
-"""Counter-based noise, written to be read: what every Philox engine must give bit for bit.
+"""Counter-based noise: the readable definition that every Philox engine reproduces bit for bit.
 
 Philox-4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a key of two and a counter of
 four 32-bit words into four words. Here
@@ -6,8 +6,8 @@ four 32-bit words into four words. Here
     key     = the seed's low and high word
     counter = (position // 4, stream · 2²⁴ + tensor, step, direction)
 
-so that the value at flat position `position` of tensor `tensor` is word `position mod 4`, whatever else is drawn, in
-whatever order. Words (w₀, w₁) and (w₂, w₃) make two normals each by Box-Muller:
+so that the value at flat position `position` of tensor `tensor` is word `position mod 4`, independent of other draws
+and of their order. Words (w₀, w₁) and (w₂, w₃) make two normals each by Box-Muller:
 
     u = (w₀ + ½) / 2³²,   r = √(−2 ln u),   φ = π/2 · (the top two bits of w₁) + π/4 · (the other thirty, in [−1, 1))
     z₀ = r cos φ,   z₁ = r sin φ
@@ -66,10 +66,10 @@ COS = tuple(map(_f, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298
 
 
 def counter(key: NoiseKey, tensor: int) -> tuple[int, int, int, int, int]:
-    """Returns what all values of a tensor share: the key's two words, then the counter's second to fourth.
+    """Returns the words that all values of a tensor share: the key's two, then the counter's second to fourth.
 
     Raises:
-        ValueError: If a part of it does not fit its place.
+        ValueError: If a part is out of range.
     """
     for name, value, bound in (
         ("tensor", tensor, TENSORS),
@@ -107,7 +107,7 @@ def words(key: NoiseKey, tensor: int, start: int, count: int) -> Array:
     """Returns the words of flat positions `start` to `start + count`, (count,), uint32.
 
     Raises:
-        ValueError: If a part of the key does not fit its place, or a position is not in [0, 2³⁴).
+        ValueError: If a part of the key is out of range, or a position is not in [0, 2³⁴).
     """
     blocks = _blocks(start, count)
     low, high, *rest = counter(key, tensor)

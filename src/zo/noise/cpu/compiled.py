@@ -1,7 +1,7 @@
-"""What the kernels are written in: numba's compiler, and instructions that it lacks.
+"""numba's compiler for the kernels, and instructions that it lacks.
 
-Compiled code is kept beside its file, in the home directory or in NUMBA_CACHE_DIR, if one can be written. It is made
-again when its file or one that it may be built on has changed: numba alone looks at its own file.
+Compiled code is cached beside its file, in the home directory or in NUMBA_CACHE_DIR, if one is writable. It is compiled
+again when its file or a file that it uses has changed; numba's own cache checks only the first.
 """
 
 import pickle
@@ -49,7 +49,7 @@ _BUILT_ON = [Path(philox.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
 
 
 class _Files(IndexDataCacheFile):  # type: ignore[misc]
-    """numba's files of compiled code, with a digest each: a damaged one counts as missing and is made again."""
+    """numba's cache files with a digest each: a damaged one counts as missing."""
 
     def __init__(self, plain: Any, sources: str):
         vars(self).update(vars(plain))
@@ -58,7 +58,7 @@ class _Files(IndexDataCacheFile):  # type: ignore[misc]
     def _load_index(self) -> dict[Any, str]:
         try:
             found: dict[Any, str] = super()._load_index()
-        except Exception:  # whatever unpickling makes of damaged bytes
+        except Exception:  # unpickling damaged bytes raises anything
             return {}
         return found
 
@@ -71,12 +71,12 @@ class _Files(IndexDataCacheFile):  # type: ignore[misc]
         data = Path(self._data_path(name)).read_bytes()
         digest, packed = data[:32], data[32:]
         if sha256(packed).digest() != digest:
-            raise OSError(f"{name} is damaged")  # which numba takes for a missing file
+            raise OSError(f"{name} is damaged")  # numba treats it as a missing file
         return pickle.loads(packed)
 
 
 def compiler(*also: str | None) -> Callable[[Callable[..., Any]], Any]:
-    """Returns a decorator that compiles functions built on this package and on some more files."""
+    """Returns a decorator that compiles functions that use this package and further files."""
     files = [*_BUILT_ON, *(Path(name) for name in also if name is not None)]
     sources = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

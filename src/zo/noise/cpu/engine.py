@@ -19,7 +19,7 @@ from zo.noise.keys import NoiseKey
 from zo.noise.reference import flat_array
 
 ALONE = 2**16
-"""Values that are not worth a second thread."""
+"""Values per thread below which a second thread does not pay off."""
 
 
 class NumbaEngine(PhiloxEngine):
@@ -35,7 +35,7 @@ class NumbaEngine(PhiloxEngine):
         move: Move,
         keeps: Sequence[float] | None = None,
     ) -> None:
-        """As `PhiloxEngine.add_to_all_`; in place one call for all: each call costs as much as 10⁵ values."""
+        """As `PhiloxEngine.add_to_all_`; in place, one call for all tensors: a call costs as much as 10⁵ values."""
         of_one_dtype = len({t.dtype for t in thetas}) == 1
         if out is not thetas or not of_one_dtype or not all(t.is_contiguous() for t in thetas):
             super().add_to_all_(out, thetas, move, keeps)
@@ -82,7 +82,7 @@ class NumbaEngine(PhiloxEngine):
 
 
 def _terms(move: Move) -> tuple[int, Any, Any]:
-    """Returns how many terms are pending, and the coefficients and the keys, (terms, 5), of all."""
+    """Returns the number of pending terms, and coefficients and keys, (terms, 5), of all terms."""
     terms = [*move.pending, *move.terms]
     keys = [philox.counter(key, move.tensor) for _, key in terms]
     coefficients = np.array([c for c, _ in terms], F)
@@ -90,12 +90,12 @@ def _terms(move: Move) -> tuple[int, Any, Any]:
 
 
 def key_words(key: NoiseKey | None, tensor: int) -> Any:
-    """Returns the five words that the kernels take, or None."""
+    """Returns a key's five words for the kernels, or None."""
     return None if key is None else np.array(philox.counter(key, tensor), U)
 
 
 def in_parts(count: int, work: Callable[[int, int], None], each: int = 1) -> None:
-    """Calls work(a, b) for parts of range(count), `each` values an entry, in torch's number of threads."""
+    """Calls work(a, b) for parts of range(count), with `each` values per entry, in torch's number of threads."""
     threads = torch.get_num_threads()
     share = min(threads, count * each // ALONE)
     if share <= 1:
@@ -114,5 +114,5 @@ def in_parts(count: int, work: Callable[[int, int], None], each: int = 1) -> Non
 
 @lru_cache(maxsize=1)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: a forked one has none of its parent's."""
+    """Returns this process's threads; a forked process needs its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="zo-noise")

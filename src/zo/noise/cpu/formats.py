@@ -1,6 +1,6 @@
 """How weights are read and written: float32, and bfloat16 and float16 as their bits, uint16 and int16.
 
-Which of them a `load` or a store meets is known when it is compiled.
+The format of a `load` or a store is fixed at compile time.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ HALF = philox.HALF
 
 
 def load(x: Any) -> Any:
-    """The float32 of what stands in an array: float32, bits of bfloat16 (uint16) or of float16 (int16)."""
+    """The float32 of an array's value: float32, bits of bfloat16 (uint16) or of float16 (int16)."""
 
 
 def nearest(x: Any, like: Any) -> Any:
@@ -24,7 +24,7 @@ def nearest(x: Any, like: Any) -> Any:
 
 
 def at_random(x: Any, word: Any, like: Any) -> Any:
-    """A float32 as it is stored in an array of like's dtype, rounded up or down by a random word."""
+    """A float32 as it is stored in an array of like's dtype, rounded stochastically by a random word."""
 
 
 @overload(load)
