@@ -13,8 +13,8 @@ from analysis.logs import run_file
 from tests.support.crowd import free_port
 from tests.support.victims import At, armed
 from zo.config import TrackingConfig
+from zo.config.settings import chosen_mode
 from zo.run.__main__ import main
-from zo.run.command import chosen_mode
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run

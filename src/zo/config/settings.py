@@ -1,5 +1,6 @@
 """The settings of a run, typed. Those of a group stand in the room that they are for."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,3 +98,11 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
+
+
+def chosen_mode(mode: str) -> str:
+    """Returns where a run is to be logged: WANDB_MODE instead of `auto`, where that names a mode of W&B's."""
+    given = os.environ.get("WANDB_MODE", "").strip().lower()
+    known = {"online": "online", "offline": "offline", "disabled": "disabled"}
+    known |= {"run": "online", "dryrun": "offline"}  # W&B's earlier names
+    return known.get(given, "auto") if mode == "auto" else mode

@@ -1,11 +1,11 @@
 """One run as a command: its title, its exit status, and one line for whatever the user can mend."""
 
-import os
 import signal
 import sys
 from pathlib import Path
 
 from zo.config import RunConfig, describe
+from zo.config.settings import chosen_mode
 from zo.distributed.environment import follows
 from zo.run.logs.progress import Screen
 
@@ -46,11 +46,3 @@ def import_wandb(mode: str) -> None:
     """
     if chosen_mode(mode) != "disabled":
         import wandb.apis.public  # noqa: F401
-
-
-def chosen_mode(mode: str) -> str:
-    """Returns where a run is to be logged: WANDB_MODE instead of `auto`, where that names a mode of W&B's."""
-    given = os.environ.get("WANDB_MODE", "").strip().lower()
-    known = {"online": "online", "offline": "offline", "disabled": "disabled"}
-    known |= {"run": "online", "dryrun": "offline"}  # W&B's earlier names
-    return known.get(given, "auto") if mode == "auto" else mode

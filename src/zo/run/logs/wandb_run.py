@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from zo.config import TrackingConfig
-from zo.run.command import chosen_mode
+from zo.config.settings import chosen_mode
 from zo.run.store import atomic
 from zo.run.store.rows import LOSSES, METRICS, Row
 
