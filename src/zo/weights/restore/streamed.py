@@ -103,7 +103,7 @@ class Streamed(RestorePolicy):
         self._terms: Terms = ()
         places = [(m._parameters[n], i) for of in self._owners.values() for m, n, i in of]
         self._parameters = {p: space.names[i] for p, i in places}
-        self._positions: dict[Any, int] = dict(places)
+        self._positions = {id(p): i for p, i in places}  # hashing one during a probe is slow
         self._addresses = {storage_key(t): i for i, t in here.items()}
         self._forwards: dict[nn.Module, ReplacedForward] = {}  # what `restore` takes back
         self._own: list[tuple[Any, str, Any]] = []  # dictionary, name in it, parameter
@@ -187,7 +187,7 @@ class Streamed(RestorePolicy):
 
     def _position(self, t: Tensor | None) -> int | None:
         """Returns which tensor of θ a module holds; None of another one, as `torch.func.functional_call` puts there."""
-        i = self._positions.get(t)
+        i = self._positions.get(id(t))
         if i is None and t is not None:  # an alias is θ, too
             i = self._addresses.get(storage_key(t))
             return i if i is not None and t.shape == self.local[i].shape else None
