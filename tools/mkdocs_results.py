@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 SHOWN = ("paper", "measured")
-SUFFIXES = (".md", ".png", ".csv", ".json")
+SUFFIXES = (".md", ".png", ".svg", ".csv", ".json")
 
 
 def on_files(files: Files, config: Any) -> Files:
