@@ -176,15 +176,24 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     """The losses of the methods over the budget, and every line's difference at the end with its interval."""
     shares = [float(share) for share in SHARES]
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
-    over = {"panel": "losses", "quantity": what[0], "axis": "per cent of the budget"}
-    beside = {"panel": "minus the first line's, 95 %", "quantity": "", "axis": what[1]}
+    over: dict[str, Any] = {
+        "panel": "losses",
+        "quantity": what[0],
+        "axis": "per cent of the budget",
+    }
+    beside: dict[str, Any] = {
+        "panel": "minus the first line's, 95 %",
+        "quantity": "",
+        "axis": what[1],
+    }
     curves = [
         points(row["method"], shares, [row[key] for key in LOSSES], series=row["line"], **over)
         for row in rows[(rows["line"] == rows["method"]) & (rows["seeds"] > 1)].to_dict("records")
     ]
     gaps = []
     for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):
-        ends = {"low": [row["low"]], "high": [row["high"]], "series": row["line"]}
+        ends: dict[str, Any] = {"low": [row["low"]], "high": [row["high"]]}
+        ends["series"] = row["line"]
         gaps.append(points(row["method"], [row["gap"]], [place], shape="points", **ends, **beside))
     everything = pd.concat([*curves, *gaps], ignore_index=True)
     if not gaps:
@@ -214,4 +223,5 @@ def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
     )
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
     size = {"width": WIDTH / 2 - 130, "height": height}
-    return alt.layer(zero, bar, dot).properties(title="minus the first line's, 95 %", **size)
+    layered: alt.LayerChart = alt.layer(zero, bar, dot)  # type: ignore[assignment]
+    return layered.properties(title="minus the first line's, 95 %", **size)

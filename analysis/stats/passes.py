@@ -51,10 +51,10 @@ def ratios(runs: pd.DataFrame, base: str) -> pd.DataFrame:
     """
     theirs = runs[runs["line"] == base].set_index("seed")["passes"]
     other = runs[runs["line"] != base]
-    logs = np.log(other["passes"] / other["seed"].map(theirs))
+    logs = (other["passes"] / other["seed"].map(theirs)).map(np.log)
     found = paired_estimates(logs, [other["line"]])
     means = runs.groupby("line", sort=False).agg(
         passes=("passes", "mean"), reached=("reached", "sum"), seeds=("seed", "size")
     )
-    scaled = np.exp(found[["estimate", "low", "high"]].rename(columns={"estimate": "ratio"}))
+    scaled = found[["estimate", "low", "high"]].rename(columns={"estimate": "ratio"}).map(np.exp)
     return means.join(scaled).join(found[["p_value", "spread"]])

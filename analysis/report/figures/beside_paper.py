@@ -3,6 +3,8 @@
 Measured values are filled, the paper's hollow. Where nothing has been measured, the paper's stand alone.
 """
 
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
@@ -81,9 +83,9 @@ def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]
     bars = base.mark_bar(strokeWidth=1).encode(color=colour, stroke=colour, fillOpacity=solid,
         tooltip=["label:N", "model:N", "source:N", "said:N"])  # fmt: skip
     texts = base.mark_text(angle=270, align="left", dx=4, fontSize=8, color="#444444")
-    chart = alt.layer(bars, texts.encode(text="said:N"))
+    chart: alt.LayerChart = alt.layer(bars, texts.encode(text="said:N"))  # type: ignore[assignment]
     words = shown["label"] + ", " + shown["model"] + ", " + rows["source"]
-    known = {"panel": label, "quantity": label, "series": words, "shape": "bar"}
+    known: dict[str, Any] = {"panel": label, "quantity": label, "series": words, "shape": "bar"}
     place = [models.index(model) for model in rows["model"]]
     frame = rows.assign(**known, x=place, y=rows["value"])
     return frame, chart.properties(width=WIDTH / 2 - 70, height=220)

@@ -87,7 +87,12 @@ def validation(trials: Trials, histories: Histories, name: str) -> Figure | None
             if not np.isfinite(line["y"]).any():
                 continue
             if runs["method"].iloc[0] in UNTRAINED:
-                level = {"shape": "level", "x": 0.0, "y": line["y"].mean(), "low": None}
+                level: dict[str, Any] = {
+                    "shape": "level",
+                    "x": 0.0,
+                    "y": line["y"].mean(),
+                    "low": None,
+                }
                 found.append(line.head(1).assign(**level, high=None))
             elif len(line) > 1:
                 alone = len(runs) == 1
@@ -166,7 +171,7 @@ def _rate_series(rows: pd.DataFrame, panel: dict[str, str]) -> Iterator[pd.DataF
         by_rate = of_method.groupby("lr")
         scores = 100 * by_rate["test_accuracy"].agg(["mean", "min", "max"])
         words = look(str(method)).label
-        said = {**panel, "series": words, "runs": " ".join(of_method["run_id"])}
+        said: dict[str, Any] = {**panel, "series": words, "runs": " ".join(of_method["run_id"])}
         x, y = scores.index.to_numpy(float), scores["mean"].to_numpy()
         if method in UNTRAINED:
             yield points(str(method), [rows["lr"].max()], y[:1], **said, shape="level")
@@ -253,7 +258,8 @@ def _lines(
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
         words += ", collapsed" * bool((runs["status"] == "collapsed").any())
         words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"
-        said = {"series": words, "runs": ids, **band(mean, factor), **(panel or {})}
+        said: dict[str, Any] = {"series": words, "runs": ids}
+        said |= {**band(mean, factor), **(panel or {})}
         line = points(first["method"], mean[x], factor * mean[y], **said)
         yield runs, line.assign(step=mean["step"].to_numpy())
 

@@ -100,13 +100,13 @@ def draw(chart: Any, png: Path) -> None:
     """Write a chart as one picture, in the looks of all figures."""
     import vl_convert
 
-    spec = chart.to_dict(validate=False) | {"config": LOOKS, "background": "white"}
+    spec = {**chart.to_dict(validate=False), "config": LOOKS, "background": "white"}
     png.write_bytes(vl_convert.vegalite_to_png(json.dumps(spec), ppi=PPI))
 
 
 def specification(figure: Figure, words: bool = True) -> dict[str, Any]:
     """Vega-Lite's specification of a figure, with its title and notes if `words`."""
-    spec = dict(figure.chart.to_dict(validate=False)) | {"config": LOOKS}
+    spec: dict[str, Any] = {**figure.chart.to_dict(validate=False), "config": LOOKS}
     if not words:
         return spec
     notes = [line for note in figure.notes for line in wrap(note, NOTE_CHARACTERS)]
@@ -116,7 +116,9 @@ def specification(figure: Figure, words: bool = True) -> dict[str, Any]:
 
 def with_notes(spec: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:
     """A specification with lines of text below it."""
-    whole = {key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec}
+    whole: dict[str, Any] = {
+        key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec
+    }
     below = {"text": list(notes), "orient": "bottom", "anchor": "start", "fontSize": 9}
     return {**whole, "vconcat": [spec], "title": {**below, "color": "#555555"}}
 
@@ -125,7 +127,8 @@ def points(
     method: str, x: Any, y: Any, best: int | None = None, low: Any = None, **said: Any
 ) -> pd.DataFrame:
     """The rows of one series, see the module; `best`: index of the point that is drawn larger."""
-    known = {"method": method, "shape": "line", "series": "", "runs": "", "end": "", **said}
+    known: dict[str, Any] = {"shape": "line", "series": "", "runs": "", "end": "", **said}
+    known["method"] = method
     ends = {"low": low, "high": said.get("high")}
     frame = pd.DataFrame({"x": np.asarray(x, float), "y": np.asarray(y, float), **known, **ends})
     number = f"{known['method']}\0{known['series']}\0{known['shape']}\0{known['runs']}"
@@ -246,7 +249,8 @@ def _panel(
         (ends, at_end, lambda of: of.mark_text(align="left", dx=5, fontSize=9.5)),
     ]
     made = [mark(drawn(data, **encoding)) for data, encoding, mark in layers if len(data)]
-    return alt.layer(*made, width=size[0], height=size[1], title=str(first["panel"]))
+    layered: alt.LayerChart = alt.layer(*made)  # type: ignore[assignment]
+    return layered.properties(width=size[0], height=size[1], title=str(first["panel"]))
 
 
 def _axis(log: bool, **more: Any) -> alt.Axis:

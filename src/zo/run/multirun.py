@@ -133,8 +133,8 @@ class Multirun:
         if self.summaries:
             screen.console.print(table)
         done, count = len(self.summaries), len(self.runs)
-        others = f", {len(self.elsewhere)} made by another process" * bool(self.elsewhere)
-        screen.say(f"{done} of {_count(count)} ended{others}, {len(self.errors)} failed")
+        elsewhere = f", {len(self.elsewhere)} made by another process" * bool(self.elsewhere)
+        screen.say(f"{done} of {_count(count)} ended{elsewhere}, {len(self.errors)} failed")
         alike: dict[str, list[int]] = {}
         for i, why in sorted(self.errors.items()):
             alike.setdefault(why, []).append(i)

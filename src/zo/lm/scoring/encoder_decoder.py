@@ -98,8 +98,8 @@ class PairCollator:
         tensors: dict[str, Any] = {"input_ids": prompts, "mask": mask, **own}
         firsts = [first for e in examples if (first := self._first(e)) is not None]
         if len(firsts) == len(examples):
-            first = torch.tensor(firsts, device="cpu")[:, None]
-            places = torch.arange(prompts.shape[1], device="cpu") + first
+            places = torch.arange(prompts.shape[1], device="cpu")
+            places = places + torch.tensor(firsts, device="cpu")[:, None]
             tensors["places"] = places * mask
         on_device = {name: t.to(self._device) for name, t in tensors.items()}
         return PlainBatch(**{"places": None, **on_device})
