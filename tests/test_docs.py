@@ -154,8 +154,13 @@ def test_a_citation_and_the_workflow_agree_with_the_project():
     for key in ("version", "license"):
         assert f'\n{key} = "{cited[key]}"\n' in text
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
-    assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+    steps = {
+        name: [s["run"] for s in job["steps"] if "run" in s]
+        for name, job in workflow["jobs"].items()
+    }
+    assert steps == {"ci": [".ci/run"], "installation": ["make quickstart TORCH=cpu", "make test"]}
+    pythons = workflow["jobs"]["installation"]["strategy"]["matrix"]["python"]
+    assert f'requires-python = ">={pythons[0]}"' in text
 
 
 def test_the_profile_of_table_3s_page_is_one():

@@ -20,6 +20,7 @@ lock() {
 }
 
 check() {
+  uv --python-version 3.11 --output-file /dev/null # makes uv's environment once, before four resolutions at a time
   printf '%s\n' {3.11,3.12,3.13,3.14}" "{x86_64-manylinux_2_28,aarch64-manylinux_2_28,aarch64-apple-darwin} |
     xargs -P 4 -L 1 tools/resolve.sh solve || { echo "constraints.txt has conflicts: call make lock" >&2; exit 1; }
 }

@@ -84,7 +84,10 @@ def write(figure: Figure, directory: Path) -> list[Path]:
     rows = figure.frame.reindex(columns=COLUMNS)
     text = csv(rows.assign(method=rows["method"].map(plain)), "%.6g")
     table, *drawn = (directory / f"{figure.name}.{e}" for e in ("csv", "svg", "png", "pdf", "html"))
-    if all(path.is_file() for path in (table, *drawn)) and table.read_text("utf-8") == text:
+    if (
+        all(path.is_file() for path in (table, *drawn))
+        and table.read_text(encoding="utf-8") == text
+    ):
         return [table, *drawn]
     spec = json.dumps(specification(figure))
     svg = vl_convert.vegalite_to_svg(spec)
