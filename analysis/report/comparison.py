@@ -176,6 +176,8 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     """The losses of the methods over the budget, and every line's difference at the end with its interval."""
     shares = [float(share) for share in SHARES]
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
+    trained = rows[rows["passes"] > 0]
+    own = trained[trained["line"] == trained["method"]]
     over: dict[str, Any] = {
         "panel": "losses",
         "quantity": what[0],
@@ -188,7 +190,7 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     }
     curves = [
         points(row["method"], shares, [row[key] for key in LOSSES], series=row["line"], **over)
-        for row in rows[(rows["line"] == rows["method"]) & (rows["seeds"] > 1)].to_dict("records")
+        for row in (own if len(own) else trained).to_dict("records")
     ]
     gaps = []
     for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):

@@ -120,6 +120,15 @@ def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
 
+@pytest.mark.parametrize("lines", [("mezo", "es"), ("mezo, signs", "es, n=8")])
+def test_one_seed_a_line_has_curves_and_no_intervals(lines):
+    made = cells(dict(zip(lines, ("base", "family"), strict=True)), (1e-4,), (6,), (1e-3,))
+    frames = made_frames(made, loss=lambda cell: 0.5)
+    frame, _, (figure,) = report.comparison("tuned", fill(made, frames.runs), frames)
+    assert frame["low"].isna().all()
+    assert set(figure.frame["series"]) == set(lines)
+
+
 def test_settings_are_written_for_complete_tuning_alone():
     filled, frames = ended(cells({"mezo": "base"}), best_at(1e-4, 1e-3))
     text = settings_file("next", filled, frames, "From runs.", best=2)
