@@ -90,7 +90,8 @@ def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:
     changed = {k for known in older for k in {**known, **now} if known.get(k) not in now.get(k, ())}
     why = f"other {' and '.join(sorted(changed))}" if changed else "other code or settings"
     ids = ", ".join(others["run_id"].head(5)) + ", ..." * (len(others) > 5)
-    return f"Not drawn: {len(others)} runs under the sweep's name, made earlier with {why} ({ids})."
+    many = f"{len(others)} run{'s' * (len(others) > 1)}"
+    return f"Not drawn: {many} under the sweep's name, made earlier with {why} ({ids})."
 
 
 def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
