@@ -55,14 +55,15 @@ class Scratch:
             self.memory = from_dlpack(torch._C._to_dlpack(self.written))
         self._address = self.memory.untyped_storage()._cdata
 
-    @torch.inference_mode(False)  # a pass outside of inference mode may write the parts
     def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns a tensor like another one at a byte, as views of `memory` and of `written`."""
-        bytes_ = slice(begin, begin + like.numel() * like.element_size())
-        parts = (memory[bytes_].view(like.dtype) for memory in (self.memory, self.written))
+        """Returns a tensor like another one at a byte, as views of `memory` and of `written`.
+
+        Made in inference mode, they can be written there alone.
+        """
+        shape, at, step = like.shape, begin // like.element_size(), like.stride()
+        used, written = self.memory.view(like.dtype), self.written.view(like.dtype)
         # `data` of each: a view would keep its base alive, which counts as another view.
-        used, written = (part.as_strided(like.shape, like.stride()).data for part in parts)
-        return used, written
+        return used.as_strided(shape, step, at).data, written.as_strided(shape, step, at).data
 
     def views(self) -> int:
         """Returns how many tensors share the storage of `memory`."""

@@ -291,7 +291,8 @@ class Offload:
             fetched.versions[i] = self._checked_version(i)
             fetched.scratch[i], ready = self._pool.take(self._sizes[i])
             behind.append(ready)
-        parts = {i: scratch.part(self.parameters[i])[1] for i, scratch in fetched.scratch.items()}
+        with torch.inference_mode(False):  # the transfers' thread writes them outside of it
+            parts = {i: of.part(self.parameters[i])[1] for i, of in fetched.scratch.items()}
         fetched.work = self._transfers.submit(partial(self._read, parts), behind)
         return fetched
 
