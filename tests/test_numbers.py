@@ -387,7 +387,7 @@ SENTENCES: list[Row] = [
         lambda: slopes("reviews-tiny") + slopes("smollm2-135m"),
     ),
     # Results
-    (RESULTS, "on a CPU {} to {} times less than the released step", philox),
+    (RESULTS, "on a CPU {} to {} times less than our implementation of the released step", philox),
     (RESULTS, "`torch` {:.1f} to {:.1f} times less (LOZO {:.1f})", released),
     (RESULTS, "{} checks with {} findings; {} findings and {} observations on", audit),
     (
@@ -414,7 +414,7 @@ SENTENCES: list[Row] = [
             ("BSZO-B", "bszo_b", " ²", ""),
         )
     ),
-    (RESULTS, "ahead of zero-shot, by {:.1f} to {:.1f} points, in every", over_zero_shot),
+    (RESULTS, "better than zero-shot, by {:.1f} to {:.1f} points, in every", over_zero_shot),
     (
         RESULTS,
         "zero-shot {:.1f} %, MeZO {:.1f} %, BSZO {:.1f} %",
@@ -605,7 +605,7 @@ SETTINGS = {
         "7 runs, tables",
         "Apache-2.0",
     ],
-    RESULTS: ["1.5 million parameters", "at equal steps BSZO makes 1.5 times"],
+    RESULTS: ["1.5 million parameters", "BSZO makes 1.5 times"],
     COMPARISON: [
         "a power of 80 %",
         "95 % intervals",
