@@ -32,9 +32,9 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
-	$(BIN)/python train.py -m sweep=$(COMPARE)_tune
+	$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune
 	$(BIN)/python -m analysis choose $(COMPARE)_tune_best --of $(COMPARE)_tune --best $(BEST)
-	$(BIN)/python train.py -m sweep=$(COMPARE)_tune_best
+	$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune_best
 	$(BIN)/python -m analysis choose $(COMPARE) --of $(COMPARE)_tune $(COMPARE)_tune_best
 	$(BIN)/python train.py -m sweep=$(COMPARE)
 	$(BIN)/python -m analysis tables $(COMPARE)

@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 MEASURED = map(str, Path("results/measured").glob("*/*.parquet"))  # the runs that tables read
-SUITE = ("train.py", "conf", "launch", "analysis", "results/paper", *MEASURED)
+SUITE = ("train.py", "conf", "launch", "analysis", "results/paper", "results/settings", *MEASURED)
 
 
 class BuildWithSuite(build_py):

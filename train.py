@@ -17,6 +17,7 @@ def main() -> int:
     """Makes what the command line asks for; returns the exit status."""
     asked = command_line.check_command_line(sys.argv[1:])
     if asked is None:
+        sys.argv[1:] = map(command_line.in_hydra, sys.argv[1:])
         answer = hydra.main(version_base="1.3", config_path="conf", config_name="config")
         answer(lambda cfg: None)()
         return 0

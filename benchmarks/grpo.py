@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    path, sweep = given.out / "grpo.csv", read("sweep/reward_tune.yaml")
+    path, sweep = given.out / "grpo.csv", read("sweep/reward.yaml")
     texts = given.texts or sweep["steps"] * sweep["batch_size"]
     for lr in given.lr:
         for seed in given.seeds:

@@ -123,7 +123,9 @@ def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for override in asked.overrides:
         key = override.partition("=")[0].lstrip("+~")
-        if key not in (*known, *asked.swept, "sweep") and not override.startswith(OF_NO_RUN):
+        if key not in (*known, *asked.swept, "sweep", "stage") and not override.startswith(
+            OF_NO_RUN
+        ):
             found[key] = parse(override).value()
     return found
 

@@ -143,19 +143,21 @@ def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
 
 def _no_runs(sweep: str, frames: Frames) -> str:
     there = ", ".join(frames.sweeps) or "no sweep"
-    makes = f"`python train.py -m sweep={sweep}` makes those of conf/sweep/{sweep}.yaml"
-    known = (ROOT / "conf" / "sweep" / f"{sweep}.yaml").is_file()
-    return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * known
+    files = [path.stem for path in (ROOT / "conf" / "sweep").glob("*.yaml")]
+    file = max((name for name in files if f"{sweep}_".startswith(f"{name}_")), key=len, default="")
+    typed = f"sweep={file}" + f" stage={sweep[len(file) + 1 :]}" * (sweep != file)
+    makes = f"`python train.py -m {typed}` makes those of conf/sweep/{file}.yaml"
+    return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * bool(file)
 
 
 def choose(call: Call) -> Paths:
-    """The settings of a sweep's lines that its tuning runs chose: conf/settings/SWEEP.yaml."""
+    """The settings of a sweep's lines that its tuning runs chose: results/settings/SWEEP.csv."""
     (sweep,), asked = call.asked.sweeps, call.asked
     cells = call.filled(asked.of)
     runs = call.known.runs[call.known.runs["run_id"].isin(cells["run_id"])]
     said = foot(f"{len(runs)} runs", runs)
     text = settings_file(sweep, cells, call.known, said, asked.best)
-    yield from write_texts(comparison.SETTINGS, {f"{sweep}.yaml": text})
+    yield from write_texts(comparison.SETTINGS, {f"{sweep}.csv": text})
 
 
 def record(call: Call) -> Paths:

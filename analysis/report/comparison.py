@@ -10,7 +10,6 @@ from typing import Any
 
 import altair as alt
 import pandas as pd
-import yaml
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import method_label, model_label, task_label
@@ -30,7 +29,7 @@ from analysis.select.comparison import (
 from analysis.select.provenance import foot
 from analysis.select.trials import notes_of
 
-SETTINGS = Path(__file__).parents[2] / "conf" / "settings"
+SETTINGS = Path(__file__).parents[2] / "results" / "settings"
 LOSS, REWARD = (
     ("Validation loss (nats)", "nats"),
     ("Minus the validation reward", "minus the reward"),
@@ -97,9 +96,11 @@ def line_label(line: str) -> str:
 
 def _chosen(sweep: str) -> dict[str, Any]:
     """What is written of each line's chosen setting."""
-    path = SETTINGS / f"{sweep}.yaml"
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {line: settings[0] for line, settings in found.items()}
+    path = SETTINGS / f"{sweep}.csv"
+    if not path.is_file():
+        return {}
+    found = pd.read_csv(path, comment="#", keep_default_na=False)
+    return found.drop_duplicates("line").set_index("line").to_dict("index")
 
 
 def _setting(row: Row) -> Cell:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
@@ -107,7 +106,7 @@ def _edges(means: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
 
 
 def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, best: int) -> str:
-    """The text of conf/settings/SWEEP.yaml: the `best` settings of each line, chosen by the runs of tuning cells.
+    """The text of results/settings/SWEEP.csv: the `best` settings of each line, chosen by the runs of tuning cells.
 
     Raises:
         LogError: If tuning runs lack: every line gets the same number.
@@ -115,14 +114,9 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, be
     if lacking := shortfall(cells):
         raise LogError(f"no settings for {sweep}: {'; '.join(lacking)}")
     runs = run_losses(cells, frames)
-    chosen = choices(runs[runs["steps"] > 0], best)
-    lines: dict[str, list[dict[str, Any]]] = {}
-    for row in chosen.to_dict("records"):
-        found = {key: row[key] for key in ("loss", "seeds", "tried", "edge")}
-        found["loss"] = round(found["loss"], 6)
-        lines.setdefault(row["line"], []).append({**json.loads(row["setting"]), **found})
+    chosen = choices(runs[runs["steps"] > 0], best).round({"loss": 6})
     head = f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest loss after"
-    return f"{head} the budget.\n# {said}\n" + yaml.safe_dump(lines, sort_keys=False, width=160)
+    return f"{head} the budget.\n# {said}\n" + chosen.to_csv(index=False, lineterminator="\n")
 
 
 def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:

@@ -39,9 +39,10 @@ def expected(
 
 
 def lines(*sweeps: str) -> list[dict[str, Any]]:
-    """The manifests of sweeps in conf/sweep."""
+    """The manifests of sweeps in conf/sweep, each with `stage=` behind its name if it has stages."""
     register()
-    return [line for name in sweeps for line in Sweep.of([f"sweep={name}"], whole=True).manifest]
+    typed = [f"sweep={name}".split() for name in sweeps]
+    return [line for words in typed for line in Sweep.of(words, whole=True).manifest]
 
 
 def composed(*sweeps: str) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """Sweeps of lines: every setting of every method, chosen settings, and a method of one's own by its name."""
 
+import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 
@@ -26,7 +28,7 @@ from zo.optim import OPTIMIZERS, Method
 from zo.optim.config_spsa import MeZOConfig
 
 config.register()
-TUNE = ("sweep=compare_tune",)
+TUNE = ("sweep=compare", "stage=tune")
 
 
 def named(*typed):
@@ -44,15 +46,33 @@ def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_compose
     assert [line.name for _, line in found if line.role == "base"] == ["mezo"] * 15
     with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
         for run, line in (found[7], found[-1]):
-            assert run == to_run_config(compose("config", [*TUNE, "seed=101", "model=reviews-tiny",
+            assert run == to_run_config(compose("config", [TUNE[0], "seed=101", "model=reviews-tiny",
                 "task=rotten_tomatoes", "precision=fp32", *line.overrides]))  # fmt: skip
+
+
+def test_a_stage_is_chosen_by_its_name_and_the_last_one_without():
+    def seeds(*typed):
+        made = Sweep.of(["sweep=reward", *typed], whole=True)
+        also = {run.cfg.task.also is None for run in made.runs}
+        return made.name, {run.cfg.seed for run in made.runs}, also
+
+    assert seeds("stage=tune") == ("reward_tune", {101}, {True})
+    assert seeds() == seeds("stage=report") == ("reward", {1, 2, 3, 4, 5}, {False})
+    for typed, said in (
+        (["sweep=reward", "stage=again"], "stage=again: must be one of tune, report"),
+        (["sweep=quickstart", "stage=tune"], "stage=tune: is for a sweep with stages"),
+        (["stage=tune"], "stage=tune: is for a sweep with stages"),
+        (["sweep=compare_bf16_tune"], "stage=, as sweep=compare_bf16 stage=tune"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            command_line.read(typed, multirun=True)
 
 
 def test_typed_values_choose_among_the_lines():
     one = ("optimizer=bszo", "optimizer.k=4", "lr=1e-4", "optimizer.eps=1e-3")
     assert named(*one) == [("bszo, k=4", 101, 1e-4, 1e-3)]
     assert named(*one, "seed=7,8") == [("bszo, k=4", seed, 1e-4, 1e-3) for seed in (7, 8)]
-    with pytest.raises(ConfigError, match=r"sweep=compare_tune: no line has optimizer=sgd"):
+    with pytest.raises(ConfigError, match=r"sweep=compare stage=tune: no line has optimizer=sgd"):
         named("optimizer=sgd")
 
 
@@ -71,7 +91,7 @@ def conf(tmp_path, monkeypatch):
     conf = shutil.copytree(command_line.CONFIG_DIR, tmp_path / "conf")
     own = {"defaults": [{"/schema/optimizer@_here_": "mezo_clip"}, "_self_"], "name": "mezo_clip"}
     (conf / "optimizer" / "mezo_clip.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
-    path = conf / "sweep" / "compare_tune.yaml"
+    path = conf / "sweep" / "compare.yaml"
     sweep = yaml.safe_load(path.read_text())
     sweeper = sweep["hydra"]["sweeper"]
     sweeper["lines"] = {name: sweeper["lines"][name] for name in ("mezo", "bszo")}
@@ -82,7 +102,8 @@ def conf(tmp_path, monkeypatch):
     config.register()
     for module in (command_line, lines):
         monkeypatch.setattr(module, "CONFIG_DIR", conf)
-    monkeypatch.setattr(report, "SETTINGS", conf / "settings")
+    for module in (lines, report):
+        monkeypatch.setattr(module, "SETTINGS", conf / "settings")
     return conf
 
 
@@ -92,15 +113,16 @@ def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
     ):
         Sweep.of(["sweep=compare"])
     assert sum(name == "mezo_clip" for name, *_ in named()) == 15
-    settings = conf / "settings" / "compare.yaml"
-    settings.parent.mkdir(exist_ok=True)
-    chosen = {"lr": 1e-4, "optimizer.eps": 1e-3, "optimizer.beta2": 0.99, "edge": "", "tried": 21}
-    tuned = yaml.safe_load((conf / "sweep" / "compare_tune.yaml").read_text())["hydra"]["sweeper"]
+    settings = conf / "settings" / "compare.csv"
+    settings.parent.mkdir()
+    setting = json.dumps({"lr": 1e-4, "optimizer.eps": 1e-3, "optimizer.beta2": 0.99})
+    tuned = yaml.safe_load((conf / "sweep" / "compare.yaml").read_text())["hydra"]["sweeper"]
     every = [*tuned["lines"], *tuned["others"]]
-    settings.write_text(yaml.safe_dump({name: [chosen] for name in every if name != "mezo_clip"}))
+    chosen = pd.DataFrame({"line": every, "setting": setting, "edge": "", "tried": 21})
+    chosen[chosen["line"] != "mezo_clip"].to_csv(settings)
     with pytest.raises(lines.NotChosenError, match=r"has no settings of mezo_clip"):
         Sweep.of(["sweep=compare"])
-    settings.write_text(yaml.safe_dump({name: [chosen] for name in every}))
+    chosen.to_csv(settings)
     cells = composed("compare")
     assert len(cells) == 20 * (len(every) - 1) + 1
     frames = made_frames(cells, loss=lambda cell: 0.4 if cell["line"] == "mezo_clip" else 0.5)
@@ -120,30 +142,28 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
         "eval_every": 6,
         "task": {"train_size": 64, "validation_size": 16, "test_size": 16},
     }
-    seeds = {"compare_tune": "101", "compare_tune_best": "102", "compare": "1,2"}
-    for name, swept in seeds.items():
-        path = conf / "sweep" / f"{name}.yaml"
-        sweep = yaml.safe_load(path.read_text())
-        sweeper = sweep["hydra"]["sweeper"]
-        sweeper["params"]["seed"] = swept
-        if name == "compare_tune":
-            sweep |= made
-            sweeper["grid"] = {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}
-            sweeper["lines"]["bszo"] = None
-            sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
-            sweeper["others"]["adam"] = {"optimizer.eps": None}
-        path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
+    path = conf / "sweep" / "compare.yaml"
+    sweep = yaml.safe_load(path.read_text()) | made
+    sweeper = sweep["hydra"]["sweeper"]
+    for stage, swept in {"tune": "101", "tune_best": "102", "report": "1,2"}.items():
+        sweeper["stages"][stage]["params"]["seed"] = swept
+    sweeper["grid"] = {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}
+    sweeper["lines"]["bszo"] = None
+    sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
+    sweeper["others"]["adam"] = {"optimizer.eps": None}
+    path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
     command_line._composer.cache_clear()
     out, results = tmp_path / "out", tmp_path / "results"
     common = ["--runs", str(out), "--results", str(results), "--cache", str(tmp_path / "cache")]
     tuned = {
-        "compare_tune_best": ["compare_tune", "--best", "3"],
-        "compare": ["compare_tune", "compare_tune_best"],
+        "tune": None,
+        "tune_best": ["compare_tune_best", "--of", "compare_tune", "--best", "3"],
+        "report": ["compare", "--of", "compare_tune", "compare_tune_best"],
     }
-    for name in seeds:
-        if name != "compare_tune":
-            assert command.main(["choose", name, "--of", *tuned[name], *common]) == 0
-        typed = [f"sweep={name}", f"out={out}", "tracking.mode=offline"]
+    for stage, chosen in tuned.items():
+        if chosen:
+            assert command.main(["choose", *chosen, *common]) == 0
+        typed = ["sweep=compare", f"stage={stage}", f"out={out}", "tracking.mode=offline"]
         assert multirun.make(command_line.read(typed)) == 0
     assert command.main(["tables", "compare", *common]) == 0
     table = pd.read_csv(results / "compare" / "comparison.csv").set_index("line")
@@ -156,7 +176,7 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("status", ["finished", "unfinished"])
 def test_a_page_shows_what_was_tuned_and_what_has_just_begun(conf, status):
-    cells = composed("compare_tune")
+    cells = composed("compare stage=tune")
     frames = made_frames(cells[:9], status=lambda cell: status)
     (table, *more) = build._sweep(
         build.Material(frames, frames, fill(cells, frames.runs), None), "compare_tune"

@@ -44,7 +44,7 @@ def ids(sweep):
     return {run.run_id for run in planned(sweep)[0]}
 
 
-LARGE = ("smollm2", "table1", "table3", "bf16", "table4_fast")
+LARGE = ("smollm2", "table1", "table3", "compare", "table4_fast")
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,11 @@ LARGE = ("smollm2", "table1", "table3", "bf16", "table4_fast")
     ],
 )
 def test_every_sweep_composes_and_those_of_the_paper_are_its_tables(sweep):
-    if sweep.startswith("compare") and not sweep.endswith("_tune"):
-        with suppress(NotChosenError):  # until its tuning runs are there
-            assert len({line["line"] for line in Sweep.of([f"sweep={sweep}"]).manifest}) > 2
+    if sweep.startswith("compare"):
+        for stage in ("tune", "tune_best", "report"):
+            with suppress(NotChosenError):  # until its tuning runs are there
+                made = Sweep.of([f"sweep={sweep}", f"stage={stage}"])
+                assert len({line["line"] for line in made.manifest}) > 2
         return
     found, cells = planned(sweep)
     for cfg in (run.cfg for run in found if sweep in PAPER):
@@ -91,9 +93,9 @@ def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep, count):
     assert {(r.cfg.task.name, r.cfg.task.path) for r in runs} == {("phrases", "csv")}  # no hub
 
 
-@pytest.mark.parametrize("sweep", ["quickstart", "table5_c", "compare_tune"])
+@pytest.mark.parametrize("sweep", ["quickstart", "table5_c", "compare_bf16 stage=tune"])
 def test_cells_are_the_runs_of_the_sweep_with_a_command_that_runs_each_alone(sweep):
-    made = Sweep.of([f"sweep={sweep}"], whole=True)
+    made = Sweep.of(f"sweep={sweep}".split(), whole=True)
     found = made.manifest
     assert [cell["run_id"] for cell in found] == [run.run_id for run in made.runs]
     for cell in (found[0], found[-1]):
@@ -101,7 +103,7 @@ def test_cells_are_the_runs_of_the_sweep_with_a_command_that_runs_each_alone(swe
         assert (program, script) == ("python", "train.py")
         assert [run_id(run) for run in command_line.runs(overrides)] == [cell["run_id"]]
     variants = {json.dumps(cell["variant"], sort_keys=True) for cell in found}
-    if sweep != "compare_tune":
+    if "stage" not in sweep:
         assert len(variants) == (8 if sweep == "table5_c" else 1), "what else is swept"
     if sweep == "table5_c":
         assert found[0]["variant"] == {"optimizer.k": 1, "optimizer.adaptive_noise": True}

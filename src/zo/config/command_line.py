@@ -28,7 +28,7 @@ from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
-from zo.config.lines import Line, SweeperConfig, expand
+from zo.config.lines import Line, Staged, SweeperConfig, expand, staged
 from zo.config.origin import CONFIG_DIR, shared_copy
 from zo.config.schema import to_run_config
 from zo.config.settings import RunConfig
@@ -48,8 +48,8 @@ class CommandLine:
     Attributes:
         overrides: As typed.
         multirun: Whether it asks for several runs, with `-m` or in its sweep's file.
-        sweep: Name of its sweep's file.
-        sweeper: What that file asks for.
+        sweep: Name of its sweep's file, with its stage if there is another one behind it.
+        sweeper: What that file asks for at this stage.
         launcher: The option of hydra/launcher, and its settings.
         cells: The runs in order, each with the line that it is of, if the sweep has lines.
         typed_sweeps: Keys that were typed with several values.
@@ -82,6 +82,11 @@ def readable(argv: Sequence[str]) -> list[str]:
     words = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))
     words = [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
     return [with_own_keys(word) for word in words]
+
+
+def in_hydra(override: str) -> str:
+    """Returns an override as Hydra takes it: a stage is a value of its sweeper."""
+    return f"hydra.sweeper.{override}" if override.startswith("stage=") else override
 
 
 def check_command_line(argv: Sequence[str]) -> CommandLine | None:
@@ -225,7 +230,8 @@ def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
 
 
 def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> CommandLine:
-    parsed = composer.parse(overrides)
+    typed = [in_hydra(override) for override in overrides]
+    parsed = composer.parse(typed)
     hydra = _compose_common(composer, parsed, multirun).hydra
     multirun = multirun or hydra.mode == RunMode.MULTIRUN
     sweeper, choices = OmegaConf.to_object(hydra.sweeper), hydra.runtime.choices
@@ -237,15 +243,17 @@ def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> Com
         raise ConfigError(
             [Problem("hydra/launcher", launcher, "add -m to give it one run or more")]
         )
+    asked = staged(sweep or "", sweeper)
     cells: list[tuple[RunConfig, Line | None]]
-    if lines := expand(sweep or "", sweeper):
-        cells = _cells_of_lines(composer, sweep, sweeper, lines, parsed)
+    if lines := expand(asked):
+        cells = _cells_of_lines(composer, asked, lines, parsed)
     else:
-        grid = _grid(sweeper, parsed) if multirun else [list(overrides)]
+        grid = _grid(asked.sweeper, parsed) if multirun else [typed]
         cells = [(cfg, None) for cfg in _composed(composer, grid)]
     settings = (launcher, OmegaConf.to_object(hydra.launcher))
     swept = tuple(str(o.key_or_group) for o in parsed if o.is_sweep_override())
-    return CommandLine(overrides, multirun, sweep, sweeper, settings, cells, swept)
+    name = asked.name or None
+    return CommandLine(overrides, multirun, name, asked.sweeper, settings, cells, swept)
 
 
 @cache
@@ -270,11 +278,7 @@ def _compose_common(composer: Composer, parsed: Sequence[Override], multirun: bo
 
 
 def _cells_of_lines(
-    composer: Composer,
-    sweep: str | None,
-    sweeper: SweeperConfig,
-    lines: Sequence[Line],
-    parsed: Sequence[Override],
+    composer: Composer, asked: Staged, lines: Sequence[Line], parsed: Sequence[Override]
 ) -> list[tuple[RunConfig, Line | None]]:
     """Returns the runs of the lines that the overrides choose."""
     keys = {key for line in lines for key in line.values}
@@ -285,7 +289,7 @@ def _cells_of_lines(
         for line in lines
         if all(line.values.get(key, values[0]) in values for key, values in wanted.items())
     ]
-    batch = _grid(sweeper, [o for o in parsed if o not in chosen])
+    batch = _grid(asked.sweeper, [o for o in parsed if o not in chosen])
     several = [(line, [*cell, *line.overrides]) for cell in batch for line in lines]
     configs = _composed(composer, [cell for _, cell in several])
     found: list[tuple[RunConfig, Line | None]] = [
@@ -295,7 +299,7 @@ def _cells_of_lines(
     ]
     if not found:
         typed = " ".join(str(o.input_line) for o in chosen)
-        raise ConfigError([Problem("sweep", sweep, f"no line has {typed}")])
+        raise ConfigError([Problem("sweep", asked.typed, f"no line has {typed}")])
     return found
 
 

@@ -54,11 +54,13 @@ def explain(error: BaseException) -> str:
 
 
 def by_path(group: str, value: str) -> str:
-    """Returns how a model or data of one's own are given, to follow the options of a group that has no such value."""
+    """Returns what may have been meant, to follow the options of a group that has no such value."""
     if group == "model":
         return f"; a directory or a model of the hub is model.path={value}"
     if group == "task" and ("/" in value or "." in value):
         return f"; data of your own are task=classification task.path={value}, or task=completion"
+    if group == "sweep" and (stage := re.fullmatch(r"(\w+?)_(tune|tune_best)", value)):
+        return f"; a stage is chosen by stage=, as sweep={stage[1]} stage={stage[2]}"
     return ""
 
 

@@ -5,25 +5,38 @@ In `hydra.sweeper` of a file in conf/sweep, beside `params`:
     lines: {name: {key: value or list of values}}    compared with the first of them, their p-values corrected together
     others: the same                                 references and questions, outside of the correction
     grid: {key: values}                              what every line tries; null in a line leaves a key out
-    settings: {of: [sweep], best: 3}                 instead of the grid, what each line's runs in these sweeps chose
+    stages: {name: {params: {...}, best: 3}}         what differs in `params`, and settings of each line (below)
     smallest: 0.01                                   smallest difference of interest
     recorded: file.parquet                           runs in it are not made again
 
 A line's name is its method's, maybe with words behind a comma: `bszo`, `bszo, k=1`.
+
+`stage=` chooses a stage, by default the last one. The first stage has every setting of the grid. The others have the
+`best` settings that the runs of the earlier stages chose. A stage is the sweep SWEEP_STAGE to `analysis`, the last
+one SWEEP.
 """
 
+import csv
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
-
-import yaml
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.origin import CONFIG_DIR
 
 METHOD = "optimizer"
+SETTINGS = CONFIG_DIR.parent / "results" / "settings"
 Values = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    """A stage of a comparison."""
+
+    params: dict[str, str] = field(default_factory=dict)
+    best: int = 1
 
 
 @dataclass
@@ -34,7 +47,8 @@ class SweeperConfig:
     lines: dict[str, Any] | None = None
     others: dict[str, Any] | None = None
     grid: dict[str, Any] | None = None
-    settings: dict[str, Any] | None = None
+    stages: dict[str, Stage] | None = None
+    stage: str | None = None
     smallest: float | None = None
     recorded: str | None = None
 
@@ -57,46 +71,85 @@ class Line:
         return [f"{key}={_typed(value)}" for key, value in self.values.items()]
 
 
-def expand(sweep: str, sweeper: SweeperConfig) -> list[Line]:
+@dataclass(frozen=True)
+class Staged:
+    """A sweep at one of its stages.
+
+    Attributes:
+        name: Of its runs' sweep.
+        typed: What chooses it.
+        of: Names of the stages before it, whose runs choose its settings.
+        best: How many settings each line takes from there.
+        sweeper: What it asks for.
+    """
+
+    name: str
+    typed: str
+    of: tuple[str, ...]
+    best: int
+    sweeper: SweeperConfig
+
+
+def staged(sweep: str, sweeper: SweeperConfig) -> Staged:
+    """Returns a sweep at the stage that its sweeper names, by default the last one.
+
+    Raises:
+        ConfigError: If it has no such stage.
+    """
+    stages = sweeper.stages or {}
+    if sweeper.stage not in (None, *stages):
+        right = f"must be one of {', '.join(stages)}" if stages else "is for a sweep with stages"
+        raise ConfigError([Problem("stage", sweeper.stage, right)])
+    if not stages:
+        return Staged(sweep, sweep, (), 0, sweeper)
+    names = [f"{sweep}_{stage}" for stage in stages]
+    names[-1] = sweep
+    stage = sweeper.stage or list(stages)[-1]
+    at, own = list(stages).index(stage), stages[stage]
+    typed = f"{sweep} stage={stage}"
+    merged = replace(sweeper, params={**(sweeper.params or {}), **own.params})
+    return Staged(names[at], typed, tuple(names[:at]), own.best, merged)
+
+
+def expand(asked: Staged) -> list[Line]:
     """Returns every setting of every line of a sweep, line by line; none if it is a plain sweep.
 
     Raises:
         NotChosenError: If the sweep takes chosen settings and there is no file of them, or a line is not in it.
     """
+    sweeper = asked.sweeper
     lines, others = sweeper.lines or {}, sweeper.others or {}
     if repeated := sorted(lines.keys() & others.keys()):
         raise ConfigError([Problem("others", repeated[0], "is a line already")])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
     roles |= dict.fromkeys(list(lines)[:1], "base")
-    rule = sweeper.settings if lines else None
-    chosen = settings_of(sweep, rule) if rule else None
+    chosen = _chosen_settings(asked) if lines and asked.of else None
     grid = sweeper.grid or {}
     return [
         Line(name, roles[name], values)
         for name, own in {**lines, **others}.items()
-        for values in _settings(sweep, name, {**grid, **(own or {})}, rule or {}, chosen)
+        for values in _settings(asked, name, {**grid, **(own or {})}, chosen)
     ]
 
 
-def settings_of(sweep: str, rule: Mapping[str, Any]) -> dict[str, list[Values]]:
+def _chosen_settings(asked: Staged) -> dict[str, list[Values]]:
     """Returns the chosen settings of a sweep's lines.
 
     Raises:
         NotChosenError: If there is no file of them.
     """
-    path = CONFIG_DIR / "settings" / f"{sweep}.yaml"
+    path = SETTINGS / f"{asked.name}.csv"
     if not path.is_file():
-        raise _not_chosen(sweep, rule, f"there is no conf/settings/{path.name}")
-    found: dict[str, list[Values]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raise _not_chosen(asked, f"there is no results/settings/{path.name}")
+    found: dict[str, list[Values]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            found.setdefault(row["line"], []).append(json.loads(row["setting"]))
     return found
 
 
 def _settings(
-    sweep: str,
-    name: str,
-    values: Values,
-    rule: Mapping[str, Any],
-    chosen: Mapping[str, list[Values]] | None,
+    asked: Staged, name: str, values: Values, chosen: Mapping[str, list[Values]] | None
 ) -> Iterator[Values]:
     """Yields the values of each setting of a line."""
     values = {METHOD: name.partition(",")[0], **values}
@@ -107,15 +160,15 @@ def _settings(
             yield {**values, **dict(zip(tried, some, strict=True))}
         return
     if name not in chosen:
-        raise _not_chosen(sweep, rule, f"conf/settings/{sweep}.yaml has no settings of {name}")
+        raise _not_chosen(asked, f"results/settings/{asked.name}.csv has no settings of {name}")
     for setting in chosen[name]:
         yield {**values, **{key: setting[key] for key in tried}}
 
 
-def _not_chosen(sweep: str, rule: Mapping[str, Any], why: str) -> NotChosenError:
-    choose = f"choose {sweep} --of {' '.join(rule['of'])} --best {rule['best']}"
+def _not_chosen(asked: Staged, why: str) -> NotChosenError:
+    choose = f"choose {asked.name} --of {' '.join(asked.of)} --best {asked.best}"
     right = f"{why}; after the tuning runs, `python -m analysis {choose}` writes them"
-    return NotChosenError([Problem("sweep", sweep, right)])
+    return NotChosenError([Problem("sweep", asked.typed, right)])
 
 
 def _typed(value: Any) -> str:

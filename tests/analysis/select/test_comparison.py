@@ -1,6 +1,7 @@
 """A comparison's known answers: the choice of settings, edges, intervals, corrections and power."""
 
 import json
+from io import StringIO
 
 import numpy as np
 import pandas as pd
@@ -132,8 +133,10 @@ def test_one_seed_a_line_has_curves_and_no_intervals(lines):
 def test_settings_are_written_for_complete_tuning_alone():
     filled, frames = ended(cells({"mezo": "base"}), best_at(1e-4, 1e-3))
     text = settings_file("next", filled, frames, "From runs.", best=2)
-    assert "lr: 0.0001\n  optimizer.eps: 0.001\n" in text
-    assert text.count("seeds: 3") == 2
+    rows = pd.read_csv(StringIO(text), comment="#")
+    assert json.loads(rows["setting"][0]) == {"lr": 1e-4, "optimizer.eps": 1e-3}
+    assert (rows["seeds"] == 3).all()
+    assert len(rows) == 2
     filled, frames = ended(
         cells({"mezo": "base"}),
         best_at(1e-4, 1e-3),
