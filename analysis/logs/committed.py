@@ -8,6 +8,7 @@ cells.parquet          the lines of their sweeps' manifests
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analysis.logs import manifests
@@ -16,6 +17,7 @@ from analysis.logs.history import History
 from analysis.logs.run_file import LogError
 
 EVALUATED, CELLS = "evaluations.parquet", "cells.parquet"
+LOSS = "eval/val_loss"
 
 
 def read(path: Path) -> Frames:
@@ -33,10 +35,25 @@ def read(path: Path) -> Frames:
 
 
 def merge(parts: Sequence[Frames]) -> Frames:
-    """Several frames as one; of a run that two have the first one's counts."""
+    """Several frames as one; of a run that two have the first one's counts, and `replaced` says how far they differ."""
+    replaced = {}
+    for i, part in enumerate(parts):
+        for other in parts[:i]:
+            for run_id in sorted({*part.runs["run_id"]} & {*other.runs["run_id"]}):
+                replaced[run_id] = _difference(
+                    *(of.history.one(run_id, [LOSS]) for of in (part, other))
+                )
     runs = pd.concat([part.runs for part in parts], ignore_index=True)
     runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
     histories = [part.history for part in reversed(parts)]
     rows = {run_id: history.rows(run_id) for history in histories for run_id in history.run_ids}
     unidentified = tuple(path for part in parts for path in part.unidentified)
-    return Frames(runs, History(rows), unidentified, [line for p in parts for line in p.lines])
+    lines = [line for part in parts for line in part.lines]
+    return Frames(runs, History(rows), unidentified, lines, replaced)
+
+
+def _difference(some: pd.DataFrame, other: pd.DataFrame) -> float:
+    """The largest difference of two runs' validation losses, nats; infinite if their evaluations differ."""
+    losses = [run.set_index("step")[LOSS].dropna() for run in (some, other)]
+    gaps = (losses[0] - losses[1]).abs()
+    return float(gaps.fillna(np.inf).max()) if len(gaps) else float("inf")

@@ -28,8 +28,8 @@ in two places counts once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,8 @@ class Frames:
     history: History
     unidentified: tuple[Path, ...]
     lines: Sequence[Line] = ()  # of manifests, see `analysis.logs.manifests`
+    replaced: Mapping[str, float] = field(default_factory=dict)
+    """Recorded runs in whose place others of their ids count -> largest difference of the validation losses, nats."""
 
     @cached_property
     def cells(self) -> pd.DataFrame:

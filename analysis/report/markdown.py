@@ -13,9 +13,17 @@ from analysis.select.cell_runs import TAKEN
 from analysis.select.provenance import plain
 
 OF_MACHINE = (
+    *("optimizer.name", "lr", "optimizer.eps", "seed", "provenance.sources"),
     *("provenance.device", "provenance.git_dirty", "provenance.versions.torch"),
-    *("provenance.host_cores", "precision.noise"),
+    *(
+        "provenance.host_cores",
+        "provenance.threads",
+        "provenance.cpu_capability",
+        "precision.noise",
+    ),
 )
+"""What says of a kept run which it is, of which code and on which machine it was made."""
+
 LARGE = ("best/test_predictions", "test/labels")
 """What no table of a comparison reads."""
 

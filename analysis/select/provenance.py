@@ -8,6 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+NOT_HERE = "commit not in this repository"
+"""`provenance.sources` of runs that did not log their sources and cite a commit that is gone."""
+
 OF_RUN = ["run_id", "status", "started", "source", "fragments", "torn", "git_revisions"]
 
 
@@ -26,8 +29,13 @@ def foot(what: str, runs: pd.DataFrame) -> str:
 
 
 def revisions(runs: pd.DataFrame) -> list[str]:
-    """The first ten digits of every revision that wrote one of the runs."""
-    return sorted({revision[:10] for text in runs["git_revisions"] for revision in text.split()})
+    """The first ten digits of every revision that wrote one of the runs, with a mark where it is gone."""
+    gone = runs.reindex(columns=["provenance.sources"])["provenance.sources"] == NOT_HERE
+    known, lost = (
+        {revision[:10] for text in some["git_revisions"] for revision in text.split()}
+        for some in (runs[~gone], runs[gone])
+    )
+    return sorted([*known, *(f"{revision} (not in this repository)" for revision in lost - known)])
 
 
 def listed(runs: pd.DataFrame, key: str) -> str:

@@ -78,7 +78,25 @@ def notes_of(sweep: str, filled: pd.DataFrame, frames: Frames) -> list[str]:
     return [
         *(f"{sentence}." for sentence in shortfall(filled)),
         *([_replaced(sweep, others, frames)] if len(others) else []),
+        *_made_again(filled, frames),
     ]
+
+
+def _made_again(filled: pd.DataFrame, frames: Frames) -> Iterator[str]:
+    """Which runs stand here in the place of recorded ones, and how far their losses differ."""
+    again = {
+        run: gap
+        for run in filled["run_id"].unique()
+        if (gap := frames.replaced.get(run)) is not None
+    }
+    if again:
+        named = ", ".join(f"{run} by {gap:.1e}" for run, gap in again.items() if gap)
+        differ = (
+            f"these validation losses differ (largest difference, nats): {named}"
+            if named
+            else "all losses are equal"
+        )
+        yield f"Runs made again, in the place of recorded ones: {len(again)}; {differ}."
 
 
 def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:

@@ -128,6 +128,8 @@ PROBLEMS = {
         + "\nlr=abc: must be a number, as 1e-6\noptimizer.epss=1: no such key; did you mean eps?",
     "steps=-2 optimizer.k=0 device=tpu":
         "optimizer.k=0: must be at least 1\nsteps=-2: must be at least 0\ndevice=tpu: must be auto, cpu, cuda or",
+    "eval_growth=1": "eval_growth=1.0: must be at least 1.01",
+    "eval_growth=nan": "eval_growth=nan: must be at least 1.01",
     "optimizer=fzoo budget=forward_passes steps=8": "steps=8: must be at least 9: a step of fzoo makes 9 forward",
     "-m optimizer=mezo,bszo lr=1e-6,-1": "lr=-1.0: must be finite and greater than 0",  # refused whole
     "optimizer.name=x adapter.name=lora": "optimizer.name=x: is chosen by optimizer=, as optimizer=mezo\n"

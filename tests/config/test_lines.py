@@ -196,6 +196,8 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     read = sources.load([path])
     assert read.cells_of()["run_id"].tolist() == ids
     assert set(read.runs["run_id"]) == set(ids[:3])
+    assert set(read.runs["optimizer.name"]) == {"lozo"}
+    assert not read.runs[["lr", "optimizer.eps", "seed"]].isna().any(axis=None)
     done = cells[cells["run_id"].isin([ids[0], ids[2]])]
     before, after = (run_losses(fill(done, one.runs), one) for one in (frames, read))
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])

@@ -7,7 +7,7 @@ import pytest
 from tests.support.victims import flip_bit, truncate, what_it_came_to
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
-from zo.run.store.rows import read_rows, trajectory_of, usable_rows, write_rows
+from zo.run.store.rows import evaluates, read_rows, trajectory_of, usable_rows, write_rows
 from zo.tasks.measures import LOSS
 
 STEPS, EVAL_EVERY = 6, 2
@@ -21,6 +21,19 @@ ROWS = [
 @pytest.fixture
 def cfg(make_run):
     return make_run("optimizer=mezo", f"steps={STEPS}", f"eval_every={EVAL_EVERY}")
+
+
+@pytest.mark.parametrize(
+    ("growth", "expected"),
+    [
+        ("null", [0, 10, 20, 30, 40, 50, 60, 70, 77]),
+        ("1.4142135623730951", [0, 10, 14, 20, 28, 40, 57, 77]),
+        ("1.01", [0, *range(10, 78)]),
+    ],
+)
+def test_evaluations_follow_multiples_or_a_factor_and_the_last_step(make_run, growth, expected):
+    cfg = make_run("optimizer=mezo", "steps=77", "eval_every=10", f"eval_growth={growth}")
+    assert [step for step in range(78) if evaluates(cfg, step)] == expected
 
 
 @pytest.mark.parametrize("how", [flip_bit, truncate])

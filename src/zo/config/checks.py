@@ -18,7 +18,7 @@ BUDGETS = ("steps", "forward_passes")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 LEAST = dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
-LEAST |= {"seed": 0, "steps": 0}
+LEAST |= {"seed": 0, "steps": 0, "eval_growth": 1.01}
 
 MOST = {"seed": 2**63 - 1, "steps": 2**31 - 1, "threads": 1024}
 """A seed has to fit into 64 bits, a step's number into 32; more threads than cores only wait for each other."""
@@ -258,7 +258,7 @@ def _number_problems(run: RunConfig) -> Iterator[Problem]:
         value = getattr(run, key)
         if value is None:
             continue
-        if value < (least := LEAST.get(key, value)):
+        if not value >= (least := LEAST.get(key, value)):
             yield Problem(key, value, f"must be at least {least}")
         if value > (most := MOST.get(key, value)):
             yield Problem(key, value, f"must be at most {most}")

@@ -51,6 +51,21 @@ def of_hub_file(path: Path, like: str) -> str:
     return _of_file(path, "sha256" if len(like) == 64 else "git")
 
 
+def of_tree(directory: Path) -> str:
+    """Returns git's hash of a directory of Python files; empty if there is none in it."""
+    entries = []
+    for path in directory.iterdir():
+        tree = path.is_dir()
+        found = of_tree(path) if tree else read(path, "git") if path.suffix == ".py" else ""
+        mode, end = (
+            ("40000", "/") if tree else ("100644", "")
+        )  # git sorts a directory with its slash
+        if found:
+            entries.append((f"{path.name}{end}", f"{mode} {path.name}\0".encode(), found))
+    content = b"".join(head + bytes.fromhex(found) for _, head, found in sorted(entries))
+    return hashlib.sha1(b"tree %d\0" % len(content) + content).hexdigest() if entries else ""
+
+
 def _of_file(path: Path, algorithm: str = ALGORITHM) -> str:
     """Returns the hexadecimal digest of a file's content; one that has not changed is not read again."""
     status = path.stat()

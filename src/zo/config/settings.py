@@ -63,6 +63,8 @@ class RunConfig:
         steps: Optimizer steps at most; 0 only evaluates.
         batch_size: Training examples per step.
         eval_every: Steps between evaluations.
+        eval_growth: Factor of at least 1.01 between the steps of successive evaluations, from `eval_every` on; None
+            evaluates at its multiples.
         budget: What `steps` and `eval_every` count: `steps`, or `forward_passes`, of which a method's step makes
             several, a backward pass counting as two. A checked run has them in steps.
         patience: Stop after this many evaluations without a better validation accuracy; None never stops early.
@@ -88,6 +90,7 @@ class RunConfig:
     steps: int = 20_000
     batch_size: int = 16
     eval_every: int = 500
+    eval_growth: float | None = None
     budget: str = "steps"
     patience: int | None = 8
     eval_tokens: int = 16_384

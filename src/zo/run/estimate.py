@@ -10,6 +10,7 @@ from zo.lm.scoring.candidates import length_batches
 from zo.lm.scoring.texts import TextScorer
 from zo.run import memory
 from zo.run.assembly import Session
+from zo.run.store.rows import evaluates
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.weights.restore import FactoredPolicy
@@ -58,7 +59,7 @@ def estimated(cfg: RunConfig, session: Session, made: int) -> str | None:
         step += passes * weights
         parts += f", {passes} passes over the weights of {shown(weights)}"
     evaluation = _evaluation_seconds(cfg, session, forward)
-    evaluations = -(-cfg.steps // cfg.eval_every) - made // cfg.eval_every
+    evaluations = sum(evaluates(cfg, step) for step in range(made + 1, cfg.steps + 1))
     total = keeping + left * step + evaluations * evaluation
     gib = memory.peak_gib(device)
     if (kept := getattr(session.scorer, "kept", None)) is not None:

@@ -13,6 +13,11 @@ import torch
 import xxhash
 from torch import Tensor
 
+from zo.config import digests
+
+SOURCES = ("lm/scoring", "noise", "optim", "weights")
+"""Packages whose code decides a run's numbers."""
+
 LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
 
 
@@ -34,11 +39,21 @@ def provenance(device: torch.device) -> dict[str, Any]:
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in LIBRARIES},
         },
+        "sources": sources(),
         "device": device_name(device),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "host_cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def sources(package: Path = Path(__file__).parents[1]) -> str:
+    """Returns the code that decides a run's numbers, as `noise:0123456789ab optim:...`: trees as git names them.
+
+    Without git the names are the same.
+    """
+    return " ".join(f"{name}:{digests.of_tree(package / name)[:12]}" for name in SOURCES)
 
 
 def sentence(made: Mapping[str, Any]) -> str:

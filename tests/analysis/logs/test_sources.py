@@ -12,9 +12,11 @@ import pytest
 from analysis.logs import committed, local, manifests
 from analysis.logs.fragments import Fragment, with_history
 from analysis.logs.frames import merge
+from analysis.logs.history import History
 from analysis.logs.run_file import LogError, history_table
 from analysis.logs.sources import load
 from analysis.select.cell_runs import fill
+from analysis.select.trials import notes_of
 from tests.analysis.make_logs import config, cut_copy, history, predictions, summary, write_run
 
 ENDED = {"run/status": "finished"}
@@ -55,6 +57,36 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     rows = frames.history.one("r").set_index("step")
     assert list(rows.index) == list(range(13))
     assert rows.loc[9:, "train/loss"].tolist() == [first[9]["train/loss"], 0.1, 9.0, 0.2]
+
+
+def recorded_again(tmp_path, other: float):
+    """Two recorded runs, of which the second is in out/, too, with another loss at step 2."""
+    out = tmp_path / "out"
+    for run, last in (("a", 0.5), ("b", 0.5 + other)):
+        rows = [{"step": step, "eval/val_loss": loss} for step, loss in ((1, 0.7), (2, last))]
+        write_run(tmp_path / "first" if run == "a" else out, run, config("mezo", 1e-4), rows, ENDED)
+    first, again = load([tmp_path / "first"], cache_dir=None), load([out], cache_dir=None)
+    rows = [{"run_id": run, "step": step, "eval/val_loss": loss}
+            for run in "ab" for step, loss in ((1, 0.7), (2, 0.5))]  # fmt: skip
+    kept = replace(
+        first,
+        runs=pd.concat([first.runs, again.runs]),
+        history=History.of_frame(pd.DataFrame(rows)),
+    )
+    return committed.merge([again, kept])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"), [(0.0, "all losses are equal."), (8e-4, "nats): b by 8.0e-04.")]
+)
+def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(tmp_path, other, said):
+    frames = recorded_again(tmp_path, other)
+    assert frames.replaced == {"b": pytest.approx(other)}
+    cells = pd.DataFrame({"sweep": "s", "run_id": ["a", "b"], "status": "finished"})
+    frames = replace(frames, runs=frames.runs.assign(group="s"))
+    (note,) = notes_of("s", cells, frames)
+    assert note.startswith("Runs made again, in the place of recorded ones: 1; ")
+    assert note.endswith(said)
 
 
 def fragment(

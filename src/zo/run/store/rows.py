@@ -1,6 +1,7 @@
 """Rows of metrics.jsonl, one per step: all that a run measured, and all that resuming it needs."""
 
 import importlib.metadata
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ def write_rows(directory: Path, rows: Sequence[Row]) -> None:
 
 def evaluates(cfg: RunConfig, step: int) -> bool:
     """Returns whether an evaluation follows a step."""
-    return step % cfg.eval_every == 0 or step == cfg.steps
+    if cfg.eval_growth is None or step < cfg.eval_every:
+        return step % cfg.eval_every == 0 or step == cfg.steps
+    near = round(math.log(step / cfg.eval_every, cfg.eval_growth))
+    return step in (cfg.steps, round(cfg.eval_every * cfg.eval_growth**near))
 
 
 def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> list[Row]:

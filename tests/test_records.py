@@ -1,0 +1,101 @@
+"""What is in results/ says where it comes from: commits and trees of this repository, or a mark that they are gone."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.select.provenance import NOT_HERE, foot
+from zo.config.digests import of_tree
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+CITED = re.compile(r"(?:\bgit|commit|revisions?)\W{1,8}((?:[0-9a-f]{7,40}\b\+?(?:, | and )?)+)")
+REVISION = re.compile(r"\b[0-9a-f]{7,40}\b")
+
+pytestmark = pytest.mark.process
+
+
+def git(*arguments: str, at: Path = ROOT, **more) -> str:
+    command = ["git", "-C", str(at), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, **more
+    ).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def history() -> str:
+    try:
+        whole = git("rev-parse", "--is-shallow-repository") == "false"
+    except (OSError, subprocess.CalledProcessError):
+        whole = False
+    if not whole:
+        pytest.skip("the history of the repository is not here")
+    return " " + git("rev-list", "HEAD").replace("\n", " ")
+
+
+def cited(path: Path) -> set[str]:
+    """The commits that a text cites: behind a word, or in a column of a csv."""
+    text = path.read_text(encoding="utf-8")
+    found = {one for group in CITED.findall(text) for one in REVISION.findall(group)}
+    if path.suffix == ".csv":
+        table = pd.read_csv(path, dtype=str, usecols=lambda name: "revision" in name)
+        found |= {
+            one
+            for column in table
+            for cell in table[column].dropna()
+            for one in REVISION.findall(cell)
+        }
+    return found
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "md"])
+def test_a_commit_that_a_text_cites_is_here_or_the_text_says_that_it_is_not(history, suffix):
+    paths = [path for path in RESULTS.rglob(f"*.{suffix}") if "local" not in path.parts]
+    gone = {str(path): lost for path in paths if (lost := [one for one in cited(path) if f" {one}" not in history])
+            and "not in this repository" not in path.read_text(encoding="utf-8")}  # fmt: skip
+    assert gone == {}
+
+
+def test_a_recorded_run_cites_what_is_here_or_is_marked(history):
+    trees = set()
+    for path in RESULTS.rglob("measured/**/runs.parquet"):
+        runs = pd.read_parquet(path, columns=["git_revisions", "provenance.sources"])
+        here = [
+            all(f" {one} " in f"{history} " for one in text.split())
+            for text in runs["git_revisions"]
+        ]
+        assert ((runs["provenance.sources"] == NOT_HERE) == ~pd.Series(here)).all(), path
+        named = runs["provenance.sources"].dropna()
+        trees |= {
+            part.partition(":")[2] for text in named[named != NOT_HERE] for part in text.split()
+        }
+    kinds = git("cat-file", "--batch-check=%(objecttype)", input="\n".join(trees)).split()
+    assert trees
+    assert kinds == ["tree"] * len(trees)
+
+
+def test_a_trees_hash_is_gits_own(tmp_path):
+    code = tmp_path / "code"
+    shutil.copytree(ROOT / "src/zo/noise", code, ignore=shutil.ignore_patterns("__pycache__"))
+    (code / "cpu-and.py").write_text("")  # sorted before cpu/, as git does
+    git("init", "-q", at=tmp_path)
+    git("add", "code", at=tmp_path)
+    assert of_tree(code) == git("rev-parse", f"{git('write-tree', at=tmp_path)}:code", at=tmp_path)
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "x.pyc").write_bytes(b"")
+    before = of_tree(code)
+    (code / "keys.py").write_text("other")
+    assert before != of_tree(code)
+
+
+def test_a_caption_marks_commits_that_are_gone():
+    runs = pd.DataFrame(
+        {"git_revisions": ["a" * 40, "b" * 40 + " " + "a" * 40], "started": "2026-01-01"}
+    )
+    assert "; git aaaaaaaaaa, bbbbbbbbbb; torch" in foot("2 runs", runs)
+    marked = runs.assign(**{"provenance.sources": [None, NOT_HERE]})
+    assert "; git aaaaaaaaaa, bbbbbbbbbb (not in this repository); torch" in foot("2 runs", marked)
