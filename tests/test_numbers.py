@@ -492,7 +492,7 @@ SENTENCES: list[Row] = [
         "| ZO-Muon | {:.4f} ± {:.4f} | {:.4f} ± {:.4f} |",
         lambda: [*of_halves("compare", "zo_muon"), *gap("compare", "zo_muon")],
     ),
-    (README, "**none of {} lines is better than MeZO**", none_below),
+    (README, "**none of {} variants is better than MeZO**", none_below),
     (
         COMPARISON,
         "on Rotten Tomatoes, {} seeds.",
@@ -586,7 +586,7 @@ SENTENCES: list[Row] = [
     ),
     (
         README,
-        "none of {} differs significantly at the end, and Adam's loss is {:.3f} lower ({} seeds)",
+        "none of {} differs significantly from MeZO, and Adam's loss is {:.3f} lower ({} seeds)",
         pretrained_headline,
     ),
     (
