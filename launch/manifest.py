@@ -76,7 +76,7 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             **({"smallest": asked.sweeper.smallest} if line else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
-            "command": _command(asked, given),
+            "command": _command(asked, given | _file_of(cfg, given)),
         }
     found = list(lines.values()) if sweep else []
     if not asked.sweep:
@@ -128,6 +128,11 @@ def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
         ):
             found[key] = parse(override).value()
     return found
+
+
+def _file_of(cfg: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what is typed for the method, if a file of one's own has it."""
+    return {"optimizer": cfg.optimizer.file} if "optimizer" in given and cfg.optimizer.file else {}
 
 
 def _command(asked: CommandLine, given: Mapping[str, Any]) -> str:

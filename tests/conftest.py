@@ -25,6 +25,17 @@ GOOD = ("a warm and funny film", "brilliant from start to end", "wonderful and l
 BAD = ("a dull and lifeless mess", "awful from start to end", "terrible acting and a stupid story")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--method", help="a method to test, too: my_method.py:MyMethod")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if address := config.getoption("--method"):
+        from zo.library.methods import method_named
+
+        method_named(address)
+
+
 def keep_out_of_collections() -> None:
     """Has garbage collections pass over all that is alive: libraries that take them half a second each."""
     gc.collect()

@@ -1,4 +1,4 @@
-"""The method that docs/adding-an-optimizer.md adds: its code is taken from the page and passes the contract."""
+"""The method that docs/adding-an-optimizer.md adds: its file is taken from the page, used, and passes the contract."""
 
 import re
 import subprocess
@@ -9,41 +9,60 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "adding-an-optimizer.md"
+ADDRESS = "my_method.py:MeZOClip"
 
-TYPED_IN = """
-import sys, types
-import pytest
-from zo.optim import OPTIMIZERS, Method, config_spsa
-
-settings, method, tests = sys.argv[1:]
-exec(settings, vars(config_spsa))
-sys.modules["zo.optim.mezo_clip"] = module = types.ModuleType("zo.optim.mezo_clip")
-exec(method, vars(module))
-OPTIMIZERS["mezo_clip"] = Method(config_spsa.MeZOClipConfig)
-
+USED = """
 import torch
 import zo
 from zo import config
-from zo.config import command_line
+from zo.config import command_line, method_file
+from zo.config.identity import run_id
 
 config.register()
-(run,) = command_line.runs(["optimizer=mezo_clip", "lr=1e-4", "optimizer.clip=2"])
-assert run.optimizer == config_spsa.MeZOClipConfig(clip=2.0)
-assert " mezo_clip," in command_line.help_text()
+given = ["optimizer=mezo,my_method.py:MeZOClip", "lr=1e-4"]
+ours, mine = command_line.runs(given, multirun=True)
+assert (ours.optimizer.name, mine.optimizer.name, mine.optimizer.clip) == ("mezo", "MeZOClip", 10)
+assert config.from_yaml(config.to_yaml(mine)) == mine
+first, file = run_id(mine), open("my_method.py", "a+")
+assert first.startswith("MeZOClip-") and run_id(ours) == "mezo-9bdde3d30d59"
+
 w = torch.nn.Parameter(torch.ones(3))
-zo.MeZOClip([w], 1e-3, clip=2.0).step(lambda: 1e9 * w.square().sum())
-assert 0 < (w - 1).abs().max() < 0.1 and "clip: C > 0" in zo.MeZOClip.__doc__
-files = [f"{tests}/test_contract.py", f"{tests}/test_combinations.py"]
-sys.exit(pytest.main(["-p", "no:xdist", "-k", "mezo_clip or MeZOClip", *files]))
+with zo.optimizer("my_method.py:MeZOClip", [w], 1e-3, clip=2.0, record="steps") as opt:
+    opt.step(lambda: 1e9 * w.square().sum())
+assert 0 < (w - 1).abs().max() < 0.1 and "clip: C > 0" in type(opt).__doc__
+again = torch.nn.Parameter(torch.ones(3))
+zo.replay([again], "steps")
+assert torch.equal(again, w)
+
+print("# edited", file=file, flush=True)
+method_file.option("my_method.py:MeZOClip")
+assert run_id(mine) != first
 """
 
 
-@pytest.mark.process
-def test_the_pages_method_is_an_option_a_class_and_passes_the_contract_of_all_methods():
-    page = PAGE.read_text(encoding="utf-8")
-    assert "`config_spsa.MeZOClipConfig,` in `OPTIMIZERS`" in page
-    settings, method = re.findall(r"```python\n(.*?)```", page, re.S)
-    command = [sys.executable, "-c", TYPED_IN, settings, method, str(Path(__file__).parent)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+def started(tmp_path: Path, *command: str) -> str:
+    """Returns what a process printed beside the page's file; it must succeed."""
+    (method,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (tmp_path / "my_method.py").write_text(method, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert len(re.findall(r"^\.+", done.stdout, re.M)[0]) >= 10
+    return done.stdout
+
+
+@pytest.mark.process
+def test_the_pages_method_is_an_option_of_the_command_line_and_an_optimizer_of_the_library(
+    tmp_path,
+):
+    started(tmp_path, "-c", USED)
+
+
+@pytest.mark.process
+def test_the_pages_method_passes_the_contract_of_all_methods(tmp_path):
+    files = [
+        str(ROOT / "tests" / "optim" / f"test_{name}.py") for name in ("contract", "combinations")
+    ]
+    options = ["-p", "no:xdist", "-k", "MeZOClip", "--method", ADDRESS]
+    said = started(tmp_path, "-m", "pytest", *options, *files)
+    assert len(re.findall(r"^\.+", said, re.M)[0]) >= 10

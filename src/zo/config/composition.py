@@ -18,6 +18,8 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from zo.config.method_file import with_options
+
 CONFIG_NAME = "config"
 SEARCH_PATH = "hydra.searchpath"
 """Directories with further options: of Hydra's own settings the one that decides what a run is."""
@@ -34,7 +36,7 @@ def parse(override: str) -> Override:
     Raises:
         HydraException: If it cannot be parsed.
     """
-    (parsed,) = OverridesParser.create().parse_overrides([override])
+    (parsed,) = OverridesParser.create().parse_overrides([with_options(override)])
     return parsed
 
 
@@ -66,7 +68,7 @@ class Composer:
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Returns parsed overrides, whose `glob(...)` knows the options of this directory."""
-        return OverridesParser.create(self.loader).parse_overrides(list(overrides))
+        return OverridesParser.create(self.loader).parse_overrides([*map(with_options, overrides)])
 
     def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
         """Returns a new configuration; `hydra`: with what Hydra is asked for, at `hydra`.

@@ -24,6 +24,7 @@ from itertools import product
 from typing import Any
 
 from zo.config.checks import ConfigError, Problem
+from zo.config.method_file import with_options
 from zo.config.origin import CONFIG_DIR
 
 METHOD = "optimizer"
@@ -126,7 +127,7 @@ def expand(asked: Staged) -> list[Line]:
     chosen = _chosen_settings(asked) if lines and asked.of else None
     grid = sweeper.grid or {}
     return [
-        Line(name, roles[name], values)
+        Line(with_options(f"{METHOD}={name}").removeprefix(f"{METHOD}="), roles[name], values)
         for name, own in {**lines, **others}.items()
         for values in _settings(asked, name, {**grid, **(own or {})}, chosen)
     ]

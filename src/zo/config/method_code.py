@@ -1,6 +1,7 @@
 """Digest of a method's own code, so that runs of edited code are told from runs of the released one."""
 
 import ast
+import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import is_dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import xxhash
 
+from zo.config import reward_code
 from zo.config.digests import ALGORITHM
 from zo.optim import OPTIMIZERS
 
@@ -70,8 +72,11 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
     if own:
         released = [_module(package, other) for other in RELEASED if other in OPTIMIZERS]
         counted |= files - set[Path]().union(*(_imported(file, package) for file in released))
-    pieces = {str(file.relative_to(package)): file.read_text(encoding="utf-8") for file in counted}
-    config = OPTIMIZERS[name].config
+    config, base = OPTIMIZERS[name].config, package
+    if config.file:
+        file = _module(package, name)
+        base, counted = file.parent, counted | {file} | reward_code.imported(file)
+    pieces = {os.path.relpath(file, base): file.read_text(encoding="utf-8") for file in counted}
     for settings in config.__mro__:
         if is_dataclass(settings) and settings.__module__.startswith("zo."):
             file = package.joinpath(*settings.__module__.split(".")[1:]).with_suffix(".py")
@@ -89,7 +94,10 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
 
 
 def _module(package: Path, name: str) -> Path:
-    return package / "optim" / f"{OPTIMIZERS[name].module}.py"
+    method = OPTIMIZERS[name]
+    if method.own is not None:
+        return Path(method.config.file.rpartition(":")[0])
+    return package.joinpath(*method.module.split(".")[1:]).with_suffix(".py")
 
 
 @cache
@@ -124,7 +132,8 @@ def _imported(module: Path, package: Path) -> set[Path]:
     found, left = set[Path](), [module]
     while left:
         file = left.pop()
-        if file in found or file.name.startswith(("__init__", "config")) or not file.is_file():
+        settings = file != module and file.name.startswith(("__init__", "config"))
+        if file in found or settings or not file.is_file():
             continue
         found.add(file)
         for name in _imports(file):

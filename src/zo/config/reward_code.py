@@ -1,7 +1,8 @@
-"""Files of a reward function, found without running any of them."""
+"""Files of a reward function or a method, found without running any of them."""
 
 import ast
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -86,6 +87,12 @@ def fingerprint(*functions: str) -> str:
         for path in [] if file is None else [file, *sorted(imported(file))]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def note_of(*functions: str) -> Path:
+    """Returns the file in the user's cache that is there once a command has named this code as it is now."""
+    root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
+    return root / "trusted" / fingerprint(*functions)
 
 
 def _imports(file: Path, roots: tuple[Path, ...]) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from zo.config import method_file
 from zo.config.checks import ConfigError, Problem, problems
 from zo.config.lines import SweeperConfig
 from zo.config.origin import CONFIG_DIR, follow_path, read_also, stored_dtype
@@ -197,12 +198,19 @@ def notes(run: RunConfig) -> list[str]:
 
 
 def to_yaml(run: RunConfig) -> str:
-    """Returns the resolved configuration as YAML."""
-    return yaml.safe_dump(asdict(run), sort_keys=False, allow_unicode=True)
+    """Returns the resolved configuration as YAML, with the file of a method of one's own."""
+    plain = asdict(run)
+    if run.optimizer.file:
+        plain["optimizer"]["file"] = run.optimizer.file
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
-def from_yaml(text: str) -> RunConfig:
+def from_yaml(text: str, trust: bool = False) -> RunConfig:
     """Returns the configuration that `to_yaml` wrote.
+
+    Args:
+        text: YAML.
+        trust: Whether a method's file is run that no command here has named.
 
     Raises:
         ConfigError: If something else wrote it; every key that is missing, unknown or out of range is named.
@@ -211,10 +219,10 @@ def from_yaml(text: str) -> RunConfig:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError([Problem("config.yaml", "?", str(error).splitlines()[0])]) from None
-    return from_plain(given)
+    return from_plain(given, trust)
 
 
-def from_plain(given: Any) -> RunConfig:
+def from_plain(given: Any, trust: bool = False) -> RunConfig:
     """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
 
     `${...}` is text here: a stored configuration refers to nothing.
@@ -230,6 +238,8 @@ def from_plain(given: Any) -> RunConfig:
         typed = OmegaConf.structured(RunConfig)
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
+        if file := given["optimizer"].pop("file", None):
+            method_file.option(file, named=trust)
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}

@@ -16,7 +16,7 @@ from torch import nn
 
 from zo.library.arguments import Parameters
 from zo.library.optimizer import ZerothOrder
-from zo.optim import OPTIMIZERS, Method
+from zo.optim import OPTIMIZERS, Method, from_file
 from zo.optim.config import ZerothOrderConfig, ranges_of
 from zo.record.header import header_of
 from zo.record.recorder import read_record
@@ -35,7 +35,7 @@ class _Documentation:
 
     def __get__(self, _: object, kind: type[ZerothOrder]) -> str:
         method = OPTIMIZERS[kind.name]
-        about = inspect.getdoc(import_module(f"zo.optim.{method.module}")) or ""
+        about = inspect.getdoc(import_module(method.module)) or ""
         paragraphs = [p for p in about.split("\n\n") if not p.startswith("Deviations")]
         if method.config.run_by:  # settings of another method's file
             paragraphs[0] = inspect.getdoc(method.config) or ""
@@ -121,18 +121,28 @@ else:
 
 
 def method_named(name: str) -> type[ZerothOrder]:
-    """Returns the optimizer class of a method's name.
+    """Returns the optimizer class of a method's name, or of `file.py:Class`, which is run.
 
     Raises:
         ValueError: If there is none.
     """
+    if ".py:" in name:
+        try:
+            title = from_file.register(name)
+        except ValueError as error:
+            raise ValueError(f"method {name!r}: {error}") from None
+        METHODS[title] = _class_of(title, OPTIMIZERS[title])
+        return METHODS[title]
     if name not in METHODS:
         raise ValueError(f"method {name!r}: must be one of {', '.join(METHODS)}")
     return METHODS[name]
 
 
 def optimizer(name: str, params: Parameters, lr: float, **kwargs: Any) -> ZerothOrder:
-    """Returns the optimizer of a method's name, `bszo` and so on; other arguments as of `ZerothOrder`."""
+    """Returns the optimizer of a method's name, `bszo` and so on, or of `my_method.py:MyMethod`, a file's class.
+
+    Other arguments are those of `ZerothOrder`.
+    """
     return method_named(name)(params, lr, **kwargs)
 
 
@@ -141,6 +151,7 @@ def replay(
     record: str | Path,
     steps: int | None = None,
     model: nn.Module | None = None,
+    method: str | None = None,
 ) -> ZerothOrder:
     """Makes the weights of a recorded training, without a forward pass.
 
@@ -149,6 +160,7 @@ def replay(
         record: The file that `record=` wrote.
         steps: How many steps to make again; None is all.
         model: The model of tensors or groups, which `streamed` and `factors` need.
+        method: `my_method.py:MyMethod` of a record that a method in a file made; the file is run.
 
     Returns:
         The optimizer after these steps. Training can go on with it.
@@ -158,6 +170,8 @@ def replay(
             or cut off and `steps` is None; or if the weights become others than those of the training.
         ValueError: If it has fewer steps.
     """
+    if method is not None:
+        method_named(method)
     found = read_record(Path(record))
     if found.torn and steps is None:
         whole = len(found.losses)
@@ -188,7 +202,8 @@ def _recorded(found: Trajectory) -> tuple[type[ZerothOrder], dict[str, Any]]:
     name, config = given["name"], {k: v for k, v in given.items() if k not in NOT_ARGUMENTS}
     if name not in METHODS:
         raise TrajectoryError(
-            f"{found.path}: made by {name}, which is no method here; there are {', '.join(METHODS)}"
+            f"{found.path}: made by {name}, which is no method here; there are {', '.join(METHODS)}, and of a file is"
+            f" method='my_method.py:{name}'"
         )
     kind = METHODS[name]
     if unknown := config.keys() - inspect.signature(kind).parameters.keys():

@@ -20,9 +20,11 @@ class Method(NamedTuple):
 
     Attributes:
         config: Dataclass of its settings; field defaults are the method's defaults.
+        own: The class that runs it, of a method in a file of one's own.
     """
 
     config: type[MethodConfig]
+    own: type[ZOOptimizer] | None = None
 
     @property
     def title(self) -> str:
@@ -31,14 +33,15 @@ class Method(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The module of this package with the class that runs the method."""
-        return self._home[0]
+        """The module with the class that runs the method."""
+        return self.own.__module__ if self.own else f"zo.optim.{self._home[0]}"
 
     @property
     def optimizer(self) -> type[ZOOptimizer]:
         """The class that runs the method; the first use imports torch."""
-        module, name = self._home
-        found: type[ZOOptimizer] = getattr(import_module(f"zo.optim.{module}"), name)
+        if self.own is not None:
+            return self.own
+        found: type[ZOOptimizer] = getattr(import_module(self.module), self._home[1])
         return found
 
     @property

@@ -97,6 +97,9 @@ class MethodConfig:
     run_by: ClassVar[str] = ""
     """Module and class in `zo.optim` that run the method; empty is the file of its name and the class of its title."""
 
+    file: ClassVar[str] = ""
+    """Where a method in a file of one's own is, `/home/me/my_method.py:MyMethod`; decides no numbers."""
+
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run the code of a reward that no command here has named",
+        help="run the code of a reward or a method that no command here has named",
     )
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["log"]:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from zo.run.trust import UntrustedError, check, remember
 
     try:
-        cfg = load(args.directory)
+        cfg = load(args.directory, args.trust)
         remember(cfg) if args.trust else check(cfg, args.directory)
     except (DirectoryError, UntrustedError) as error:
         print(error, file=sys.stderr)

@@ -1,6 +1,5 @@
 """Code that a run's directory calls: run without asking only if a command of this user's has named it here."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,5 +37,4 @@ def _note(cfg: RunConfig) -> Path | None:
     functions = cfg.objective.code()
     if not functions or cfg.objective.of(cfg.task) != "reward":
         return None
-    root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
-    return root / "trusted" / reward_code.fingerprint(*functions)
+    return reward_code.note_of(*functions)

@@ -18,6 +18,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 from zo.config import RunConfig, TrackingConfig, from_plain, to_yaml
 from zo.lm.adapters.adapt import merged
 from zo.lm.adapters.config import AdapterConfig
+from zo.lm.baselines import ZeroShotConfig
 from zo.lm.config import ModelError
 from zo.lm.source import quiet
 from zo.record.trajectory import Trajectory, TrajectoryError
@@ -338,6 +339,8 @@ def _settings(reached: Reached, whole: bool) -> RunConfig:
         with suppress(TaskError):  # a run that stored no task, and its data are gone
             task = task_of(reached.run, cfg)
     cfg = replace(cfg, task=task, out="out", device="auto", tracking=TrackingConfig())
+    if cfg.optimizer.file:  # predictions need no method, and another machine may not have its file
+        cfg = replace(cfg, optimizer=ZeroShotConfig(), steps=0)
     if not whole:
         return cfg
     model = replace(cfg.model, weights="pretrained", architecture={}, quantization=None)

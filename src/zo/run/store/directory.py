@@ -78,15 +78,19 @@ def directory_of(cfg: RunConfig) -> Path:
     return Path(cfg.out) / run_id(cfg)
 
 
-def load(directory: Path) -> RunConfig:
+def load(directory: Path, trust: bool = False) -> RunConfig:
     """Returns the configuration of the run in a directory, which may have been moved, to go on with it.
+
+    Args:
+        directory: The run's.
+        trust: Whether a method's file is run that no command here has named.
 
     Raises:
         DirectoryError: If it holds none.
     """
     path = directory / CONFIG
     try:
-        cfg = from_yaml(path.read_text(encoding="utf-8"))
+        cfg = from_yaml(path.read_text(encoding="utf-8"), trust)
     except OSError as error:
         raise DirectoryError(f"{path}: {error.strerror}; a run's directory is wanted") from None
     except (ConfigError, UnicodeDecodeError) as error:
