@@ -198,9 +198,10 @@ def test_an_encoder_decoder_scores_each_candidate_as_alone_and_unpadded(name):
     if name != "T5Gemma":  # which begins with its decoder's first token
         given |= {"decoder_start_token_id": 1}
     model = random_model(f"{name}ForConditionalGeneration", **given)
-    of = [2, 2] if name == "ProphetNet" else [2, 3]  # whose n-grams see padding behind a candidate
-    examples = examples_of(of, (3, 5))
+    examples = examples_of([2, 3], (3, 5))
     scorer = EncoderDecoderScorer(model, 1, kind="encoder-decoder")
+    scorer.check(examples)
+    assert scorer.apart == (name == "ProphetNet"), "whose n-grams see padding behind a candidate"
     batch = scorer.collate(examples)
     scores = scorer.scores(batch)
     for example, row in zip(examples, scores, strict=True):

@@ -16,7 +16,9 @@ from tests.support.tiny_models import (
     WINDOWS,
     examples_of,
     kind_of,
+    reformer,
 )
+from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.heads import check_head, packs
 
@@ -51,6 +53,8 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     model = (MODELS | UNUSUAL)[name]()
     examples = examples_of(candidates, LENGTHS, kind_of(model) == "masked", start=(2, 4))
     scorer = CandidateScorer(model, pad_id=1, kind=kind_of(model))
+    scorer.check(examples)
+    assert not scorer.apart, "or it would not pack"
     with monkeypatch.context() as patch:
         if layout in LAYOUTS:
             patch.setattr("zo.lm.scoring.collate.pack", lambda *_: LAYOUTS[layout])
@@ -69,3 +73,23 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
     assert found.loss == pytest.approx(plain, abs=1e-5)
     assert sum(done) == len(examples)
     assert len(done) > 1
+
+
+def test_a_model_that_sorts_padding_in_computes_texts_of_one_length_at_a_time():
+    examples = examples_of([1, 4, 2], LENGTHS)
+    scorer = CandidateScorer(reformer(), pad_id=1)
+    scorer.check(examples)
+    assert scorer.notes == [
+        "ReformerModelWithLMHead computes a text otherwise where padding follows it: each pass has texts of one length"
+    ]
+    batch = scorer.collate(examples)
+    alone = torch.cat([scorer.scores(scorer.collate([example])) for example in examples])
+    torch.testing.assert_close(scorer.scores(batch), alone, rtol=0, atol=2e-5)
+    losses = [*scorer.branches(batch, 2), scorer.differentiable_loss(batch).item()]
+    assert losses == pytest.approx([scorer.loss(batch)] * 3)
+    found = scorer.evaluate(examples[::-1], 60)
+    assert found.predictions[::-1] == alone.argmax(1).tolist()
+    with pytest.raises(
+        ModelError, match=r"^model\.path: Reformer.* scores of the same text at each"
+    ):
+        CandidateScorer(reformer(hash_seed=None), pad_id=1).check(examples)

@@ -59,12 +59,37 @@ def padded(name, **settings):
     )
 
 
+def quantised(**settings):
+    """Returns what loads a checkpoint whose config.json says how it was quantised."""
+
+    def load(at):
+        directory = save(at / "t", llama())
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**config, **settings}))
+        loaded_from(directory)
+
+    return load
+
+
+QUANTISED = {
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"},
+    "compressed-tensors": {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+    "torchao": {"quant_method": "torchao", "quant_type": {"default": {}}},
+    "hqq": {"quant_method": "hqq", "weight_quant_params": {"nbits": 4}},
+    "another": {"quant_method": "another"},
+}
+
 REFUSED = [
     (with_own_code, r"needs Python code of its own \(auto_map in its config.json\), which is never run here"),
     (padded("FNet", **FNET), "FNetForMaskedLM computes a text otherwise where padding follows it"),
     (padded("ConvBert", **CONVBERT), "ConvBertForMaskedLM computes a text otherwise where padding"),
     (padded("Nystromformer", **NYSTROM), "NystromformerForMaskedLM cannot be scored: "),
     (padded("Nystromformer", **WIDE), "NystromformerForMaskedLM computes a text otherwise where padding"),
+    *((quantised(quantization_config=how), rf"is quantised by {name}, and its weights cannot be moved; give the plain")
+        for name, how in QUANTISED.items()),
+    (quantised(quantization_config={"load_in_8bit": True}), "is quantised by bitsandbytes, and its weights"),
     (saved(llama, without="layers.1."), r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)"),
     (saved(llama, **SHAPE),
         r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),

@@ -49,6 +49,17 @@ roberta = partial(random_model, "RobertaForMaskedLM", **MASKED_LM, pad_token_id=
 bert = partial(random_model, "BertForMaskedLM", **MASKED_LM, pad_token_id=0)
 t5 = partial(random_model, "T5ForConditionalGeneration", **T5)
 
+REFORMER = {
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "attention_head_size": 16,
+    "vocab_size": 300,
+}
+REFORMER |= {"attn_layers": ["local", "lsh"], "local_attn_chunk_length": 8}
+REFORMER |= {"lsh_attn_chunk_length": 8, "num_buckets": 4, "hash_seed": 0, "is_decoder": True}
+REFORMER |= {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16], "initializer_range": 0.3}
+reformer = partial(random_model, "ReformerModelWithLMHead", **REFORMER)
+
 MASKED = {"roberta": roberta, "bert": bert}
 DECODERS = {"opt": opt, "llama": llama, "mistral": mistral, "gpt2": gpt2}
 MODELS = {

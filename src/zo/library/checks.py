@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
+from operator import is_
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -22,6 +23,9 @@ from zo.weights.space import ParameterSpace
 
 WORTH_A_LINE = 1.0
 """Seconds of compilation in a step."""
+
+END = object()
+"""Behind the last thing that a model's modules hold."""
 
 BACKWARD = (
     "closure: calls backward(), and a step needs the loss alone; return the loss and leave the call out. Lightning's"
@@ -153,7 +157,7 @@ def check_storage(space: ParameterSpace) -> None:
 class ReplacedCheck:
     """Whether the model still holds the tensors that steps move, and no others that would have to be trained.
 
-    A step compares the ids of what the modules hold with those of before, half a microsecond per module. The parameters
+    A step compares what the modules hold with what they held, by identity: about 0.1 µs per module. The parameters
     themselves are looked at where these differ.
 
     Args:
@@ -173,7 +177,7 @@ class ReplacedCheck:
 
     def check(self) -> None:
         """Raises RuntimeError if a tensor was replaced, or came in, since the optimizer was made; names it."""
-        if self._model is None or self._ids_now() == self._ids:
+        if self._model is None or self._is_held():
             return
         found = self._parameters()
         for name, key in self._moved:
@@ -194,14 +198,15 @@ class ReplacedCheck:
     def _take_note(self) -> None:
         """Takes note of what the model's modules hold."""
         modules = [] if self._model is None else [*self._model.modules()]
-        self._dicts: list[dict[str, Any]] = [
-            d for m in modules for d in (m._parameters, m._modules)
-        ]
-        self._held = [x for d in self._dicts for x in d.values()]  # alive, so that ids stay theirs
-        self._ids = self._ids_now()
+        dicts = [d for m in modules for d in (m._parameters, m._modules)]
+        self._empty = [d for d in dicts if not d]
+        self._now: list[Iterable[Any]] = [d.values() for d in dicts if d]  # views, which follow
+        self._held = [*chain.from_iterable(self._now), END]
+        self._now.append([END])
 
-    def _ids_now(self) -> list[int]:
-        return [*map(id, chain.from_iterable(map(dict.values, self._dicts)))]
+    def _is_held(self) -> bool:
+        """Returns whether the modules hold what they held; the end in both lists tells other lengths."""
+        return not any(self._empty) and all(map(is_, chain.from_iterable(self._now), self._held))
 
     def _parameters(self) -> dict[Hashable, tuple[str, Tensor]]:
         """Returns the model's parameters by their memory."""

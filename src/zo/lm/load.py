@@ -176,7 +176,7 @@ def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
     Raises:
         ModelError: If transformers cannot do that.
     """
-    method = settings.get("quant_method")
+    method = settings.get("quant_method", "bitsandbytes")  # whose older checkpoints do not say it
     if method not in DEQUANTISED:
         raise ModelError(
             f"model.path: {cfg.path} is quantised by {method}, and its weights cannot be moved; give the plain model,"

@@ -215,8 +215,8 @@ class Session:
             *loaded.notes,
             *check_tokens(task, vars(splits), encoded, loaded.tokenizer.bos_token_id),
         ]
+        notes += dict.fromkeys([*scorer.notes, *evaluates_by.notes])
         if isinstance(evaluates_by, TextScorer):
-            notes += evaluates_by.notes
             if rewarded and task.kind == "prompts":
                 notes += check_answers([*train, *validation, *test])
             if rewarded and task.generated_by():

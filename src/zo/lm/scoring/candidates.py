@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zo.distributed.processes import Processes
 from zo.lm.config import ModelError
-from zo.lm.scoring.collate import Batch, Collator
+from zo.lm.scoring.apart import by_length, differs
+from zo.lm.scoring.collate import Batch, Collator, span
 from zo.lm.scoring.graphs import STEP, Graphs
 from zo.lm.scoring.heads import head_of, tied_rows
 from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
@@ -35,6 +36,12 @@ MOST_LOSS = 700
 
 STATES = 16
 """Numbers that a forward pass holds at once for each token, as a multiple of the hidden size."""
+
+PROMPTS = 100
+"""Examples among which texts of different length are looked for."""
+
+TEXTS = 4
+"""Besides the shortest one, those that are computed together and alone."""
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
@@ -80,6 +87,7 @@ class CandidateScorer:
         processes: divide evaluations; each returns the same.
 
     Attributes:
+        apart: Whether texts of one length are computed after another; None before two of different length were seen.
         differentiable: Whether the loss has a gradient.
         once: Whether the forward passes of a mini-batch compute frozen blocks once.
 
@@ -103,6 +111,7 @@ class CandidateScorer:
         self._masked, self._objective = kind == "masked", objective
         parameter = next(model.parameters())
         self._device = device_of(model)
+        self._dtype = parameter.dtype
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
@@ -110,6 +119,8 @@ class CandidateScorer:
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
         self._recorded = Graphs(self._loss) if graphs else self._loss
         self.once = False
+        self.apart: bool | None = None
+        self._name = type(model).__name__
         self._frozen: FrozenBlocks | None = None
         # Of what a block returns, all but hidden states; nobody reads it.
         self._beside: list[Any] = []
@@ -152,6 +163,8 @@ class CandidateScorer:
         Raises:
             StatesError: If there are none; says why.
         """
+        if self.apart:
+            raise StatesError("texts of one length are computed after another")
         batch = self._collator([example])
         frozen.find(lambda: self._forward(batch))
         self._frozen = frozen
@@ -199,8 +212,47 @@ class CandidateScorer:
         return self._frozen.returning(dict.fromkeys(self._frozen.lists, output))
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model can score the examples; see `zo.lm.scoring.collate.Collator.check`."""
+        """Makes sure that the model can score the examples, and finds out whether padding changes their scores.
+
+        Raises:
+            TaskError: As `zo.lm.scoring.collate.Collator.check`.
+            ModelError: As that, or if scores differ from pass to pass.
+        """
         self._collator.check(examples)
+        if self.apart is None and not self._masked:  # of which `check_padding` was sure
+            self._find_apart(examples[:PROMPTS])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of how texts are scored, one sentence each."""
+        said = f"{self._name} computes a text otherwise where padding follows it: each pass has texts of one length"
+        return [said] if self.apart else []
+
+    @torch.inference_mode()
+    def _find_apart(self, examples: Sequence[Encoded]) -> None:
+        """Compares what is computed of texts from short to long, together and alone, if their lengths differ."""
+        every = [replace(e, candidate_ids=[c], label=0) for e in examples for c in e.candidate_ids]
+        every.sort(key=self._width)
+        if self._width(every[0]) == self._width(every[-1]):
+            return
+        texts = [every[round(i * (len(every) - 1) / TEXTS)] for i in range(TEXTS + 1)]
+        alone = torch.cat([self._predicting([text]) for text in texts])
+        self.apart = differs(self._predicting(texts), alone, self._dtype)
+        if self.apart:
+            self._collator.shares, self._recorded = False, self._loss
+            if differs(self._predicting(texts), alone, self._dtype):
+                raise ModelError(
+                    f"model.path: {self._name} computes other scores of the same text at each pass; take another model"
+                )
+
+    def _width(self, text: Encoded) -> int:
+        """Returns the length of a text, which others beside it are padded to."""
+        return span(text)
+
+    def _predicting(self, texts: Sequence[Encoded]) -> Tensor:
+        """Returns what the tokens of texts with one candidate each are predicted from, one after another.  # (n, D)."""
+        batch = self._collator(texts)
+        return self._hidden(batch)[batch.token_reads[~batch.absent]]
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
@@ -293,8 +345,19 @@ class CandidateScorer:
             options["attention_mask"] = batch.mask
         if batch.position_ids is not None:
             options["position_ids"] = batch.position_ids
-        hidden: Tensor = self._base(input_ids=batch.input_ids, **options).last_hidden_state
-        return hidden
+        if not self.apart:
+            hidden: Tensor = self._base(input_ids=batch.input_ids, **options).last_hidden_state
+            return hidden
+
+        def computed(rows: Tensor, n: int) -> Tensor:
+            of_rows: Tensor = self._base(batch.input_ids[rows, :n], **options).last_hidden_state
+            return of_rows
+
+        width = batch.input_ids.shape[1]
+        ends = batch.reads % width + 1  # behind a row's last token something is predicted
+        lengths = ends.new_zeros(len(batch.input_ids))
+        lengths = lengths.scatter_reduce(0, batch.reads // width, ends, "amax")
+        return by_length(computed, lengths, width)
 
     @torch.inference_mode()
     def evaluate(

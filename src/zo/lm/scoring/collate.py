@@ -102,6 +102,7 @@ class Collator:
         multiple: of tokens that a row is padded to, > 0; None: 16 on a GPU, else 1.
 
     Attributes:
+        shares: whether texts may share rows, where the model keeps them apart.
         kept: hidden states among which a batch has its places; None: there are none.
     """
 
@@ -118,6 +119,7 @@ class Collator:
         self._packs, self._hidden = packs(model, kind), config.hidden_size
         aligned = ALIGNED if self._device.type == "cuda" else 1
         self._multiple = aligned if multiple is None else multiple
+        self.shares = True
         self.kept: KeptStates | None = None
 
     def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
@@ -173,10 +175,10 @@ class Collator:
         return pack([e.length for e in examples], begin, self._hidden)
 
     def _may_pack(self, examples: Sequence[Encoded]) -> bool:
-        return self._packs and max(map(span, examples)) <= self._window
+        return self.shares and self._packs and max(map(span, examples)) <= self._window
 
     def _alone(self, examples: Sequence[Encoded]) -> Layout:
-        return one_each(examples, self._masked)
+        return one_each(examples, self._masked, self.shares)
 
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool

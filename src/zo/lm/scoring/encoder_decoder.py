@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from zo.lm.scoring.apart import by_length
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
 from zo.lm.scoring.states import KeptStates, StatesError
@@ -51,6 +52,13 @@ class EncoderDecoderScorer(CandidateScorer):
         states: Tensor = encoder(batch.input_ids, attention_mask=batch.mask).last_hidden_state
         return states
 
+    def _width(self, text: Encoded) -> int:
+        return len(text.candidate_ids[0])
+
+    def _predicting(self, texts: Sequence[Encoded]) -> Tensor:
+        batch = self._collator(texts)
+        return self._forward(batch)[~batch.absent]  # type: ignore[attr-defined]
+
     def _given(self, batch: Any) -> AbstractContextManager[None]:
         """While the body runs, frozen blocks return what they did; kept states take the encoder's place instead."""
         return super()._given(replace(batch, places=None))
@@ -69,14 +77,21 @@ class EncoderDecoderScorer(CandidateScorer):
         candidates, width = batch.token_ids.shape[1:]
         kept = None if batch.places is None else self._collator.kept
         states = self.states(batch) if kept is None else kept.of(batch.places)
-        begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start)
-        logits: Tensor = self._model(
-            encoder_outputs=MoEModelOutput(states.repeat_interleave(candidates, 0)),
-            attention_mask=batch.mask.repeat_interleave(candidates, 0),
-            decoder_input_ids=begun.flatten(0, 1),
-            use_cache=False,
-        ).logits
-        return logits.view(-1, candidates, width, self._model.config.vocab_size)
+        begun = F.pad(batch.token_ids[..., :-1], (1, 0), value=self._start).flatten(0, 1)
+        states, mask = (t.repeat_interleave(candidates, 0) for t in (states, batch.mask))
+
+        def computed(rows: Tensor | slice, n: int) -> Tensor:
+            logits: Tensor = self._model(
+                encoder_outputs=MoEModelOutput(states[rows]),
+                attention_mask=mask[rows],
+                decoder_input_ids=begun[rows, :n],
+                use_cache=False,
+            ).logits
+            return logits
+
+        lengths = (~batch.absent).sum(-1).flatten().clamp(min=1)
+        found = by_length(computed, lengths, width) if self.apart else computed(slice(None), width)
+        return found.view(-1, candidates, width, self._model.config.vocab_size)
 
 
 class PairCollator:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from zo.lm.scoring.candidates import STATES
+from zo.lm.scoring.apart import differs
+from zo.lm.scoring.candidates import PROMPTS, STATES
 from zo.lm.scoring.decoding import Decoder, can_decode, most_probable
 from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
@@ -21,9 +22,6 @@ from zo.weights.offload.parameter import device_of
 
 TRIED = 3
 """Tokens that prompts are continued with, to see whether a batch changes their scores."""
-
-PROMPTS = 100
-"""Examples among which two prompts of different length are looked for."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,8 @@ class Generator:
         if self.alone is not None or len({*lengths}) == 1:
             return
         two = [examples[lengths.index(length)] for length in (min(lengths), max(lengths))]
-        together = self._scores(two)
         alone = torch.cat([self._scores([example]) for example in two])
-        wrong = (together - alone).abs().amax() / alone.abs().amax()
-        self.alone = bool(wrong > torch.finfo(self._model.dtype).eps ** 0.5)  # nan is not
+        self.alone = differs(self._scores(two), alone, self._model.dtype)
 
     def _scores(self, examples: Sequence[Encoded]) -> torch.Tensor:
         """Returns scores of the first tokens behind prompts, finite.  # (prompts, tokens, vocabulary)."""

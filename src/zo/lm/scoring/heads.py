@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from zo.lm.config import ModelError
+from zo.lm.scoring.apart import differs
 from zo.weights.offload.parameter import device_of
 
 
@@ -65,8 +66,7 @@ def check_head(model: Any, kind: str = "decoder") -> None:
         )
     if kind == "decoder":
         begin = model.base_model(input_ids=tokens[:, :3], **options).last_hidden_state
-        moved = (begin - hidden[:, :3]).abs().max() / begin.abs().max()
-        if moved > torch.finfo(model.dtype).eps ** 0.5:  # nan, of a collapsed model, is not
+        if differs(hidden[:, :3], begin, model.dtype):  # a collapsed model has nan
             raise ModelError(
                 f"model.kind: {name} is no decoder, its tokens see later ones; model.kind=masked?"
             )
@@ -84,14 +84,13 @@ def check_padding(model: Any, kind: str) -> None:
     padded = torch.nn.functional.pad(tokens, (0, 4), value=pad)
     seen = torch.arange(padded.shape[1], device=device_of(model))[None] < tokens.shape[1]
     try:
-        alone = base(input_ids=tokens).last_hidden_state.float()
-        found = base(input_ids=padded, attention_mask=seen.long()).last_hidden_state.float()
-        wrong = (found[:, : tokens.shape[1]] - alone).abs().max() / alone.abs().max()
+        alone = base(input_ids=tokens).last_hidden_state
+        found = base(input_ids=padded, attention_mask=seen.long()).last_hidden_state
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(
             f"model.path: {type(model).__name__} cannot be scored: {str(error).splitlines()[0]}"
         ) from None
-    if wrong > torch.finfo(model.dtype).eps ** 0.5:  # nan, of a collapsed model, is not
+    if differs(found[:, : tokens.shape[1]], alone, model.dtype):
         raise ModelError(
             f"model.path: {type(model).__name__} computes a text otherwise where padding follows it, so that batches"
             " cannot be scored; take another model, as roberta-large"

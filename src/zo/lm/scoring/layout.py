@@ -95,8 +95,8 @@ def shared(examples: Sequence[Encoded], groups: Sequence[Sequence[int]], masked:
     return layout
 
 
-def one_each(examples: Sequence[Encoded], masked: bool) -> Layout:
-    """Returns rows of one text each; a candidate that begins another one shares its row."""
+def one_each(examples: Sequence[Encoded], masked: bool, shares: bool = True) -> Layout:
+    """Returns rows of one text each; if it `shares`, a candidate that begins another one shares its row."""
     layout = Layout()
     for b, example in enumerate(examples):
         given = example.candidate_ids
@@ -104,7 +104,7 @@ def one_each(examples: Sequence[Encoded], masked: bool) -> Layout:
         for c in sorted(range(len(given)), key=lambda c: -len(given[c])):
             text = given[c][:-1]
             fits = (row for row in own if given[row[0]][: len(text)] == text)
-            if (row := next(fits, None)) is None:
+            if not shares or (row := next(fits, None)) is None:
                 own.append([c])
             else:
                 row.append(c)
