@@ -11,13 +11,17 @@ import yaml
 
 from zo import config
 from zo.config import ConfigError, command_line, conf_files, from_yaml, identity, precision, to_yaml
+from zo.config.schema import option_schemas
 from zo.lm.adapters.config import ADAPTERS
 from zo.tasks.templates import typed as typed_in_a_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOSEN = ("model", "task", "optimizer", "precision", "adapter", "objective")
 GROUPS = {
-    group: sorted(p.stem for p in (ROOT / "conf" / group).glob("*.yaml"))
+    group: sorted(
+        {p.stem for p in (ROOT / "conf" / group).glob("*.yaml")}
+        | {*option_schemas().get(group, ())}
+    )
     for group in (*CHOSEN, "sweep")
 }
 

@@ -30,9 +30,8 @@ from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
 from zo.config.lines import Line, Staged, SweeperConfig, expand, staged
 from zo.config.origin import CONFIG_DIR, shared_copy
-from zo.config.schema import to_run_config
+from zo.config.schema import option_schemas, to_run_config
 from zo.config.settings import RunConfig
-from zo.optim import OPTIMIZERS
 
 UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionError)
 """What Hydra raises; ValueError where a group is given null or a number, AssertionError for a key below null."""
@@ -186,7 +185,8 @@ def help_text() -> str:
     text = (CONFIG_DIR / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
     groups = ("model", "task", "optimizer", "precision", "objective", "adapter", "sweep")
     options = {g: sorted(path.stem for path in (CONFIG_DIR / g).glob("*.yaml")) for g in groups}
-    options["optimizer"] = sorted({*options["optimizer"], *OPTIMIZERS})
+    for group, kinds in option_schemas().items():
+        options[group] = sorted({*options[group], *kinds})
     listed = "\n".join(f"  {group:11} {', '.join(names)}" for group, names in options.items())
     template = string.Template(yaml.safe_load(text)["hydra"]["help"]["template"])
     return template.substitute(GROUPS=listed)

@@ -205,4 +205,5 @@ def _files(group: str) -> dict[str, dict[str, Any]]:
     read = [
         yaml.safe_load(f.read_text(encoding="utf-8")) for f in (CONFIG_DIR / group).glob("*.yaml")
     ]
-    return {file["name"]: file for file in read if file and {"name", "path"} <= file.keys()}
+    own = [(file or {}).get(group, file or {}) for file in read]  # of a file for all of a run
+    return {file["name"]: file for file in own if {"name", "path"} <= file.keys()}

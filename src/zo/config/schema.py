@@ -23,6 +23,7 @@ from zo.lm.baselines import BASELINES
 from zo.lm.config import ModelConfig
 from zo.optim import OPTIMIZERS, MethodConfig
 from zo.tasks.config import TaskConfig
+from zo.tasks.objective import NAMES as OBJECTIVES
 from zo.tasks.objective import ObjectiveConfig
 
 NOT_SCIENTIFIC = (
@@ -44,13 +45,18 @@ def register() -> None:
     store.store(group="schema/model", name="model", node=ModelConfig)
     store.store(group="schema/task", name="task", node=TaskConfig)
     store.store(group="schema/precision", name="precision", node=PrecisionConfig)
-    for name, config in _optimizers().items():
-        store.store(group="schema/optimizer", name=name, node=config)
-        if not (CONFIG_DIR / "optimizer" / f"{name}.yaml").is_file():
-            store.store(group="optimizer", name=name, node=config)
     store.store(group="schema/objective", name="objective", node=ObjectiveConfig)
-    for name, adapter in ADAPTERS.items():
-        store.store(group="schema/adapter", name=name, node=adapter)
+    for group, kinds in option_schemas().items():
+        for name, node in kinds.items():
+            store.store(group=f"schema/{group}", name=name, node=node)
+            if not (CONFIG_DIR / group / f"{name}.yaml").is_file():
+                store.store(group=group, name=name, node=node)
+
+
+def option_schemas() -> dict[str, dict[str, Any]]:
+    """Returns the settings behind each option of `optimizer`, `adapter` and `objective`, which need no file."""
+    objectives = {name: ObjectiveConfig(name) for name in OBJECTIVES}
+    return {"optimizer": {**_optimizers()}, "adapter": {**ADAPTERS}, "objective": objectives}
 
 
 def _optimizers() -> dict[str, type[MethodConfig]]:
