@@ -2,8 +2,8 @@
 
     python -m benchmarks.grpo --seeds 1 2 3 4 5 --lr 3e-4 [--texts 4096] [--out results/measured/reward]
 
-The reference by backpropagation: AdamW, 16 prompts × 8 drawn texts a step, TRL's other defaults (temperature 1, linear
-decay of the rate, no divergence term). Rewards before and after are of the most probable texts, as in the suite's
+The reference by backpropagation: AdamW, 16 prompts × 8 sampled completions a step, TRL's other defaults (temperature 1,
+linear decay of the rate, no divergence term). Rewards before and after are those of greedy decoding, as in the suite's
 evaluations; the model is the last step's. One thread. Adds a row per run to grpo.csv; `cpu_s` is processor time of the
 training alone.
 """
@@ -56,7 +56,7 @@ def prompts_of(task: TaskConfig, rows: Sequence[Example]) -> list[str]:
 
 @torch.no_grad()
 def evaluate(model: Any, tokenizer: Any, task: TaskConfig, rows: Sequence[Example]) -> list[float]:
-    """Returns the mean reward of the most probable texts, and the share that is exact."""
+    """Returns the mean reward of greedy decoding, and the share that is exact."""
     prompts, texts = prompts_of(task, rows), []
     for i in range(0, len(rows), AT_ONCE):
         ids = tokenizer(prompts[i : i + AT_ONCE], return_tensors="pt", padding=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.population [--members 16 64] [--rank 1] [--tokens 16] [--rounds 3] [--threads 1] [--out DIR]
 
 The model has SmolLM2-135M's shape and random weights in float32; each member writes behind 4 prompts. The three ways
-are timed in turns. With one thread the times are processor seconds, which depend little on what else the machine does;
+are interleaved. With one thread the times are processor seconds, which depend little on what else the machine does;
 memory that others keep busy makes all of them slower, member by member the most. With several they are seconds, which a
 quiet machine alone makes comparable. The times are medians. One batch and member by
 member include the displacements of a step's probes, not its update. The plain batch is of the model as it is.

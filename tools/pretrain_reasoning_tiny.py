@@ -188,7 +188,7 @@ def train(
 
 @torch.no_grad()
 def exact(model: LlamaForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) -> float:
-    """Share of questions whose most probable text is the answer."""
+    """Share of questions whose greedy completion is the answer."""
     by_length: dict[int, list[tuple[list[int], list[int]]]] = {}
     for row in rows:
         by_length.setdefault(len(row[0]), []).append(row)

@@ -8,7 +8,7 @@
 
 Defaults: on a CPU a 12-layer OPT of width 768 in float32, on a GPU the paper's models in the paper's dtypes; all
 methods; every restore policy with the newest noise, and the paper's pair, subtract with torch. Cases of one method are
-timed in turns, together with the plain rendering of the released code's step (float32). Memory is PyTorch's peak on a
+interleaved, together with our implementation of the released code's step (float32). Memory is PyTorch's peak on a
 GPU, and on a CPU the peak resident memory of a fresh process for every case.
 
 A case whose row is in the csv, made on this machine by this very code, is not measured again. Written: steps.csv,
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(pending: Sequence[Case], rounds: int, path: Path) -> dict[Case, str]:
-    """Measures cases, those of one group in turns, and keeps each chunk's rows at once; why others failed."""
+    """Measures cases, those of one group interleaved, and keeps each chunk's rows at once; why others failed."""
     failed: dict[Case, str] = {}
     groups = [list(group) for _, group in groupby(pending, key=lambda case: case.group)]
     for group in track(groups, "measuring", console=Console(stderr=True), transient=True):

@@ -70,7 +70,7 @@ class Case:
 
     @property
     def group(self) -> tuple[str, str, str, str]:
-        """What the cases that are timed in turns have in common."""
+        """What interleaved cases have in common."""
         return self.shape, self.dtype, self.examples, self.method
 
     def config(self) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Steps, timed in turns with the released code's, and the memory that they need."""
+"""Steps, interleaved with the released code's, and their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELLING = ("transformers.models.auto.modeling_auto", "transformers.models.opt.
 
 STEPS_FOR_MEMORY = 2
 TOGETHER = 6.0
-"""GiB that cases timed in turns may need together."""
+"""GiB that interleaved cases may need together."""
 
 
 class Times(NamedTuple):

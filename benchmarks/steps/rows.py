@@ -1,7 +1,7 @@
 """What was measured: a csv file with one row per case, and its tables and figure.
 
 Times are in ms, memory in GiB; an empty field was not measured. `step_ms` and its parts are medians of `rounds`
-measurements, `plain_ms` is the released code's step, timed in turns with the case. `passes` over the weights were made.
+measurements, `plain_ms` is the released code's step, interleaved with the case. `passes` over the weights were made.
 `peak_gib` is the most memory that steps need, `before_gib` what the process needs without a model. `code` is a hash of
 what was measured; `revision` is git's, with + if files had changed since.
 """

@@ -59,7 +59,7 @@ REFUSED = [
     ("x.csv", lines(*JSONL), {"path": "csv", "data_files": {"train": "x.csv"}},
         r"task\.path=csv: .* looks like json; use task\.path=json"),
     ("x.csv", None, {"path": "csv", "data_files": {"train": "package:no_such/x.csv"}, "install": "pip it"},
-        r"task\.data_files\.train: .*'no_such' is not installed; `pip it` brings it"),
+        r"task\.data_files\.train: .*'no_such' is not installed; `pip it` installs it"),
     ("x.csv", CSV, {"name": "films", "data_files": {"train": "package:zo/assets/phrases/phrases.csv"}},
         r"task\.path=x\.csv would not be read: task=films reads package:.*; use task=classification or"),
     ("x.csv", CSV, {"where": {"origin": "x"}}, r"task\.where: .*'origin', only label, text"),

@@ -1,4 +1,4 @@
-"""Baselines: options of `optimizer` whose runs make no step and evaluate the pretrained model. Imports no torch."""
+"""Settings of baselines: options of `optimizer` that evaluate the pretrained model without a step. No torch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,15 +8,15 @@ from zo.optim.config import Count, MethodConfig, Positive
 
 @dataclass
 class BaselineConfig(MethodConfig):
-    """What the settings of every baseline have."""
+    """Base class of the settings of baselines."""
 
     evaluates_by: ClassVar[str] = ""
-    """Class of `zo.lm.scoring.baselines` that reads training examples; empty is the task's scorer."""
+    """Class of `zo.lm.scoring.baselines` that reads training examples; empty: the task's scorer."""
 
 
 @dataclass
 class ZeroShotConfig(BaselineConfig):
-    """Nothing to set."""
+    """Settings of zero-shot evaluation: none."""
 
     name: str = "zero_shot"
 
@@ -26,7 +26,7 @@ class ICLConfig(BaselineConfig):
     """Settings of in-context learning.
 
     Attributes:
-        k: Demonstrations in front of every text, ≥ 1, drawn from the training examples by the run's seed.
+        k: Demonstrations before every text, ≥ 1, chosen from the training examples by the run's seed.
         separator: Text between them.
     """
 

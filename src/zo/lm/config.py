@@ -11,7 +11,7 @@ WEIGHTS = ("pretrained", "random")
 OFFLOADS = (None, "cpu", "disk")
 QUANTIZATIONS = (None, "int8", "int4", "nf4")
 STAND_IN = "package:zo/assets/reviews-tiny"
-"""Its tokenizer stands in for the one of a model with random weights."""
+"""Source of the tokenizer of models with random weights."""
 
 
 class ModelError(ValueError):
@@ -25,8 +25,8 @@ class ModelConfig:
     Attributes:
         name: registry name, the YAML file's name.
         path: hub id, local directory, or ``package:<package>/<directory or .gguf file>``.
-        kind: ``decoder``: scores what follows a prompt; ``masked``: fills in one mask;
-            ``encoder-decoder``: as T5. `path` alone chooses it, see `zo.config.origin.follow_path`.
+        kind: ``decoder``: scores continuations of a prompt; ``masked``: fills in one mask;
+            ``encoder-decoder``: as T5. Found from `path`, see `zo.config.origin.follow_path`.
         weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
             of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
         architecture: transformers' configuration, ``model_type`` among it; empty: read from `path`.
@@ -35,12 +35,12 @@ class ModelConfig:
         sha256: of the GGUF file; checked before it is converted.
         attention: transformers' attention implementation.
         quantization: ``int8``, ``int4`` or ``nf4``: of the linear layers' weights, see `zo.lm.quantise`.
-        offload: where the weights are while they are not computed with: ``cpu``, the host's memory, or ``disk``, see
-            `zo.weights.offload`. Not part of a run's identity.
+        offload: where unused weights are kept: ``cpu``, the host's memory, or ``disk``, see `zo.weights.offload`. Not
+            part of a run's identity.
         lr_grid: optimizer name -> learning rates of its sweep.
-        lr_grid_of: name of the model that `lr_grid` was made for, if `path` leads to another one.
-        paper: how the paper runs it, ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
-        install: the command that brings the weights, shown when they cannot be found.
+        lr_grid_of: name of the model of `lr_grid`, if `path` is another model.
+        paper: the paper's ``precision``, ``dtype`` and ``loss``, for ``precision=paper``.
+        install: the command that installs the weights, shown when they cannot be found.
     """
 
     name: str = MISSING

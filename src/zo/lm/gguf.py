@@ -1,4 +1,4 @@
-"""GGUF files: converted once to a directory of float32 safetensors, and checked against a sum at every use."""
+"""GGUF files: converted once to a directory of float32 safetensors; a checksum is verified at every use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from zo.lm.config import ModelConfig, ModelError
 
 
 def converted(file: Path, cfg: ModelConfig) -> Path:
-    """Returns the directory with a GGUF file's weights as float32 safetensors; made on first use.
+    """Returns the directory with a GGUF file's weights as float32 safetensors, which is made on first use.
 
     Raises:
-        FileNotFoundError: If the file is not there.
-        ModelError: If it is another one than expected, or cannot be read, or the directory is damaged.
+        FileNotFoundError: If the file does not exist.
+        ModelError: If its checksum differs, it cannot be read, or the directory is damaged.
     """
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")

@@ -1,4 +1,4 @@
-"""The scorer that an objective needs; without a gradient: a measure of predictions or texts, or a reward, negated."""
+"""Scorers of objectives. Those without a gradient are a negated measure of predictions or texts, or reward."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MetricScorer(CandidateScorer):
         return [-self._value(chunk, labels) for chunk in chunks]
 
     def _value(self, scores: torch.Tensor, labels: list[int]) -> float:
-        """Returns the metric; nan where a score is."""
+        """Returns the metric; nan if a score is."""
         if bool(scores.isnan().any()):
             return math.nan
         predictions = scores.argmax(-1).tolist()
@@ -68,10 +68,10 @@ def scorers(
     processes: Processes | None = None,
     seed: int = 0,
 ) -> tuple[Scorer, Scorer]:
-    """Returns what computes losses, and what computes evaluations.
+    """Returns the scorer of losses and the scorer of evaluations.
 
     Raises:
-        TaskError, ModelError: If they do not fit each other.
+        TaskError, ModelError: If objective, task and model do not fit.
     """
     name, kind = objective.of(task), loaded.kind
     if name in OF_TEXT:
@@ -109,8 +109,8 @@ def text_scorer(
         objective: Names the functions; None: the measure.
         model: As `zo.lm.load.load` returns it.
         tokenizer: Of the model.
-        processes: That divide evaluations.
-        seed: Of the run, by which texts are drawn.
+        processes: Processes that divide evaluations.
+        seed: Of the run, for sampling.
     """
     generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
     name = "reward" if objective is not None else task.measure or "f1"

@@ -1,11 +1,11 @@
-"""Quantised weights: linear layers that hold integers and scales, quantised by the library torchao.
+"""Quantised linear layers with integers and scales, made by the library torchao.
 
     int8         W[i, j] = scale[i] · q[i, j]                     one scale per row
     int4, nf4    W[i, j] = scale[i, g(j)] · levels[q[i, j]]       one scale per group of a row
 
 The 16 levels of int4 are -8 to 7, those of nf4 quantiles of a normal distribution (Dettmers et al. 2023, QLoRA; the
-format of bitsandbytes). A layer computes with W in the scales' dtype, made at every call. Four bits stand two to a
-byte: torchao itself keeps int4 in eight bits on a CPU.
+format of bitsandbytes). A layer dequantises W to the scales' dtype at every call. Two four-bit weights share a byte;
+torchao itself stores int4 in eight bits on a CPU.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from zo.lm.config import ModelError
 from zo.lm.source import quiet
 
 GROUP = {"int4": 32, "nf4": 64}
-"""Weights per scale; a row whose length is no multiple of it has one scale."""
+"""Weights per scale; a row whose length is not a multiple has one scale."""
 
 
 class QuantisedLinear(nn.Linear):
     """A linear layer with integer weights.
 
     Attributes:
-        weight: q, int8, (out, in); or two of four bits in a byte, the left column in the low ones, (out, in/2).
+        weight: q, int8, (out, in); with four bits two per byte, the left column in the low bits, (out, in/2).
         scale: Of the groups of each row.  # (out, groups)
-        pairs: The two weights that a byte stands for; None for int8.  # (256, 2)
-        bias: As of the layer before.
+        pairs: The two weights of each byte; None for int8.  # (256, 2)
+        bias: Of the original layer.
     """
 
     pairs: Tensor | None
@@ -71,7 +71,7 @@ class QuantisedLinear(nn.Linear):
 
 
 def quantise(model: Any, bits: str) -> str:
-    """Replaces the linear layers below a model's head, one by one; returns a sentence about their memory.
+    """Replaces the linear layers except for the head, one by one; returns a sentence about their memory.
 
     Raises:
         ModelError: If torchao is missing, or no layer can be quantised.
@@ -128,7 +128,7 @@ def _quantised(layer: nn.Linear, bits: str) -> QuantisedLinear:
 
 
 def dequantise(model: nn.Module) -> None:
-    """Puts ordinary linear layers, with the weights that are computed with, in the place of quantised ones."""
+    """Replaces quantised layers by ordinary linear layers with the dequantised weights."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, QuantisedLinear):
@@ -139,7 +139,7 @@ def dequantise(model: nn.Module) -> None:
 
 
 def count(model: nn.Module) -> int:
-    """Returns the number of a model's parameters, those that are quantised included."""
+    """Returns the number of a model's parameters, quantised ones included."""
     layers = [m for m in model.modules() if isinstance(m, QuantisedLinear)]
     stored = sum(m.weight.numel() + m.scale.numel() for m in layers)
     held = sum(m.in_features * m.out_features for m in layers)

@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory, a pip package, the hub or a GGUF file; and why it cannot be had."""
+"""Finds a model in a directory, a pip package, the hub or a GGUF file, and explains why it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zo.lm.config import ModelConfig, ModelError
 from zo.tasks import hub, package_files
 
 CHATTY = ("torchao", "torch.utils._pytree", "accelerate.big_modeling")
-"""Loggers that report what transformers' import of torchao could not load, and that weights stay on disk."""
+"""Loggers to silence: optional parts of torchao, and weights that stay on disk."""
 
 
 def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
-    """Returns what to load from, and how: from this machine alone, or a revision of the hub; never by code of its own.
+    """Returns the source of a model and arguments for loading it: local files only, or a hub's revision.
 
     Raises:
-        ModelError: If it is not there.
+        ModelError: If it does not exist.
     """
     path = present(cfg)
     with explained(cfg):
@@ -40,7 +40,7 @@ def present(cfg: ModelConfig) -> str:
     """Returns `model.path` as a path or hub id. Neither asks the hub nor imports torch.
 
     Raises:
-        ModelError: If it is a path, or of a pip package, and not there.
+        ModelError: If it is a path, or in a pip package, and does not exist.
     """
     try:
         return package_files.existing(cfg.path)
@@ -50,7 +50,7 @@ def present(cfg: ModelConfig) -> str:
 
 @contextmanager
 def explained(cfg: ModelConfig) -> Iterator[None]:
-    """Turns the dozen kinds of exceptions for "could not be loaded" into one sentence."""
+    """Turns the many exceptions for "could not be loaded" into one sentence."""
     local = cfg.path.startswith(package_files.PREFIX) or Path(cfg.path).expanduser().exists()
     try:
         with hub.patient(local or package_files.is_path(cfg.path)):
@@ -63,7 +63,7 @@ def explained(cfg: ModelConfig) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no chatter from transformers, as it was before on exit."""
+    """Silences progress bars and logs of transformers; restores them on exit."""
     from transformers.utils import logging
 
     loggers = [python_logging.getLogger(name) for name in CHATTY]
@@ -101,11 +101,11 @@ def _sentence(cfg: ModelConfig, error: Exception) -> str:
 
 def _remedy(cfg: ModelConfig) -> str:
     if cfg.install:
-        return f"`{cfg.install}` brings it"
+        return f"`{cfg.install}` installs it"
     if package_files.is_path(cfg.path) or Path(cfg.path).exists():
         return "give the path of a complete model"
     command = f"hf download {cfg.path}" + (f" --revision {cfg.revision}" if cfg.revision else "")
     return (
-        f"where the hub can be reached, `{command} --local-dir {cfg.path.split('/')[-1]}` brings a"
-        " copy for model.path=<local copy>"
+        f"where the hub can be reached, `{command} --local-dir {cfg.path.split('/')[-1]}` downloads"
+        " a copy for model.path=<local copy>"
     )

@@ -1,4 +1,4 @@
-"""Weights of the start, read again from a model's files where a copy on the host would be large."""
+"""Initial weights, read again from a model's files if a copy on the host would be large."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HOST_SHARE = 0.25
 def rereads(
     cfg: ModelConfig, names: Sequence[str], tensors: Sequence[Tensor]
 ) -> dict[int, Callable[[], Tensor]]:
-    """Returns how to read tensors again, by position: of those that a safetensors file has with the same bits.
+    """Returns functions that read tensors again, by position, for those that a safetensors file has with the same bits.
 
-    Empty where all tensors together are small beside the machine's memory.
+    Empty if all tensors together are small relative to the machine's memory.
     """
     size = sum(t.numel() * t.element_size() for t in tensors)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -43,7 +43,7 @@ def rereads(
 
 
 def _files(cfg: ModelConfig) -> dict[str, Path]:
-    """Returns which safetensors file has which tensor; empty if there are none."""
+    """Returns tensor name -> safetensors file; empty if there are none."""
     from safetensors import safe_open
 
     source, _ = source_of(cfg)
@@ -58,7 +58,7 @@ def _files(cfg: ModelConfig) -> dict[str, Path]:
 
 
 def _read(path: Path, key: str, dtype: torch.dtype) -> Tensor:
-    """Returns a tensor of a file, which the system keeps in its page cache."""
+    """Returns a tensor of a file, which stays in the page cache."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -67,6 +67,6 @@ def _read(path: Path, key: str, dtype: torch.dtype) -> Tensor:
 
 
 def _same(read: Callable[[], Tensor], tensor: Tensor) -> bool:
-    """Returns whether a file's tensor is the one that is trained."""
+    """Returns whether a file's tensor equals the trained one."""
     found = read()
     return found.shape == tensor.shape and torch.equal(found, tensor.cpu())

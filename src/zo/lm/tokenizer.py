@@ -1,4 +1,4 @@
-"""A model's tokenizer, or the one that stands in for it with random weights; always with a pad token."""
+"""Loads a model's tokenizer, or that of reviews-tiny for random weights; always with a pad token."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zo.lm.source import explained, quiet, source_of
 from zo.tasks import package_files
 
 FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
-"""What the files of a tokenizer are called."""
+"""Names of tokenizer files."""
 
 
 def load_tokenizer(cfg: ModelConfig) -> Any:
-    """Returns the tokenizer that goes with the model; nothing else is loaded.
+    """Returns the model's tokenizer; loads nothing else.
 
     Raises:
         ModelError: If it is out of reach or incomplete.
@@ -52,7 +52,7 @@ def of_source(cfg: ModelConfig, source: str, options: dict[str, Any]) -> Any:
 
 
 def stand_in(cfg: ModelConfig) -> Any:
-    """Returns the tokenizer of reviews-tiny: its ids fit into every vocabulary that is at least as large."""
+    """Returns the tokenizer of reviews-tiny, whose ids fit every vocabulary of at least its size."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(

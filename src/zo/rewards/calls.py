@@ -1,4 +1,4 @@
-"""How a reward function is called: by TRL's contract, or with prompts and texts. A grader's process does this.
+"""Calls reward functions, by TRL's contract or with prompts and texts. Runs in a grader's process.
 
 A function that names `completions` or `completion_ids`, or takes `**kwargs`, gets keywords: `prompts`, `completions`,
 `completion_ids`, each column of the rows, `trainer_state`, `log_extra` and `log_metric`. Any other function gets a list
@@ -20,21 +20,21 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 BY_KEYWORD = ("completions", "completion_ids")
-"""Arguments that only a function of TRL's contract has."""
+"""Arguments that only functions of TRL's contract have."""
 
 GIVEN = ("prompts", *BY_KEYWORD, "trainer_state", "log_extra", "log_metric")
 NOT_COLUMNS = ("prompt", "completion", *GIVEN)
-"""Names of columns that no function gets: what they hold is given already."""
+"""Columns that are not passed: other arguments have their content."""
 
 FAILED = ("raise", "memory", "length")
-"""What may keep a call from giving numbers."""
+"""Kinds of failure of a call."""
 
 SHOWN = 400
-"""Characters of a logged value and of an error's sentence."""
+"""Characters of a logged value and of an error message."""
 
 
 NOT_SHOWN = (Path(__file__).parent, Path(asyncio.__file__).parent)
-"""Folders of code that stands between a function and whoever calls it."""
+"""Folders that a failure's location skips: code that calls the function."""
 
 
 class Request(NamedTuple):
@@ -42,12 +42,12 @@ class Request(NamedTuple):
 
     Attributes:
         prompts: Their prompts as text.
-        messages: Their prompts as lists of messages; None where prompts are no conversations.
+        messages: Their prompts as lists of messages; None if prompts are not conversations.
         texts: What the model wrote.
         completion_ids: Its tokens.
         columns: Column -> a value for each text.
         references: Right answers of each text; may be empty.
-        state: Of the trainer, as `global_step`.
+        state: `trainer_state`, such as `global_step`.
     """
 
     prompts: list[str]
@@ -76,7 +76,7 @@ class Request(NamedTuple):
 
 
 class Log:
-    """What a function logs while it is called.
+    """What a function logs during a call.
 
     Attributes:
         extra: Column -> values of `log_extra`, one for each text.
@@ -88,35 +88,35 @@ class Log:
         self.metrics: dict[str, list[float]] = {}
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Takes a value for each text."""
+        """Adds a column with a value for each text."""
         self.extra.setdefault(str(column), []).extend(map(_plain, values))
 
     def log_metric(self, name: str, value: float) -> None:
-        """Takes a number; those of a step are averaged."""
+        """Adds a number; those of a step are averaged."""
         self.metrics.setdefault(str(name), []).append(float(value))
 
 
 class Grader(Protocol):
-    """What rates texts."""
+    """Rates texts."""
 
     def __call__(self, request: Request, log: Log) -> Any:
-        """Returns a number for each text; None leaves it out, an exception says why it cannot be rated."""
+        """Returns a number for each text, None to leave it out, or an exception if it cannot be rated."""
         ...
 
 
 class UnusableError(Exception):
-    """A function that cannot be had or called; one sentence."""
+    """A function that cannot be loaded or called; one sentence."""
 
 
 class Function:
-    """A reward function of the user's or of a library.
+    """A reward function of the user or of a library.
 
     Args:
         address: `module:function` or `file.py:function`.
         columns: Columns that the rows have.
 
     Raises:
-        UnusableError: If there is no such function, or it needs an argument that there is not.
+        UnusableError: If there is no such function, or it needs an argument that is not available.
     """
 
     def __init__(self, address: str, columns: Sequence[str]):
@@ -145,7 +145,7 @@ class Function:
             )
 
     def __call__(self, request: Request, log: Log) -> Any:
-        """Returns what the function does; awaits it if it is asynchronous."""
+        """Calls the function and returns its result; awaits it if it is asynchronous."""
         if not self._by_keyword:
             found = self._call(request.prompts, request.texts)
         else:
@@ -174,7 +174,7 @@ def load(address: str) -> Callable[..., Any]:
     """Returns the function of ``module:function`` or ``file.py:function``.
 
     Raises:
-        UnusableError: If it cannot be had.
+        UnusableError: If it cannot be loaded.
     """
     place, _, name = address.partition(":")
     try:
@@ -197,10 +197,10 @@ def load(address: str) -> Callable[..., Any]:
 
 
 def rate(grader: Grader, request: Request) -> dict[str, Any]:
-    """Returns what a grader says of some texts, as plain data.
+    """Returns a grader's answer about some texts, as plain data.
 
-    `values` has a number or None for each text, and `bad` a sentence for each text that has no usable number. `failed`
-    says in their place why there are none at all.
+    `values` has a number or None for each text, and `bad` the reason for each text without a usable number. If the
+    whole call failed, the answer instead has `failed`, the kind of failure.
     """
     log = Log()
     try:
@@ -231,7 +231,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _number(value: Any, i: int, bad: dict[int, list[str]]) -> float | None:
-    """Returns a value as a number; notes what is none in `bad`: what happened, and a sentence."""
+    """Returns a value as a number; adds kind and reason to `bad` if it is not one."""
     if value is None:
         return None
     if isinstance(value, BaseException):
@@ -249,7 +249,7 @@ def _number(value: Any, i: int, bad: dict[int, list[str]]) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON has; others as text."""
+    """Returns a value of JSON's types; others as text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -265,7 +265,7 @@ async def _awaited(found: Any) -> Any:
 
 
 def _takes_two(parameters: Sequence[inspect.Parameter]) -> bool:
-    """Returns whether a function can be called with two positions."""
+    """Returns whether a function can be called with two positional arguments."""
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in places if p.default is p.empty]
     named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]

@@ -1,8 +1,8 @@
-"""Barriers around a grader's process, those that the kernel permits without privileges.
+"""The sandbox of a grader's process, as far as the kernel permits it without privileges.
 
-`enter` moves the process into namespaces of its own: a user, processes, shared memory. It then sees no other process,
-and ending it ends all that it started. `confine` forbids new privileges, opening sockets (seccomp), and writing outside
-of the scratch directory (Landlock). `limit` limits memory. Reading is not limited.
+`enter` moves the process into new namespaces of users, processes and shared memory. It then has no access to other
+processes, and its end ends its child processes. `confine` forbids new privileges, sockets (seccomp), and writing
+outside of the scratch directory (Landlock). `limit` limits memory. Reading is not limited.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ WRITING = 0b_0001_1111_1111_0010
 REFER, TRUNCATE = 1 << 13, 1 << 14
 TCP = 0b11
 SCOPES = 0b11
-"""No signals to, and no abstract sockets of, processes outside."""
+"""Blocks signals to outside processes, and their abstract sockets."""
 
 WRITABLE = (
     "/dev/null",
@@ -41,20 +41,20 @@ WRITABLE = (
     "/dev/dri",
     "/dev/kfd",
 )
-"""What a grader may write to besides its scratch directory, where it is there: a GPU is opened for writing."""
+"""Paths that a grader may write to besides its scratch directory; GPUs are opened for writing."""
 
 MOST_PROCESSES = 256
 MOST_FILE_GIB = 1
 GIB = 2**30
 
 SOCKET = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""Machine -> its number for seccomp, and that of the system call `socket`."""
+"""Machine -> its seccomp number, and the number of the system call `socket`."""
 
 IO_URING = 425
-"""The system call that would make sockets without `socket`."""
+"""Number of the system call that can make sockets without `socket`."""
 
 OTHER_CALLS = 0x40000000
-"""Numbers from which x86-64 calls by its other convention."""
+"""First number of x86-64's other calling convention (x32)."""
 
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 """Instructions of a seccomp filter."""
@@ -65,25 +65,25 @@ _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *args: Any) -> int:
-    """Returns what a function of the C library does; -1 where there is none, as on macOS."""
+    """Calls a function of the C library and returns its result; -1 if it does not exist, as on macOS."""
     function = getattr(_libc, name, None)
     return -1 if function is None else int(function(*args))
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process as soon as its parent ends; ends it if that has happened already."""
+    """Makes the kernel kill this process when its parent ends; ends it if the parent has already ended."""
     _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside of the namespace
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of what its descendants leave behind."""
+    """Makes this process the parent of its descendants' orphans."""
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter() -> bool:
-    """Moves this process into namespaces of its own, of processes from its next child on.
+    """Moves this process into new namespaces; the one of processes begins with its next child.
 
     Returns:
         Whether the kernel permitted it.
@@ -103,7 +103,7 @@ def enter() -> bool:
 
 
 def limit(memory_gib: float, namespaces: bool) -> None:
-    """Limits the memory that each process may write to, the size of a file and, within namespaces, processes."""
+    """Limits data memory per process, file size and, within namespaces, the number of processes."""
     memory = int(memory_gib * GIB)
     limits = {
         resource.RLIMIT_DATA: memory,
@@ -121,14 +121,14 @@ def limit(memory_gib: float, namespaces: bool) -> None:
 
 
 def confine(scratch: str, namespaces: bool) -> dict[str, bool]:
-    """Gives up privileges, and refuses sockets, and writing outside of the scratch directory.
+    """Drops privileges, and blocks sockets and writing outside of the scratch directory.
 
     Args:
         scratch: Directory that stays writable.
         namespaces: Whether the process is in namespaces of its own, where it has privileges.
 
     Returns:
-        Which barriers there are: `processes`, `network`, `files`.
+        Which barriers are in force: `processes`, `network`, `files`.
     """
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if namespaces:
@@ -138,7 +138,7 @@ def confine(scratch: str, namespaces: bool) -> dict[str, bool]:
 
 
 def _refuse_sockets() -> bool:
-    """Has the kernel refuse to open sockets; returns whether it does."""
+    """Blocks sockets by seccomp; returns whether the kernel does it."""
     if sys.platform != "linux" or platform.machine() not in SOCKET:
         return False
     machine, socket = SOCKET[platform.machine()]

@@ -1,4 +1,4 @@
-"""Which texts may go to a scorer that evaluates them, as Python or by sympy: those that only compute a little."""
+"""Filters for texts that a scorer evaluates as Python or by sympy: only small computations pass."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 import string
 
 LENGTH = 2_000
-"""Characters of a text that is evaluated."""
+"""Most characters of a text that is evaluated."""
 
 LITERALS = re.compile(r"[\w\s\[\],'\"-]*")
-"""Characters of lists and tables: nothing can be called with them, nor an attribute be read."""
+"""Characters of lists and tables, which allow neither calls nor attributes."""
 
 LOOP = re.compile(r"\bfor\b")
 DIGITS = 12
 POWERS = 2
-"""Powers within powers."""
+"""Most nested powers."""
 
 EXPONENT = 99
 
@@ -31,7 +31,7 @@ FUNCTIONS = frozenset(
 
 
 def is_literal(text: str) -> bool:
-    """Returns whether `eval` does nothing with a text but make lists, numbers and strings, or raise."""
+    """Returns whether `eval` of a text can only make lists, numbers and strings, or raise."""
     return len(text) <= LENGTH and bool(LITERALS.fullmatch(text)) and not LOOP.search(text)
 
 

@@ -1,6 +1,6 @@
-"""The process that calls reward functions: reads requests, writes a line of JSON for each. Runs code of strangers.
+"""The process that calls reward functions: reads requests and answers in lines of JSON. It runs untrusted code.
 
-Nothing that it writes is taken for more than text: the supervisor reads it as JSON, with a limit on its length.
+The supervisor reads its output only as JSON of limited length.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from zo.rewards.calls import Grader, Request, UnusableError, rate, sentence
 from zo.rewards.named import grader
 
 OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-"""Signals that a terminal or a cluster sends to all processes of a job: the run decides what they mean."""
+"""Signals that a terminal or a cluster sends to all processes of a job; only the run reacts to them."""
 
 LENGTH = struct.Struct("!Q")
-"""In front of a request: its length in bytes."""
+"""Header of a request: its length in bytes."""
 
 TOKEN = 16
-"""Bytes behind that; the answer has them, so that no line is taken for the answer to another request."""
+"""Bytes of the token after the header. The answer repeats it, so that it cannot be confused with another."""
 
 
 def serve(
@@ -38,7 +38,7 @@ def serve(
         replies: File descriptor that the answers go to.
         setup: See `zo.rewards.pool.Setup`.
         scratch: Working directory, home, and the only place to write to.
-        namespaces: Whether the process is in namespaces of its own.
+        namespaces: Whether the process is in new namespaces.
     """
     os.chdir(scratch)
     for number in OF_THE_RUN:
@@ -78,7 +78,7 @@ def _reply(replies: int, answer: Mapping[str, Any]) -> None:
 
 
 def _read(requests: int) -> bytes | None:
-    """Returns the next request; None if there are no more."""
+    """Returns the next request; None after the last one."""
     head = _exactly(requests, LENGTH.size)
     return None if head is None else _exactly(requests, TOKEN + LENGTH.unpack(head)[0])
 

@@ -1,4 +1,4 @@
-"""Graders that have a name: `math_verify`, and `reasoning_gym`, the scorers of its tasks."""
+"""Named graders: `math_verify`, and `reasoning_gym`, the scorers of its tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zo.rewards import filters
 from zo.rewards.calls import Function, Grader, Log, Request, UnusableError
 
 PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
-"""Grader -> module that it imports."""
+"""Named grader -> module that it imports."""
 
 EVALUATED: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(("countdown", "puzzle24"), filters.is_sum),
@@ -23,16 +23,16 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
         ("spiral_matrix", "string_insertion", "binary_matrix", "n_queens"), filters.is_literal
     ),
 }
-"""Task of reasoning-gym whose scorer runs the text as Python -> texts that may be run."""
+"""Task of reasoning-gym whose scorer evaluates the text -> filter of the texts that may be evaluated."""
 
 NO_ANSWER = "?"
-"""What is scored in place of a text that may not be run: no such scorer can read it."""
+"""Scored instead of a text that may not be evaluated; no such scorer can parse it."""
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class MathVerify:
-    """Whether a text's answer is one of the references, by math-verify.
+    """Rates whether a text's answer equals a reference, by math-verify.
 
     Args:
         timeout: Seconds for a text.
@@ -45,7 +45,7 @@ class MathVerify:
         )  # of a text and a reference, to read and to compare
 
     def __call__(self, request: Request, log: Log) -> list[float | None]:
-        """Returns 1 or 0 for each text; None where no reference can be read."""
+        """Returns 1 or 0 for each text; None if no reference can be parsed."""
         return [
             self._rated(text, references)
             for text, references in zip(request.texts, request.references, strict=True)
@@ -65,7 +65,7 @@ class MathVerify:
 
 
 class ReasoningGym:
-    """Scores of a task of reasoning-gym.
+    """Rates texts by the scorer of a task of reasoning-gym.
 
     Args:
         name: The task's.
@@ -83,7 +83,7 @@ class ReasoningGym:
             raise UnusableError(str(error)) from None
 
     def __call__(self, request: Request, log: Log) -> list[float | Exception]:
-        """Returns each text's score, 0 to 1, or what its scorer raised."""
+        """Returns each text's score, 0 to 1, or the exception of its scorer."""
         columns = [request.columns[key] for key in ("question", "answer", "metadata")]
         entries = zip(*columns, strict=True)
         return [
@@ -103,7 +103,7 @@ class ReasoningGym:
 
 
 def answer_of(text: str) -> str:
-    """Returns what stands between the last tags `<answer>`, or the whole text."""
+    """Returns the content of the last `<answer>` tags, or the whole text."""
     found = ANSWER.findall(text)
     return str(found[-1] if found else text).strip()
 
@@ -120,7 +120,7 @@ def grader(
         timeout: Seconds for a text.
 
     Raises:
-        UnusableError: If there is none, or its package is missing.
+        UnusableError: If it does not exist, or its package is missing.
     """
     if address == "math_verify":
         return MathVerify(timeout)
@@ -130,8 +130,8 @@ def grader(
 
 
 def _require(module: str) -> None:
-    """Makes sure that a package is installed."""
+    """Checks that a package is installed."""
     if importlib.util.find_spec(module) is None:
         raise UnusableError(
-            f"{module} is not installed; `pip install 'zo-suite[rewards]'` brings it"
+            f"{module} is not installed; `pip install 'zo-suite[rewards]'` installs it"
         )

@@ -1,4 +1,4 @@
-"""The processes that call a run's reward functions, as the run sees them: requests go in, plain data come out."""
+"""The run's side of the processes that call reward functions: it sends requests and gets plain data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from typing import Any
 from zo.rewards.calls import Request
 
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-"""Endings of environment variables that a confined grader does not get."""
+"""Endings of environment variables that a sandboxed grader does not get."""
 
 CLOSING_S = 10.0
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What graders are.
+    """Settings of graders.
 
     Attributes:
         functions: Addresses, `module:function` or `file.py:function`, or a grader's name.
         columns: Columns of the data.
         options: Of `reasoning_gym`: the task's `name` and `options`.
         timeout: Seconds that a call may take.
-        memory_gib: Memory that each process may write to.
-        sandbox: Whether graders are kept from the network, from other processes, and from writing.
+        memory_gib: Data memory of each process, GiB.
+        sandbox: Whether graders are sandboxed, see `zo.rewards.confine`.
         path: Where modules are imported from.
     """
 
@@ -54,7 +54,7 @@ class Task:
 
     Attributes:
         function: Its index.
-        request: The texts; None only starts a grader.
+        request: The texts; None: only start a grader.
         limit_s: Seconds that the call may take.
     """
 
@@ -64,10 +64,10 @@ class Task:
 
 
 class Pool:
-    """Graders, each in a process of its own behind a supervisor; they end with this object or with this process.
+    """Graders, each in its own process with a supervisor; they end with this object or with this process.
 
     Args:
-        setup: What they are.
+        setup: Their settings.
         size: Their number.
     """
 
@@ -80,14 +80,15 @@ class Pool:
         return len(self._supervisors)
 
     def start(self) -> list[dict[str, Any]]:
-        """Starts all graders; returns what each says of itself."""
+        """Starts all graders; returns the first answer of each."""
         return self.call([Task(0, None, 0.0)] * len(self))
 
     def call(self, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """Returns the answer to each task, see `zo.rewards.calls.rate`.
 
-        A call that did not return has `failed`: `hang`, `exit`, `raise`, `memory`, `length`, or `unusable` if there is
-        no such function; and `said`. All have `seconds`, and may have `printed` and `left`, a number of processes.
+        The answer to a failed call has `failed` (`hang`, `exit`, `raise`, `memory`, `length`, or `unusable` if there is
+        no such function) and the reason in `said`. All have `seconds`, and may have `printed` and `left`, a number of
+        processes.
         """
         waiting = deque(enumerate(tasks))
         answers: list[dict[str, Any]] = [{}] * len(tasks)
@@ -135,7 +136,7 @@ class _Supervised:
         self.connection.send(asdict(self._setup))
 
     def send(self, task: Task) -> None:
-        """Hands a task over."""
+        """Sends a task."""
         request = (
             b"" if task.request is None else pickle.dumps((task.function, tuple(task.request)))
         )
@@ -158,19 +159,19 @@ class _Supervised:
         return answer
 
     def restart(self) -> None:
-        """Ends the supervisor, with its grader, and starts another one."""
+        """Ends the supervisor and its grader, and starts new ones."""
         self.close()
         self._start()
 
     def close(self) -> None:
-        """Ends the supervisor, with its grader."""
+        """Ends the supervisor and its grader."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSING_S)
 
 
 def _fits(answer: dict[str, Any], task: Task) -> bool:
-    """Returns whether an answer has a number or a reason for each text, and nothing for others."""
+    """Returns whether an answer has a number or a reason for each text, and for no others."""
     count = 0 if task.request is None else len(task.request.texts)
     lists = [answer["values"], *answer["extra"].values()]
     numbers = [v for v in answer["values"] if v is not None]

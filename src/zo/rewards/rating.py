@@ -1,4 +1,4 @@
-"""Texts -> rewards: by the processes of a pool, a text that ends or hangs one of them found by itself."""
+"""Rates texts by the processes of a pool, and finds the text that makes one of them end or hang."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.objective import NAMED_GRADERS, ObjectiveConfig
 
 MOST_TEXTS = 64
-"""Texts of a call."""
+"""Most texts of a call."""
 
 MOST_WORKERS = 4
 SLOWER = 5
-"""How many times longer than usual a call may take, before its texts are rated one by one."""
+"""A call that takes this many times longer than usual is repeated with each text alone."""
 
 LEAST_S = 1.0
 SHARE = 4
-"""A call has so few texts that it usually takes this part of the time it may take."""
+"""A call has so few texts that it usually needs only one in so many parts of its timeout."""
 
 Answer = dict[str, Any]
 
 
 class RewardError(TaskError):
-    """A text that a reward function cannot rate; its cause has the function's own traceback."""
+    """A text that a reward function cannot rate; the cause has the function's traceback."""
 
 
 class FunctionTraceback(Exception):
-    """The traceback of a function, from the process that called it."""
+    """The traceback of a function in the process that called it."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -44,13 +44,13 @@ class Rater:
     """Rates texts by one or several functions.
 
     Args:
-        objective: Names the functions and their weights, and what becomes of a text that one cannot rate.
+        objective: Functions, their weights, and the reward of a text that one cannot rate.
         task: Of the texts.
 
     Attributes:
         names: Of the functions, in logs.
-        own: Those that are no grader with a name.
-        notes: What a person should know, one sentence each; known after `start`.
+        own: Names of those that are not named graders.
+        notes: Sentences for the log; known after `start`.
     """
 
     def __init__(self, objective: ObjectiveConfig, task: TaskConfig):
@@ -76,7 +76,7 @@ class Rater:
         """Starts the processes, for rows with these columns.
 
         Raises:
-            TaskError: If a function cannot be had or called.
+            TaskError: If a function cannot be loaded or called.
         """
         self._pool = Pool(replace(self._setup, columns=columns), self._size)
         for answer in self._pool.start():
@@ -85,15 +85,15 @@ class Rater:
             self.notes = _missing(answer["barriers"])
 
     def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
-        """Returns what texts are worth.
+        """Returns the ratings of texts.
 
         Args:
             request: The texts.
             rows: Number of each one's row in its file.
-            together: Whether a function gets all texts in one call, however many they are.
+            together: Whether a function gets all texts in one call.
 
         Raises:
-            RewardError: If a function cannot rate a text, and nothing stands for its number.
+            RewardError: If a function cannot rate a text, and no replacement is set.
         """
         if self._pool is None:
             self.start([*request.columns])
@@ -109,14 +109,14 @@ class Rater:
         return found
 
     def _total(self, values: Sequence[float | None]) -> float | None:
-        """Returns the weighted sum of the numbers there are; None if there are none."""
+        """Returns the weighted sum of the numbers; None if there are none."""
         rated = [w * v for w, v in zip(self._weights, values, strict=True) if v is not None]
         return math.fsum(rated) if rated else None
 
     def _column(
         self, f: int, request: Request, found: Ratings, together: bool
     ) -> list[float | None]:
-        """Returns a function's numbers; notes its failures in `found`, by the index of the text."""
+        """Returns a function's numbers; adds its failures to `found`, by the index of the text."""
         count = len(request.texts)
         values: list[float | None] = [None] * count
         size = count if together else self._texts(f, count)
@@ -133,7 +133,7 @@ class Rater:
         return values
 
     def _texts(self, f: int, count: int) -> int:
-        """Returns how many texts a call has: so few that it ends long before its time is over."""
+        """Returns how many texts a call has: so few that it ends long before its timeout."""
         most = MOST_TEXTS
         if seconds := self._seconds.get(f):
             most = min(most, max(1, int(self._setup.timeout / (SHARE * seconds))))
@@ -153,7 +153,7 @@ class Rater:
         return answers
 
     def _limit(self, f: int, count: int) -> float:
-        """Returns how long a call may take; one with several texts is given up early, and they are rated alone."""
+        """Returns the timeout of a call; with several texts it is shorter, and after it each is rated alone."""
         usual = self._seconds.get(f)
         if count == 1 or usual is None:
             return self._setup.timeout
@@ -162,7 +162,7 @@ class Rater:
     def _take(
         self, f: int, part: slice, answer: Answer, values: list[float | None], found: Ratings
     ) -> None:
-        """Takes over what an answer says of some texts."""
+        """Adds an answer about some texts to `values` and `found`."""
         name = self.names[f]
         if printed := answer.get("printed"):
             found.printed.append(str(printed))
@@ -185,7 +185,7 @@ class Rater:
             raise TaskError(f"objective.function: {answer['said']}")
 
     def _stop_at_failure(self, found: Ratings, rows: Sequence[int]) -> None:
-        """Raises for the first text that a function cannot rate and no number stands for."""
+        """Raises for the first text that a function cannot rate, if no replacement is set."""
         found.failures.sort(key=lambda failure: failure.index)
         for failure in found.failures:
             f = self.names.index(failure.function)
@@ -199,7 +199,7 @@ class Rater:
 
 
 def _names(addresses: Sequence[str]) -> list[str]:
-    """Returns what functions are called in logs: by their own names, or by their addresses where two have the same."""
+    """Returns the functions' names in logs: their own names, or their addresses if two are the same."""
     short = [address.rpartition(":")[2] for address in addresses]
     return [
         name if short.count(name) == 1 else address
@@ -208,13 +208,13 @@ def _names(addresses: Sequence[str]) -> list[str]:
 
 
 def _absolute(address: str) -> str:
-    """Returns an address that means the same in every working directory."""
+    """Returns an address that does not depend on the working directory."""
     place, _, name = address.partition(":")
     return f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else address
 
 
 def _cores() -> int:
-    """Returns how many graders a process may keep busy."""
+    """Returns the default number of graders."""
     beside = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     every = hasattr(os, "sched_getaffinity")  # not on macOS
     cores = len(os.sched_getaffinity(0)) if every else os.cpu_count() or 1
@@ -222,7 +222,7 @@ def _cores() -> int:
 
 
 def _missing(barriers: Mapping[str, bool]) -> list[str]:
-    """Returns a sentence about barriers that this machine does not have."""
+    """Returns a sentence about barriers that are missing on this machine."""
     found = {
         "processes": "no namespaces: a text that runs code can send signals to your processes",
         "network": "no seccomp filter: a text that runs code has the network",

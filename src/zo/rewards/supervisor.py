@@ -1,8 +1,8 @@
-"""The process between a run and a grader: starts the grader, hands it texts, and ends it when its time is over.
+"""The process between a run and a grader: starts the grader, sends it texts, and ends it at a timeout.
 
-A run starts one supervisor for each grader. The supervisor runs no code of a reward function, so that nothing keeps it
-from ending the grader, or from ending with the run: it waits for the run's socket to close. It forks the grader, which
-costs milliseconds, and imports what named graders need before. What a grader writes is read here, never by the run.
+A run starts one supervisor for each grader. The supervisor runs no code of a reward function, so it can always end the
+grader. It ends with the run, when the run's socket closes. It forks the grader, which costs milliseconds, and imports
+the packages of named graders before. Only the supervisor reads a grader's output, not the run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from zo.rewards import calls, confine, grader
 from zo.rewards.named import PACKAGES
 
 LOADING_S = 120.0
-"""Seconds that the modules of the reward functions may take to be imported."""
+"""Seconds that the import of the reward functions' modules may take."""
 
 LONGEST_REPLY = 1 << 26
 PRINTED = 2_000
-"""Bytes of what a grader prints that are kept."""
+"""Bytes of a grader's output that are kept."""
 
 LONGEST_SENTENCE, LONGEST_TRACEBACK = 1_000, 20_000
 SCALARS = (str, int, float, type(None))
@@ -41,11 +41,11 @@ CLOSING_S, ENDING_S = 0.5, 5.0
 
 
 class _Ended(Exception):
-    """The grader is no more, or is ended now: what happened, and a sentence."""
+    """The grader has ended or must be ended; has the kind of failure and the reason."""
 
 
 class Supervisor:
-    """Answers a run's requests by a grader.
+    """Answers a run's requests with a grader.
 
     Args:
         run: Connection to the run.
@@ -73,7 +73,7 @@ class Supervisor:
             self._end()
 
     def _answer(self, limit_s: float, request: bytes) -> dict[str, Any]:
-        """Returns the grader's answer to a request, or what happened to the grader; an empty one only starts it."""
+        """Returns the grader's answer to a request, or how the grader failed; an empty request only starts it."""
         self._printed.clear()
         begun = time.monotonic()
         try:
@@ -97,7 +97,7 @@ class Supervisor:
         return answer
 
     def _start(self) -> None:
-        """Starts a grader, which then has its functions."""
+        """Starts a grader and waits until it has loaded its functions."""
         for address in self._setup["functions"]:
             if address in PACKAGES:
                 with suppress(ImportError):  # the grader says so
@@ -123,7 +123,7 @@ class Supervisor:
         self._kept = frozenset(_descendants(me))
 
     def _become_grader(self, parent: int, requests: int, replies: int, output: int) -> None:
-        """Turns this new process into the grader, or into the one that waits for it outside of its namespaces."""
+        """Turns this new process into the grader, or into its parent outside of its namespaces."""
         try:
             os.setsid()
             confine.die_with_parent(parent)
@@ -151,10 +151,10 @@ class Supervisor:
             os._exit(1)
 
     def _exchange(self, request: bytes, token: str, limit_s: float) -> dict[str, Any]:
-        """Writes a request and returns the answer, which has its token.
+        """Writes a request and returns the answer with its token.
 
         Raises:
-            _Ended: If there is none in time.
+            _Ended: If there is no answer in time.
             EOFError: If the run has ended.
         """
         until = time.monotonic() + limit_s
@@ -185,7 +185,7 @@ class Supervisor:
         return reply
 
     def _read(self, end: int) -> bool:
-        """Reads what the grader wrote; returns whether there may be more."""
+        """Reads the grader's output; returns whether there may be more."""
         try:
             piece = os.read(end, PIECE)
         except BlockingIOError:
@@ -199,14 +199,14 @@ class Supervisor:
         return bool(piece)
 
     def _drain(self) -> None:
-        """Reads what was printed before the answer."""
+        """Reads what the grader printed before its answer."""
         for _ in range(16):
             before = len(self._printed)
             if not self._read(self._output) or len(self._printed) == before:
                 return
 
     def _reply(self, token: str) -> dict[str, Any] | None:
-        """Returns the answer with this token, if it is there; other lines are a text's own, and say nothing."""
+        """Returns the answer with this token, if it has arrived; ignores other lines, which a text may forge."""
         while b"\n" in self._buffer:
             line, _, rest = bytes(self._buffer).partition(b"\n")
             self._buffer[:] = rest
@@ -217,7 +217,7 @@ class Supervisor:
         return None
 
     def _status(self) -> str:
-        """Returns how the grader ended."""
+        """Returns how the grader ended, as text."""
         assert self._child is not None
         ended, until = None, time.monotonic() + CLOSING_S
         while ended is None and time.monotonic() < until:
@@ -232,7 +232,7 @@ class Supervisor:
         return f"ended the process with status {status}"
 
     def _end_left_behind(self) -> int:
-        """Ends the processes that a call left behind; returns their number. Those of the modules' import stay."""
+        """Kills the processes that a call left behind, not those of the modules' import; returns their number."""
         every = _descendants(os.getpid())
         left = [pid for pid in every if pid not in self._kept and not _has_ended(pid)]
         for pid in left:
@@ -241,7 +241,7 @@ class Supervisor:
         return len(left)
 
     def _end(self) -> None:
-        """Ends the grader and all that it started."""
+        """Kills the grader and its descendants."""
         if self._child is not None:
             with suppress(OSError):
                 os.killpg(self._child, signal.SIGKILL)
@@ -265,7 +265,7 @@ class Supervisor:
 
 
 def _plain(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a grader's answer, see `zo.rewards.calls.rate`, made of nothing but what it should have."""
+    """Returns a grader's answer with only the expected keys and types, see `zo.rewards.calls.rate`."""
     try:
         if "failed" in reply:
             kind = str(reply["failed"])
@@ -288,14 +288,14 @@ def _plain(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(scratch: str) -> dict[str, str]:
-    """Returns variables that lead to the scratch directory; caches of downloaded models stay to be read."""
+    """Returns environment variables of the scratch directory; caches of downloaded models stay readable."""
     home = os.path.expanduser("~")
     cache = os.environ.get("XDG_CACHE_HOME", os.path.join(home, ".cache"))
     return {"HOME": scratch, "TMPDIR": scratch, "XDG_CACHE_HOME": cache}
 
 
 def _descendants(pid: int) -> list[int]:
-    """Returns the processes below a process, those that have ended but for their status among them."""
+    """Returns the descendants of a process, zombies included."""
     found = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -308,7 +308,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Returns whether of a process there is its status alone."""
+    """Returns whether a process is a zombie or gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] in "ZX"
@@ -317,7 +317,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def main() -> None:
-    """Serves the run whose socket is the descriptor that the command line names."""
+    """Serves the run whose socket has the file descriptor on the command line."""
     for number in grader.OF_THE_RUN:
         signal.signal(number, signal.SIG_IGN)
     confine.adopt_orphans()

@@ -1,4 +1,4 @@
-"""What rewards log: sums over the texts of a step, and the texts that a person should see."""
+"""Logs of rewards: sums over the texts of a step, and failures to show."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SHOWN = 2_000
-"""Characters of a text that is written down."""
+"""Characters of a logged text."""
 
 MOST_EVENTS = 20
-"""Failures of a step that are written down."""
+"""Most logged failures of a step."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Failure:
     """A text that a function could not rate.
 
     Attributes:
-        index: Of the text among those that were rated together.
+        index: Of the text in its request.
         function: Name.
         kind: `hang`, `exit`, `raise`, `memory`, `length` or `value`.
-        said: A sentence.
-        traceback: Of what it raised; may be empty.
+        said: The reason.
+        traceback: Of its exception; may be empty.
     """
 
     index: int
@@ -37,16 +37,16 @@ class Failure:
 
 @dataclass
 class Ratings:
-    """What some texts are worth.
+    """Ratings of some texts.
 
     Attributes:
-        totals: A number for each text; None of one that no function rates.
-        values: Function's name -> its number for each text, unweighted; None where it gave none.
+        totals: Reward of each text; None if no function rates it.
+        values: Function's name -> its unweighted number for each text; None if it gave none.
         failures: Texts that a function could not rate.
-        extra: Column -> what functions logged of each text.
+        extra: Column -> logged value of each text.
         metrics: Name -> numbers that functions logged.
         printed: What functions printed.
-        left: Processes that functions left behind, which were ended.
+        left: Processes that functions left behind, which were killed.
     """
 
     totals: list[float | None]
@@ -58,23 +58,23 @@ class Ratings:
     left: int = 0
 
     def mean(self) -> float:
-        """Returns the mean over the texts that are rated; 0 if none is."""
+        """Returns the mean over the rated texts; 0 if there are none."""
         return mean(self.totals) or 0.0
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of what is not None; None of nothing. It does not depend on the order."""
+    """Returns the mean of the values that are not None, or None. It does not depend on their order."""
     rated = [v for v in values if v is not None]
     return math.fsum(rated) / len(rated) if rated else None
 
 
 @dataclass
 class Tally:
-    """Sums over the texts of a step, of this process or of all.
+    """Sums over the texts of a step, in this process or in all.
 
     Attributes:
         texts: Their number.
-        tokens: That were written.
+        tokens: Generated tokens.
         truncated: Texts that `task.max_new_tokens` cut.
         unrated: Texts that no function rates.
         values: Function's name -> its numbers.
@@ -107,9 +107,9 @@ class Tally:
         Args:
             ratings: Of them.
             rows: Number of each one's row in its file.
-            texts: As written.
+            texts: The generated texts.
             lengths: In tokens.
-            truncated: How many were cut.
+            truncated: Number of truncated ones.
         """
         self.texts += len(texts)
         self.tokens += sum(lengths)
@@ -130,7 +130,7 @@ class Tally:
         self.printed = self.printed or "".join(ratings.printed[:1])
 
     def add(self, other: Tally) -> None:
-        """Adds what another process saw."""
+        """Adds the tally of another process."""
         self.texts += other.texts
         self.tokens += other.tokens
         self.truncated += other.truncated
@@ -143,10 +143,10 @@ class Tally:
         self.printed = self.printed or other.printed
 
     def row(self, losses: Sequence[float]) -> dict[str, float]:
-        """Returns what a step's row has of rewards.
+        """Returns the columns of a step's row.
 
         Args:
-            losses: At the step's points: minus the mean reward at each.
+            losses: At the step's points, each minus the mean reward.
         """
         rewards = [-loss for loss in losses]
         found: dict[str, float] = {
@@ -168,4 +168,4 @@ class Tally:
 
 
 HARMLESS = ("printed", "left")
-"""What is counted, but is no failure."""
+"""Counts that are not failures."""

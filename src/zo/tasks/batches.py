@@ -10,7 +10,7 @@ STREAM = 1  # keeps this order apart from any other use of the run's seed
 def batch_indices(n: int, batch_size: int, seed: int, step: int) -> list[int]:
     """Returns the examples of step `step`, counted from 0: `batch_size` indices below n.
 
-    Mini-batches are drawn from an endless row of permutations, so that every one is full.
+    Mini-batches come from a sequence of permutations of the examples, so that every batch is full.
     """
     first = step * batch_size
     return [_permutation(n, seed, i // n)[i % n] for i in range(first, first + batch_size)]

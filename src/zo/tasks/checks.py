@@ -1,4 +1,4 @@
-"""Examples as tokens -> what a person should know of them before the first step, and the first ones to look at."""
+"""Warnings about tokenized examples before the first step, and a preview of the first ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from zo.tasks.prompts import Encoded, render
 from zo.tasks.templates import fill, typed
 
 EXAMPLES = 3
-"""Shown before the first step."""
+"""Examples in the preview."""
 
 SHOWN = 60
-"""Characters of a text in a sentence."""
+"""Characters of a text that a warning quotes."""
 
 LEAKED = 0.9
-"""Share of prompts with their answer from which that is said."""
+"""Share of prompts that contain their answer from which a warning is given."""
 
 TOKENS = 40
-"""Shown at each end of a prompt."""
+"""Tokens shown at each end of a prompt."""
 
 
 def check_tokens(
@@ -31,7 +31,7 @@ def check_tokens(
     tokens: Mapping[str, Sequence[Encoded]],
     first: int | None = None,
 ) -> list[str]:
-    """Returns one sentence for everything about the splits that is probably not meant.
+    """Returns a warning for everything about the tokenized splits that is probably a mistake.
 
     Args:
         task: Complete.
@@ -91,7 +91,7 @@ def check_tokens(
 
 
 def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
-    """Returns one sentence for everything about splits of own data that makes their numbers say less than they seem."""
+    """Returns a warning for everything about splits of own data that makes their results misleading."""
     notes = []
     texts = {name: [_text(task, e) for e in of] for name, of in vars(splits).items()}
     trained = set(texts["train"])
@@ -128,7 +128,7 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
 
 
 def check_answers(encoded: Sequence[Encoded]) -> list[str]:
-    """Returns a sentence if nearly all prompts have their own answer in them, as a word."""
+    """Returns a warning if nearly all prompts contain their own answer as a word."""
     asked = [e for e in encoded if any(of.strip() for of in e.references)]
     told = [e for e in asked if any(_stands_in(of.strip(), e.prompt) for of in e.references)]
     if len(told) < LEAKED * len(asked) or not told:
@@ -140,12 +140,12 @@ def check_answers(encoded: Sequence[Encoded]) -> list[str]:
 
 
 def _stands_in(answer: str, prompt: str) -> bool:
-    """Returns whether an answer stands in a prompt, and not within another word or number."""
+    """Returns whether a prompt contains an answer as a whole word or number."""
     return bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt) is not None
 
 
 def _text(task: TaskConfig, example: Example) -> str:
-    """Returns what makes two examples one text: the prompt and, of a completion, what follows it."""
+    """Returns the key by which two examples are duplicates: the prompt, with the completion if there is one."""
     if task.messages is not None:
         return str(example.fields[task.messages])
     completion = task.completion if task.references is None else None
@@ -153,7 +153,7 @@ def _text(task: TaskConfig, example: Example) -> str:
 
 
 def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
-    """Returns a sentence if letters or digits of prompt and completion stand side by side."""
+    """Returns a warning if a letter or digit of the prompt directly precedes one of the completion."""
     found = []
     for example in examples:
         prompt = render(task, example)
@@ -169,7 +169,7 @@ def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
 
 
 def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
-    """Returns a sentence if the assistant says nothing in a conversation."""
+    """Returns a warning if a message of the assistant is empty."""
     rows = [
         e.row
         for e in examples
@@ -189,7 +189,7 @@ def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
 def preview(
     task: TaskConfig, examples: Sequence[Example], encoded: Sequence[Encoded], tokenizer: Any
 ) -> list[str]:
-    """Returns two lines for each of the first examples: its text, and its tokens with their borders."""
+    """Returns two lines for each of the first examples: its text, and its tokens in brackets."""
     lines = []
     for example, tokens in list(zip(examples, encoded, strict=True))[:EXAMPLES]:
         answer = tokens.candidate_ids[tokens.label] if tokens.candidate_ids else []
@@ -202,12 +202,12 @@ def preview(
 
 
 def shortened(text: str, most: int = 400) -> str:
-    """Returns the text, its middle left out if it is long."""
+    """Returns the text; a long one without its middle."""
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def visible(tokenizer: Any, token: int) -> str:
-    """Returns a token's text, its line breaks marked; a part of a letter as the tokenizer names it."""
+    """Returns a token's text with marked line breaks; a part of a character as the tokenizer's own name."""
     text = tokenizer.decode([token])
     if not text or "\ufffd" in text:
         text = str(tokenizer.convert_ids_to_tokens(token))

@@ -16,12 +16,12 @@ MEASURES = ("exact_match", "f1", "rouge_l")
 ORDERS = ("shuffled", "stratified", "first")
 
 GENERATED = "reasoning_gym:"
-"""Beginning of `task.path` of a task that is generated; the name of reasoning-gym's task follows."""
+"""Prefix of `task.path` of a generated task; the name of reasoning-gym's task follows."""
 
 MOST_SAMPLES = 4096
 
 AUTO = "auto"
-"""A split that is taken where the data have it."""
+"""Value of a split that is used if the data have it."""
 
 
 class TaskError(ValueError):
@@ -32,7 +32,7 @@ class TaskError(ValueError):
 class TaskConfig:
     """One task.
 
-    What is None may be found in the data by `zo.tasks.own`: columns, labels, prompt, candidates, splits and sizes.
+    `zo.tasks.own` completes from the data what is None: columns, labels, prompt, candidates, splits and sizes.
 
     Attributes:
         name: registry name, the YAML file's name.
@@ -44,45 +44,45 @@ class TaskConfig:
         data_dir: folder inside the repository or directory that holds this task's files.
         revision: the hub's commit or branch.
         data_files: split -> file; ``package:<package>/<file>`` is a file inside a pip package.
-        where: column -> value, or a list of values; only rows that have one of them count.
+        where: column -> value, or a list of values; only rows with one of them are used.
         train_split: training examples come from here.
-        validation_split: None: validation examples follow them in the same permutation of `train_split`; ``auto``: a
+        validation_split: None: validation examples are the next ones in the permutation of `train_split`; ``auto``: a
             split of that name, if there is one.
-        test_split: None: test examples follow those in the same permutation of `train_split`; ``auto``: as above.
-        text: column with the text, or a template of several columns; used where no `prompt` is given.
-        label: column that tells the true candidate. With `choices`, it lists the true choices.
+        test_split: None: test examples are the next ones after those; ``auto``: as above.
+        text: column with the text, or a template of several columns; used if there is no `prompt`.
+        label: column with the true candidate's label. With `choices`, it lists the true choices.
         labels: its value for each candidate, in their order; None: 0, 1, ...
         prompt: template over the columns, for decoder models; see `zo.tasks.templates`.
         candidates: index = label; templates, too; each is appended to the prompt, leading space included.
         choices: column with a row's own list of choices; the one template in `candidates` is filled for each.
         placeholder: text in the filled candidate that a choice replaces.
-        completion: column or template of what follows the prompt.
-        messages: column with a conversation, of which the assistant's last message is the completion; the
-            tokenizer's chat template makes text of it.
+        completion: column or template of the completion.
+        messages: column with a conversation. The tokenizer's chat template renders it; the assistant's last
+            message is the completion.
         references: column with all right answers, for `measure`; None: the completion.
         measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
             perplexity of completions.
         stop: text that ends a completion, besides the ends of sequence of tokenizer and model.
         max_new_tokens: generated tokens at most.
         samples: texts per prompt and step, ≥ 1; more than one needs a temperature.
-        temperature: of the tokens that are drawn in a step, ≥ 0; 0 takes the most probable one.
-        top_p: sum of the probabilities of the tokens that are drawn from, in (0, 1].
-        eval_samples: evaluations write the most probable text; from 2 on they also draw this many texts per prompt, and
-            report the best one's number as pass@k.
-        masked_prompt: template with one ``<mask>``, for masked models; None: not for them.
+        temperature: of a step's sampling, ≥ 0; 0 decodes greedily.
+        top_p: nucleus sampling: total probability of the smallest set of tokens to sample from, in (0, 1].
+        eval_samples: sampled completions per prompt in evaluations; from 2 on their best number is reported as pass@k.
+            Evaluations always decode greedily, too.
+        masked_prompt: template with one ``<mask>``; None: the task is not for masked models.
         label_words: index = label; what fills the mask; one token each, leading space included.
         objective: ``classification``: cross entropy over the candidates' scores; ``lm``: negative
             log-likelihood of the true candidate's tokens. Predictions are the best score either way.
-        train_size: examples, exact; None: all that are left.
+        train_size: examples, exact; None: all that remain.
         validation_size: examples, exact; None: the whole split, or a tenth of `train_split`.
         test_size: examples; at most this many of `test_split`, exactly this many without one; None: as validation.
-        train_set_seed: of the permutation that training and validation examples are drawn by.
+        train_set_seed: of the permutation that chooses training and validation examples.
         split_order: ``shuffled``; ``stratified``: shuffled, with equal shares of each label in all splits;
             ``first``: the first rows in the order of the file.
         max_length: tokens of prompt and longest candidate, > 0; a longer prompt loses its beginning,
             a longer masked prompt the beginning of its longest column.
-        options: of a task that is generated, see `zo.tasks.generated`.
-        install: the command that brings the data, shown when they cannot be found.
+        options: of a generated task, see `zo.tasks.generated`.
+        install: the command that installs the data, shown when they cannot be found.
         also: another task, whose validation split every evaluation scores, too: a name of conf/task, `reasoning_gym:`
             and the name of a task that is generated, or a mapping with `name` or `path` and what differs from its file.
     """
@@ -130,11 +130,11 @@ class TaskConfig:
 
     @property
     def words(self) -> list[str]:
-        """The candidates; empty where the data have not told them yet, or there are none."""
+        """The candidates; empty if there are none, or if they are not yet read from the data."""
         return self.candidates or []
 
     def generated_by(self) -> dict[str, Any]:
-        """Returns `name` and `options` of the task that reasoning-gym generates; empty if the data are a file's."""
+        """Returns `name` and `options` of reasoning-gym's task; empty if the data come from a file."""
         if not self.path.startswith(GENERATED):
             return {}
         return {"name": self.path.removeprefix(GENERATED), "options": dict(self.options)}
@@ -164,7 +164,7 @@ class TaskConfig:
         return found
 
     def _sampling_problems(self) -> list[tuple[str, str]]:
-        """Returns the problems of how texts are drawn."""
+        """Returns the problems of the settings of sampling."""
         found = []
         for key in ("samples", "eval_samples"):
             if not 1 <= getattr(self, key) <= MOST_SAMPLES:
@@ -180,7 +180,7 @@ class TaskConfig:
         return found
 
     def _candidate_problems(self) -> list[tuple[str, str]]:
-        """Returns the problems of candidates and of what belongs to each."""
+        """Returns the problems of candidates, labels and label words."""
         found = []
         least = 1 if self.choices else 2
         words = self.candidates

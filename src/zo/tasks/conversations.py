@@ -1,4 +1,4 @@
-"""Columns of messages -> conversations: lists of ``{role, content}``, also of ShareGPT's or of several columns."""
+"""Conversations from columns of messages: lists of ``{role, content}``, ShareGPT's format, several columns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zo.tasks.rows import Rows
 from zo.tasks.templates import is_text, shown
 
 ROLES = {"human": "user", "gpt": "assistant"}
-"""What ShareGPT calls them."""
+"""ShareGPT's name of a role -> ours."""
 
 JOINED = " + "
-"""Between columns in `task.messages` that form a conversation together."""
+"""Separator of the columns in `task.messages` that together form a conversation."""
 
 
 def is_conversation(value: Any) -> bool:
@@ -42,7 +42,7 @@ def parts_of(messages: str | None, names: Sequence[str]) -> list[str]:
 
 
 def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
-    """Returns the conversation of each row; of prompts alone that of the first column.
+    """Returns the conversation of each row; for tasks of prompts that of the first column.
 
     Raises:
         TaskError: If a row has none, or a message is not text; names the row.
@@ -56,7 +56,7 @@ def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
 
 
 def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:
-    """Returns a row's columns as one conversation; a text behind the first one is the assistant's."""
+    """Returns a row's columns as one conversation; a text after the first column is the assistant's message."""
     found = []
     for i, cell in enumerate(cells):
         turns = [{"role": "assistant", "content": cell}] if i and isinstance(cell, str) else cell

@@ -1,4 +1,4 @@
-"""Rows of a dataset -> training, validation and test examples; the same ones every time."""
+"""Training, validation and test examples from the rows of a data set; deterministic."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from zo.tasks.rows import Rows, Written
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
 
 SHOWN = 8
-"""Labels in a sentence."""
+"""Labels that a message lists."""
 
 PART = 10
-"""Of a split without sizes, one row in so many validates, and one tests."""
+"""Without sizes, one row in so many validates and one tests."""
 
 EXTRA = ("choices", "references")
-"""Keys that name a column with a list."""
+"""Keys of columns that have lists."""
 
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
 
@@ -35,11 +35,11 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
 
     Args:
         task: Complete.
-        all_columns: Whether examples keep all columns of their rows, besides those that the task names.
+        all_columns: Whether examples keep all columns of their rows, not only those that the task names.
 
     Raises:
-        TaskError: If data are out of reach or are not what the task says: a column that is not there, a row without
-            text or label, a label without a candidate, one class, a split too small for the sizes.
+        TaskError: If data cannot be loaded or do not fit the task: a missing column, a row without text or label, a
+            label without a candidate, one class, a split too small for the sizes.
     """
     if task.generated_by():
         return load_generated(task)
@@ -75,7 +75,7 @@ class FileExamples:
     Attributes:
         examples: In the order of the file; their labels are 0 if the file has none.
         answered: Whether the file has labels or completions.
-        task: What the examples are tokenized by: without completions, a task of prompts.
+        task: The task to tokenize the examples with: without completions, a task of prompts.
         notes: Sentences about the file.
     """
 
@@ -108,7 +108,7 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
 
 
 def _answered(task: TaskConfig, rows: Rows) -> bool:
-    """Returns whether data have a task's labels or completions."""
+    """Returns whether the data have the task's labels or completions."""
     wanted = [str(task.label)] if task.kind == "classification" else []
     if task.kind == "completion":
         wanted = [c for c in columns(str(task.completion or ""), "completion") if c not in MADE]
@@ -124,14 +124,14 @@ def _answered(task: TaskConfig, rows: Rows) -> bool:
 
 
 def _chosen(n: int, most: int | None) -> np.ndarray:
-    """Returns which rows of a split of their own are used: all, or the same ones whatever the training set."""
+    """Returns which rows of a separate split are used: all, or a choice that does not depend on the training set."""
     if most is None or n <= most:
         return np.arange(n)
     return np.random.default_rng(TEST_SEED).permutation(n)[:most]
 
 
 def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
-    """Returns how many of n rows train, validate and test; a split of its own takes none of them."""
+    """Returns how many of n rows train, validate and test; 0 for parts with a separate split."""
     part = max(1, n // PART)
     taken = {"train_size": task.train_size}
     for split, key in (("validation_split", "validation_size"), ("test_split", "test_size")):
@@ -152,7 +152,7 @@ def _sizes(task: TaskConfig, n: int) -> tuple[int, int, int]:
 
 
 def _order(task: TaskConfig, rows: Rows) -> np.ndarray:
-    """Returns the rows' numbers in the order that they train, validate and test in."""
+    """Returns the rows' numbers in the order in which they are assigned to training, validation and test."""
     if task.split_order == "first":
         return np.arange(len(rows))
     order = np.random.default_rng(task.train_set_seed).permutation(len(rows))
@@ -216,14 +216,14 @@ def _examples(
 
 
 def _is_missing(value: Any, or_blank: bool = True) -> bool:
-    """Returns whether a cell has no value: null, not a number, or, if that counts, blank text."""
+    """Returns whether a cell has no value: null, NaN or, if asked, blank text."""
     if isinstance(value, str):
         return or_blank and not value.strip()
     return value is None or bool(value != value)
 
 
 def _require_text(key: str, column: str, values: Sequence[Any], places: Sequence[int]) -> None:
-    """Makes sure that a template's column has texts or numbers, nothing that a row would show as code."""
+    """Checks that a template's column has texts or numbers, not lists or mappings."""
     if {*map(type, values)} <= {str, int}:
         return
     other = [
@@ -242,7 +242,7 @@ def _require_text(key: str, column: str, values: Sequence[Any], places: Sequence
 def _require_values(
     key: str, split: str, column: str, missing: Sequence[bool], places: Sequence[int]
 ) -> None:
-    """Makes sure that every row has a value: None would be rendered as a word."""
+    """Checks that every row has a value, since None would be rendered as a word."""
     if any(missing):
         first = min(row for row, none in zip(places, missing, strict=True) if none)
         raise TaskError(
@@ -252,7 +252,7 @@ def _require_values(
 
 
 def _index(task: TaskConfig, value: Any) -> int | None:
-    """Returns the index of the candidate that a label stands for; None if there is none."""
+    """Returns the index of a label's candidate; None if there is none."""
     if task.labels is not None:
         if value in task.labels and not isinstance(value, Written):
             return task.labels.index(value)

@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Example:
-    """The templates' columns of one row, and the index of its true candidate.
+    """The columns of one row that the templates need, and the index of its true candidate.
 
     Attributes:
         fields: Column -> value.
         label: Index of the true candidate.
         row: Number in its file, from 0.
-        columns: All columns of the row, where a reward function gets them.
+        columns: All columns of the row, if a reward function gets them.
     """
 
     fields: dict[str, Any]

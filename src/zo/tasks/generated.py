@@ -1,7 +1,7 @@
-"""Problems that reasoning-gym generates -> training, validation and test examples that share no question.
+"""Training, validation and test examples that reasoning-gym generates; no two splits share a question.
 
-Item i of a data set comes from Random(seed + i). So seeds of two splits lie further apart than either has items. A
-question that an earlier split has is passed over, too: a task may have few different ones.
+Item i of a data set comes from Random(seed + i), so the seeds of two splits differ by more than their sizes. Questions
+of an earlier split are skipped, too, since a task may have few different ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ APART = 10**6
 """Seeds between splits; more than a split has items."""
 
 MOST_SETS = 4_000
-"""Training sets: seeds stay below 2³², which numpy takes."""
+"""Number of training sets, so that seeds stay below numpy's 2³²."""
 
 ROUNDS = 20
-"""How many times its size a split may try to find questions that are new."""
+"""Items that a split may try, as a multiple of its size, to find new questions."""
 
 OWN = ("question", "answer", "metadata")
 MESSAGES = "messages"
@@ -66,7 +66,7 @@ def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10
 
 
 def load_generated(task: TaskConfig) -> Splits:
-    """Returns the splits of a task that is generated.
+    """Returns the splits of a generated task.
 
     Raises:
         TaskError: If it cannot be generated as configured.
@@ -95,7 +95,7 @@ def load_generated(task: TaskConfig) -> Splits:
 
 @contextmanager
 def _progress(problems: int) -> Iterator[Callable[[], None]]:
-    """Shows a bar on a terminal; yields a function to be called after each problem: some take a second."""
+    """Shows a progress bar on a terminal; yields a function to call after each problem."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -113,7 +113,7 @@ def _split(
     taken: set[str],
     made: Callable[[], None],
 ) -> list[Example]:
-    """Returns examples whose questions are not taken; of evaluation splits each question once."""
+    """Returns examples with new questions; in evaluation splits each question once."""
     columns = _columns(task)
     examples: list[Example] = []
     seen = set(taken)
@@ -133,7 +133,7 @@ def _split(
 
 
 def _items(task: TaskConfig, base: int, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields seeds and the items that come from them; a task may make no more items than its size."""
+    """Yields seeds and their items; a task may make no more items than its size."""
     for first in range(base, base + ROUNDS * size, size):
         random.seed(first)
         np.random.seed(first)  # noqa: NPY002
@@ -151,7 +151,7 @@ def _columns(task: TaskConfig) -> Sequence[str]:
 def _example(
     task: TaskConfig, columns: Sequence[str], number: int, item: Mapping[str, Any]
 ) -> Example:
-    """Returns an item as an example: its question, answer and metadata, whose parts are columns, too."""
+    """Returns an item as an example, with question, answer, metadata and the parts of the metadata as columns."""
     question, answer = str(item["question"]), item["answer"]
     own = {"question": question, "answer": answer, "metadata": item["metadata"]}
     known: dict[str, Any] = {

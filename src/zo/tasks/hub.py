@@ -1,4 +1,4 @@
-"""The hub of models and data sets: asked once whether it answers, instead of retried for a minute; and its chatter."""
+"""The hub of models and data sets: a quick check that it answers, reading from its cache, and quiet logging."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELSEWHERE = "set HF_HOME to a directory that can be written"
 
 
 def cannot_write(error: BaseException | None) -> bool:
-    """Returns whether an error comes from the hub's cache on this machine, which cannot be written."""
+    """Returns whether an error means that the hub's cache on this machine cannot be written."""
     from huggingface_hub import constants
 
     while error is not None:
@@ -58,7 +58,7 @@ def patient(local: bool = False) -> Iterator[None]:
 
 @contextmanager
 def quiet(logging: Any) -> Iterator[None]:
-    """No progress bars and no chatter from a library with this module for its logging, as it was before on exit."""
+    """Silences progress bars and logs of the library with this logging module; restores them on exit."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -72,7 +72,7 @@ def quiet(logging: Any) -> Iterator[None]:
 
 @functools.cache
 def answers() -> bool:
-    """Returns whether the hub answers at all; looking its name up can take longer than any timeout of HTTP."""
+    """Returns whether the hub answers; the name lookup can take longer than HTTP timeouts."""
     from huggingface_hub import constants, get_session
 
     found: list[object] = []
@@ -90,7 +90,7 @@ def answers() -> bool:
 
 
 def file(repository: str, name: str, revision: str | None = None) -> str:
-    """Returns where a model's file is on this machine; fetches it from the hub if the cache does not have it.
+    """Returns the path of a model's file on this machine; downloads it if the cache does not have it.
 
     Raises:
         OSError: If neither has it.

@@ -1,4 +1,4 @@
-"""What is reported of an evaluation: accuracy, perplexity, or a measure of generated text; and which is better."""
+"""Measures that evaluations report: accuracy, perplexity, or a measure of generated text; and their order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of an evaluation.
+    """A measure of an evaluation.
 
     Attributes:
-        name: Part of the keys that it is logged under, as ``eval/val_accuracy``.
-        fraction: Whether it is one, shown in percent.
+        name: Part of the logged keys, as in ``eval/val_accuracy``.
+        fraction: Whether it is a fraction, shown in percent.
         lower: Whether a smaller value is better.
     """
 
@@ -29,7 +29,7 @@ class Measure:
         return value < best if self.lower else value > best
 
     def shown(self, value: float) -> str:
-        """Returns a value for people."""
+        """Returns a value as text."""
         return f"{value:.1%}" if self.fraction else f"{self.name} {value:.4g}"
 
 
@@ -46,7 +46,7 @@ LOSS = "eval/val_loss"
 
 
 def in_row(row: Mapping[str, Any]) -> Measure | None:
-    """Returns the measure that a row's evaluation has; None if it has no evaluation."""
+    """Returns the measure of a row's evaluation; None if it has no evaluation."""
     return next((m for name, m in NAMED.items() if f"eval/val_{name}" in row), None)
 
 
@@ -62,7 +62,7 @@ def normalised(text: str) -> str:
 
 
 def exact_match(text: str, reference: str) -> float:
-    """Returns 1 if two answers are the same but for what `normalised` removes, else 0."""
+    """Returns 1 if two answers are equal after `normalised`, else 0."""
     return float(normalised(text) == normalised(reference))
 
 
@@ -92,5 +92,5 @@ OF_TEXT: dict[str, Callable[[str, str], float]] = {
 
 
 def best_of(name: str, text: str, references: Sequence[str]) -> float:
-    """Returns a measure of generated text against the reference that suits it best."""
+    """Returns the best value of a measure of generated text over the references."""
     return max(OF_TEXT[name](text, reference) for reference in references)

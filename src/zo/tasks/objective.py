@@ -1,4 +1,4 @@
-"""Settings of the objective: what a step makes smaller."""
+"""Settings of the objective: the loss that a step reduces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_TEXT = ("generation", "reward")
 """Objectives that generate text."""
 
 NAMED_GRADERS = ("math_verify", "reasoning_gym")
-"""Values of `objective.function` that are no address, see `zo.rewards.named`."""
+"""Values of `objective.function` that name a grader instead of a function, see `zo.rewards.named`."""
 
 FITS = {
     "classification": ("classification",),
@@ -28,7 +28,7 @@ FITS = {
 
 @dataclass
 class ObjectiveConfig:
-    """What a step makes smaller.
+    """The loss that a step reduces.
 
     Attributes:
         name: one of `NAMES`. ``task``: the task's own. ``classification``: cross entropy over the candidates.
@@ -39,12 +39,12 @@ class ObjectiveConfig:
         metric: of ``metric``: ``accuracy``, or ``f1``, the mean over the classes.
         function: of ``reward``: ``module:function`` or ``file.py:function``, see docs/rewards.md; or a grader's name,
             one of `NAMED_GRADERS`. Larger numbers are better.
-        functions: in its place: several, each with its weight.
-        on_error: what stands for the number of a text that a function cannot rate: ``stop`` ends the run. None: 0 for
-            a grader with a name, ``stop`` for other functions.
-        timeout: seconds, > 0, that a function may take for a text; then its process is ended.
-        memory_gib: memory, > 0, that a function's process may write to, GiB.
-        sandbox: keeps functions from the network, from other processes, and from writing files that stay.
+        functions: instead of `function`: several, each with its weight.
+        on_error: reward of a text that a function cannot rate, or ``stop``, which ends the run. None: 0 for a named
+            grader, ``stop`` for other functions.
+        timeout: seconds, > 0, that a function may take for a text before its process is killed.
+        memory_gib: data memory of a function's process, > 0, GiB.
+        sandbox: blocks the network, other processes, and writing outside of a scratch directory.
         workers: processes that call functions, ≥ 1; None: one per core, at most four. Not part of a run's identity.
     """
 
@@ -59,7 +59,7 @@ class ObjectiveConfig:
     workers: int | None = None
 
     def of(self, task: TaskConfig) -> str:
-        """Returns the objective's name, the task's own where none is given."""
+        """Returns the objective's name; without one the task's objective."""
         if self.name != "task":
             return self.name
         return {"completion": "completion", "prompts": "reward"}.get(task.kind, task.objective)
@@ -73,12 +73,12 @@ class ObjectiveConfig:
         return {} if function is None else {function: 1.0}
 
     def code(self) -> list[str]:
-        """Returns the addresses of functions that are no grader with a name."""
+        """Returns the addresses of functions that are not named graders."""
         every = [*self.functions, *([self.function] if self.function else [])]
         return [address for address in every if address not in NAMED_GRADERS]
 
     def replacement(self, address: str) -> float | None:
-        """Returns the number of a text that a function cannot rate; None: there is none, and the run stops."""
+        """Returns the reward of a text that a function cannot rate; None if the run stops."""
         if self.on_error is None:
             return 0.0 if address in NAMED_GRADERS else None
         return None if self.on_error == "stop" else float(self.on_error)

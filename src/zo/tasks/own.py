@@ -1,4 +1,4 @@
-"""A user's own data -> a complete task: columns found by name, labels, prompts and splits; everything can be given."""
+"""Completes a task from the user's own data: columns by their names, labels, prompts and splits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ COLUMNS = {
     "completion": ("completion", "response", "answer", "output", "target", "summary"),
     "messages": ("messages", "conversation", "conversations", "chat"),
 }  # fmt: skip
-"""Key of the task -> names of columns that are taken for it, the first that is there."""
+"""Key of the task -> names of columns for it, the preferred first."""
 
 TAKEN = {"validation_split": SPLITS["validation"], "test_split": ("test",)}
-"""Key of the task -> names of splits that are taken for it, the first that is there."""
+"""Key of the task -> names of splits for it, the preferred first."""
 
 IDENTIFIERS = ("id", "idx", "uid", "guid")
 
 MOST_LABELS = 100
-"""Classes at most: more different labels are no classes, but numbers or texts."""
+"""Most classes; a column with more different labels has numbers or texts."""
 
 SHOWN = 8
-"""Labels in a sentence."""
+"""Labels that a message lists."""
 
 
 def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
-    """Returns the task with what the data tell of it, and what was found, one sentence each.
+    """Returns the task completed from the data, and a sentence about each thing that was found.
 
     Raises:
-        TaskError: If the data are out of reach or something cannot be found in them.
+        TaskError: If the data cannot be loaded or something cannot be found in them.
     """
     if task.generated_by():
         return task, [f"{task.path}: problems and scorer of reasoning-gym, prompt {task.prompt!r}"]
@@ -63,7 +63,7 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
 
 
 def _incomplete(task: TaskConfig) -> bool:
-    """Returns whether something of the task has to be found in the data."""
+    """Returns whether something of the task must be found in the data."""
     if AUTO in (task.validation_split, task.test_split):
         return True
     if task.kind == "classification":
@@ -74,7 +74,7 @@ def _incomplete(task: TaskConfig) -> bool:
 
 
 def _with_splits(task: TaskConfig) -> TaskConfig:
-    """Returns the task with the splits that the data have where it has ``auto``."""
+    """Returns the task with ``auto`` splits replaced by those that the data have."""
     wanted = [key for key in TAKEN if getattr(task, key) == AUTO]
     if not wanted:
         return task
@@ -117,7 +117,7 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
 
 
 def _labels(task: TaskConfig, rows: Rows, label: str) -> tuple[list[Any], list[str]]:
-    """Returns the labels that the data have, in their order, and what each is called."""
+    """Returns the labels in the data, sorted, and the name of each."""
     if label not in rows.names:
         columns = ", ".join(sorted(rows.names))
         raise TaskError(f"task.label: the data have no column {label!r}, only {columns}")
@@ -151,7 +151,7 @@ def _word(value: Any) -> str:
 
 
 def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
-    """Returns the task with its prompt and what follows it, or with the column of a conversation."""
+    """Returns the task with its prompt and completion, or with the column of conversations."""
     if task.prompt is None and task.text is None and task.messages is None:
         messages = _find(rows, "messages", "")
         if messages:
@@ -176,7 +176,7 @@ def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
 
 
 def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
-    """Returns the column that is called as one for this key is; empty if `what` is and there is none."""
+    """Returns the column whose name fits a key; an empty text if there is none and `what` is empty."""
     there = {name.strip().lower(): name for name in rows.names if name != but}
     found = next((there[name] for name in COLUMNS[key] if name in there), "")
     if found or not what:
@@ -191,7 +191,7 @@ def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
 
 
 def _template(text: str) -> str:
-    """Returns a template; a column's name alone becomes one."""
+    """Returns a template; a column's name becomes `{name}`."""
     return text if "{" in text else f"{{{text}}}"
 
 
@@ -200,7 +200,7 @@ def _escaped(text: str) -> str:
 
 
 def _unused(task: TaskConfig, rows: Rows) -> list[str]:
-    """Returns a sentence about the columns that nothing reads, if there are any."""
+    """Returns a warning about unused columns, if there are any."""
     named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
     used = {rows.column(name) for name in (*named, *parts_of(task.messages, rows.names))}
     unused = [c for c in rows.names if c not in used and c.lower() not in IDENTIFIERS]
@@ -219,7 +219,7 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
 
 
 def _alike(task: TaskConfig) -> list[str]:
-    """Returns a sentence for labels that differ in the case of letters or in spaces alone."""
+    """Returns a warning for labels that differ only in case or spaces."""
     alike = defaultdict(list)
     for label in task.labels or ():
         alike[shown(label).strip().casefold()].append(repr(label))
@@ -231,7 +231,7 @@ def _alike(task: TaskConfig) -> list[str]:
 
 
 def _duplicates(rows: Rows) -> list[str]:
-    """Returns a sentence if a column of identifiers has one twice: a row may then train and test."""
+    """Returns a warning if a column of identifiers has duplicates: a row may then train and test."""
     for column in rows.names:
         if column.lower() in IDENTIFIERS:
             values = list(map(shown, rows.values(column)))

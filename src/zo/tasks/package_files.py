@@ -1,4 +1,4 @@
-"""Addresses of files: inside an installed pip package, found without importing it, on this machine, or of the hub."""
+"""Addresses of files: in an installed pip package (which is not imported), on this machine, or on the hub."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 PREFIX = "package:"
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".txt", ".gguf", ".safetensors", ".bin")
-"""Endings that no hub id has."""
+"""Endings of files; no hub id has them."""
 
 
 def resolve(address: str) -> str:
-    """Turns ``package:<package>/<file or directory>`` and ``~`` into a path; other addresses stay as they are.
+    """Resolves ``package:<package>/<file or directory>`` and ``~`` to a path; other addresses are returned as given.
 
     Raises:
         FileNotFoundError: If the package is not installed, or has no such file; one sentence.
@@ -30,10 +30,10 @@ def resolve(address: str) -> str:
 
 
 def existing(address: str) -> str:
-    """Resolves an address that may be a hub id; one that can only be a path has to be there.
+    """Resolves an address that may be a hub id; one that can only be a path must exist.
 
     Raises:
-        FileNotFoundError: If it is not; one sentence.
+        FileNotFoundError: If it does not; one sentence.
     """
     path = resolve(address)
     if is_path(address) and not Path(path).exists():
@@ -42,7 +42,7 @@ def existing(address: str) -> str:
 
 
 def is_path(address: str) -> bool:
-    """Returns whether an address can only be a path: by its beginning, its ending, or a parent that is there."""
+    """Returns whether an address can only be a path: by its beginning, its ending, or an existing parent."""
     begins = address.startswith(("/", ".", "~", PREFIX))
     inside = "/" in address and Path(address).parent.is_dir()
     return begins or inside or address.count("/") > 1 or address.lower().endswith(FILES)

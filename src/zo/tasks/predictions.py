@@ -1,4 +1,4 @@
-"""Predictions as people read them: names of classes, a row per example, F1 and the confusion matrix."""
+"""Predictions as tables: names of classes, a row per example, F1 and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zo.tasks.examples import Example
 from zo.tasks.templates import columns, fill, task_columns
 
 MOST_CLASSES = 5
-"""Classes that are named in a line."""
+"""Classes that a line names."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often examples of a class were predicted as which.
+    """Confusion matrix.
 
     Attributes:
         counts: `counts[i][j]` examples of class i were predicted as class j.
@@ -29,7 +29,7 @@ class Confusion:
 
     @classmethod
     def of(cls, labels: Iterable[int], predictions: Iterable[int], classes: int) -> Confusion:
-        """Returns the counts of examples with these labels and predictions."""
+        """Returns the confusion matrix of labels and predictions."""
         counts = [[0] * classes for _ in range(classes)]
         for label, prediction in zip(labels, predictions, strict=True):
             counts[label][prediction] += 1
@@ -37,7 +37,7 @@ class Confusion:
 
     @property
     def f1(self) -> list[float | None]:
-        """F1 of each class; None of one that has neither examples nor predictions."""
+        """F1 of each class; None for one with neither examples nor predictions."""
         found: list[float | None] = []
         for i, row in enumerate(self.counts):
             both = sum(row) + sum(of[i] for of in self.counts)
@@ -51,12 +51,12 @@ class Confusion:
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean over the classes that have examples: the fraction of them that is predicted right."""
+        """Mean recall of the classes that have examples."""
         rows = enumerate(self.counts)
         return _mean([row[i] / sum(row) if any(row) else None for i, row in rows])
 
     def described(self, names: Sequence[str]) -> str:
-        """Returns all of it in one line for people, of many classes the means alone."""
+        """Returns F1 and the matrix in one line; for many classes only the means."""
         means = f"macro F1 {self.macro_f1:.1%}, balanced accuracy {self.balanced_accuracy:.1%}"
         if len(names) > MOST_CLASSES:
             return means
@@ -77,7 +77,7 @@ def _mean(values: Iterable[float | None]) -> float:
 
 
 def class_names(task: TaskConfig) -> list[str] | None:
-    """Returns what the classes of all rows are called; None if rows have their own, or none."""
+    """Returns the names of the classes; None if there are none, or if rows have their own."""
     if task.kind != "classification" or task.choices is not None:
         return None
     if any(columns(word, "candidates") for word in task.words):
@@ -86,7 +86,7 @@ def class_names(task: TaskConfig) -> list[str] | None:
 
 
 def names_of(task: TaskConfig, example: Example) -> list[str]:
-    """Returns what a row's candidates are called: the data's own labels where these are words."""
+    """Returns the names of a row's candidates: the data's labels if these are words."""
     if task.choices is not None:
         return [str(choice) for choice in example.fields[task.choices]]
     return _names(task, example.fields)
@@ -99,15 +99,15 @@ def _names(task: TaskConfig, fields: dict[str, Any]) -> list[str]:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a value as a cell shows it: lists and mappings as JSON."""
+    """Returns a value as the text of a cell; lists and mappings as JSON."""
     nested = isinstance(value, list | dict)
     return json.dumps(value, ensure_ascii=False, default=str) if nested else value
 
 
 def table(task: TaskConfig, examples: Sequence[Example], added: Mapping[str, Sequence[Any]]) -> str:
-    """Returns a row of CSV for each example: its number in its file, the columns of the templates, and what is added.
+    """Returns a row of CSV for each example: its number in its file, the templates' columns, and added columns.
 
-    A column of the data that is called as one that is added is written as `data.<name>`.
+    A column of the data with the name of an added column is written as `data.<name>`.
     """
     shown = [*task_columns(task)]
     shown += [c for c in (task.choices, task.messages) if c is not None and c not in shown]

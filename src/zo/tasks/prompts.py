@@ -1,4 +1,4 @@
-"""Examples -> the tokens of their prompt and of what follows it, for decoders and encoder-decoder models."""
+"""Tokens of prompts, candidates and completions, for decoders and encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Encoded:
     """One example as token ids.
 
     Attributes:
-        prompt_ids: with the special tokens that the tokenizer puts around it; never empty.
+        prompt_ids: the prompt with the tokenizer's special tokens; never empty.
         candidate_ids: per candidate, the tokens that follow the prompt or fill its mask; never empty.
         label: index of the true candidate.
-        mask_at: where in `prompt_ids` the mask stands; None: candidates follow the prompt.
+        mask_at: position of the mask in `prompt_ids`; None: candidates follow the prompt.
         cut: tokens that the prompt lost to ``task.max_length``.
-        accepted: indices of all candidates that count as right; empty: `label` alone.
-        prompt: the prompt's text, where text is to be generated.
+        accepted: indices of all right candidates; empty: only `label`.
+        prompt: the prompt's text, if text is generated.
         references: right answers, for measures of generated text.
         row: number in its file, from 0.
         messages: the prompt as a conversation, if it is one.
-        columns: of the row, where a reward function gets them.
+        columns: of the row, if a reward function gets them.
     """
 
     prompt_ids: list[int]
@@ -47,11 +47,11 @@ class Encoded:
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.candidate_ids)
 
     def true_candidate_alone(self) -> Encoded:
-        """Returns the same example with no other candidate than the true one: all that ``lm`` trains on."""
+        """Returns the example with only its true candidate, which is all that ``lm`` trains on."""
         return replace(self, candidate_ids=[self.candidate_ids[self.label]], label=0, accepted=())
 
     def is_right(self, prediction: int) -> bool:
-        """Returns whether a candidate counts as right."""
+        """Returns whether a candidate is right."""
         return prediction in self.accepted if self.accepted else prediction == self.label
 
 
@@ -65,8 +65,7 @@ def encode(
 ) -> list[Encoded]:
     """Tokenizes prompts, and the candidates or the completion of each.
 
-    A prompt that leaves no room for the longest candidate within ``task.max_length`` loses tokens
-    behind its special ones, at its beginning.
+    If prompt and longest candidate exceed ``task.max_length``, the prompt loses its first tokens after special ones.
 
     Raises:
         TaskError: an empty candidate, a candidate whose first letters change the prompt's tokens, a ``max_length``
@@ -101,7 +100,7 @@ def encode(
 
 
 def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
-    """Returns an example's prompt, and what may follow it."""
+    """Returns an example's prompt, and its candidates or completion."""
     if task.messages is not None:
         return _conversation(task, tokenizer, example)
     fields = example.fields
@@ -156,7 +155,7 @@ def _asked(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _completion(
     task: TaskConfig, tokenizer: Any, prompt: str, ids: list[int], text: str, options: Any
 ) -> list[int]:
-    """Returns a completion's tokens with its end: as in the joint text, or its own where that changes the prompt's."""
+    """Returns a completion's tokens with its end: from the joint text, or alone if that changes the prompt's tokens."""
     text += task.stop or ""
     joined = tokenizer(prompt + text, **options)["input_ids"]
     if joined[: len(ids)] == ids and len(joined) > len(ids):
@@ -177,7 +176,7 @@ def _references(task: TaskConfig, example: Example) -> list[str]:
 
 
 def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -> dict[str, Any]:
-    """Returns what an encoded example keeps beside its tokens."""
+    """Returns the fields of an encoded example other than its tokens."""
     if task.choices is not None:
         choices, right = example.fields[task.choices], example.fields[str(task.label)]
         return {"accepted": tuple(i for i, choice in enumerate(choices) if choice in right)}
@@ -200,7 +199,7 @@ def _check(task: TaskConfig) -> None:
 
 
 def _tail(candidate: str, prompt: str, prompt_ids: list[int], joined: list[int]) -> list[int]:
-    """Returns the candidate's tokens: what stands behind the prompt's in the joint text."""
+    """Returns the candidate's tokens: those after the prompt's in the joint text."""
     n = len(prompt_ids)
     if joined[:n] != prompt_ids or len(joined) == n:
         raise TaskError(
@@ -213,7 +212,7 @@ def _tail(candidate: str, prompt: str, prompt_ids: list[int], joined: list[int])
 def _truncate(
     task: TaskConfig, prompt_ids: list[int], prefix: int, room: int, row: int
 ) -> list[int]:
-    """Returns the special tokens in front, then the prompt's end; at most `room` tokens in all."""
+    """Returns the leading special tokens and the end of the prompt; at most `room` tokens in all."""
     if room <= prefix:
         least = task.max_length + prefix - room + 1
         raise TaskError(

@@ -1,4 +1,4 @@
-"""A task's files, data set or hub repository -> the rows of a split, once it is known that they can be meant."""
+"""Reads the rows of a split from a task's files, data set or hub repository, and checks what it reads."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from zo.tasks.rows import Rows
 from zo.tasks.templates import shown
 
 MISSING_PACKAGE = (
-    "task.path: reasoning_gym is not installed; `pip install 'zo-suite[rewards]'` brings it"
+    "task.path: reasoning_gym is not installed; `pip install 'zo-suite[rewards]'` installs it"
 )
 
 FORMATS = ("csv", "json", "parquet")
-"""Values of ``task.path`` that say how ``task.data_files`` are read."""
+"""Values of ``task.path`` that give the format of ``task.data_files``."""
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 SAVED = ("state.json", "dataset_dict.json")
-"""Files of a directory that `datasets` wrote by ``save_to_disk``."""
+"""Files in a directory written by ``save_to_disk`` of `datasets`."""
 
 Named: TypeAlias = tuple[str, Path]
-"""A file, and the key that it is given by."""
+"""The key that names a file, and the file."""
 
 SPLITS = {
     "train": ("train", "training"),
@@ -43,10 +43,10 @@ SPLITS = {
 
 
 def read_split(task: TaskConfig, split: str) -> Rows:
-    """Returns the rows of a split that ``task.where`` keeps.
+    """Returns the rows of a split, filtered by ``task.where``.
 
     Raises:
-        TaskError: If they are out of reach, or a file is not of the format that it is read as.
+        TaskError: If they cannot be loaded, or a file has another format than the one it is read as.
     """
     rows = _load(task, split)
     keep = np.ones(len(rows), dtype=bool)
@@ -59,10 +59,10 @@ def read_split(task: TaskConfig, split: str) -> Rows:
 
 
 def check_addresses(task: TaskConfig) -> None:
-    """Makes sure that paths, and files of pip packages, are there. Neither asks the hub nor imports datasets.
+    """Checks that paths and files of pip packages exist. Neither asks the hub nor imports datasets.
 
     Raises:
-        TaskError: If one is not; names its key.
+        TaskError: If one does not; names its key.
     """
     _check_one_source(task)
     if task.generated_by():
@@ -78,12 +78,12 @@ def check_addresses(task: TaskConfig) -> None:
         try:
             package_files.existing(address)
         except FileNotFoundError as error:
-            remedy = f"`{task.install}` brings it" if task.install else "give the path of a copy"
+            remedy = f"`{task.install}` installs it" if task.install else "give the path of a copy"
             raise TaskError(f"task.{key}: {error}; {remedy}") from None
 
 
 def _check_one_source(task: TaskConfig) -> None:
-    """Makes sure that no file of ``task.data_files`` is read instead of what ``task.path`` names."""
+    """Checks that ``task.data_files`` does not override ``task.path``."""
     if task.path in FORMATS:
         return
     local = Path(task.path).expanduser().is_file()
@@ -109,7 +109,7 @@ def split_names(task: TaskConfig) -> list[str]:
 
 
 def _load(task: TaskConfig, split: str) -> Rows:
-    """Returns a split as it is."""
+    """Returns a split without filtering."""
     check_addresses(task)
     local = _local_files(task)
     if local is None:
@@ -155,7 +155,7 @@ def _local_files(task: TaskConfig) -> dict[str, list[Named]] | None:
 
 
 def _is_data_set(task: TaskConfig, path: Path) -> bool:
-    """Returns whether a directory says itself what its files are."""
+    """Returns whether a directory describes its own files."""
     if task.subset or any((path / name).exists() for name in (*SAVED, "dataset_infos.json")):
         return True
     card = path / "README.md"
@@ -164,9 +164,9 @@ def _is_data_set(task: TaskConfig, path: Path) -> bool:
 
 
 def _of_directory(base: Path) -> dict[str, list[Named]] | None:
-    """Returns the files of each split, by the words in their names; all train if no name tells one.
+    """Returns the files of each split, by the words in their names; without such names all train.
 
-    Of several formats the most frequent counts. Files that are left stand under an empty name. None without files.
+    Only the most frequent format counts. Other files are under an empty name. None without files.
     """
     names = {p: p.relative_to(base) for p in sorted(base.rglob("*")) if p.is_file()}
     kinds = {p: ENDINGS[p.suffix.lower()] for p in names if p.suffix.lower() in ENDINGS}
@@ -183,13 +183,13 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
 
 
 def _split_of(name: str) -> str:
-    """Returns the split that a word in a file's path names; empty if none does."""
+    """Returns the split that a file's path names; empty if it names none."""
     words = re.findall("[a-z]+", name.lower())
     return next((split for word in words for split, of in SPLITS.items() if word in of), "")
 
 
 def _format(task: TaskConfig, key: str, file: Path) -> str:
-    """Returns the format that a file is read as, which is that of its content."""
+    """Returns the format of a file's content."""
     if not file.stat().st_size:
         raise TaskError(f"{key}: {file} is empty")
     found, named = files.format_of(file), ENDINGS.get(file.suffix.lower())
@@ -243,7 +243,7 @@ def _of_data_set(task: TaskConfig, split: str | None) -> Any:
 
 
 def _no_split(task: TaskConfig, split: str | None, right: str) -> TaskError:
-    """Returns what to say where a split is not among those of the data."""
+    """Returns the error for a split that the data do not have."""
     keys = ("train_split", "validation_split", "test_split")
     given = next((k for k in keys if getattr(task, k) == split), "train_split")
     return TaskError(f"task.{given}={split}: {right}, the splits of {_named(task)}")
@@ -255,7 +255,7 @@ def _named(task: TaskConfig) -> str:
 
 
 def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskError:
-    """Returns what to say of a data set that cannot be loaded, and what to do."""
+    """Returns the error for a data set that cannot be loaded, with what to do."""
     reason = hub.first_line(error)
     if reason.startswith("Unknown split"):
         names = re.findall(r"'([^']+)'", reason.split(". ")[-1])
@@ -268,7 +268,7 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
     if not isinstance(error, OSError):  # there, but not as the configuration says
         return TaskError(message)
     if task.install:
-        return TaskError(f"{message}; `{task.install}` brings it")
+        return TaskError(f"{message}; `{task.install}` installs it")
     if task.data_files or Path(task.path).is_dir():
         return TaskError(f"{message}; give the path of a copy that has it")
     command = f"hf download --repo-type dataset {task.path}"
@@ -276,5 +276,5 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
         command += f" --revision {task.revision}"
     return TaskError(
         f"{message}; where the hub can be reached, `{command} --local-dir"
-        f" {task.path.split('/')[-1]}` brings a copy for task.path=<local copy>"
+        f" {task.path.split('/')[-1]}` downloads a copy for task.path=<local copy>"
     )

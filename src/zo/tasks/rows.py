@@ -1,4 +1,4 @@
-"""A local csv, tsv, json, jsonl or parquet file -> its rows, each cell as the file has it: no type is guessed."""
+"""Rows of a local csv, tsv, json, jsonl or parquet file, with each cell as in the file: no type is guessed."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from zo.tasks.config import TaskError
 from zo.tasks.templates import FIELDS
 
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-"""A number as json has it."""
+"""A number as json writes it."""
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
 KEPT = 1 << 26
-"""Bytes of a text file whose rows are kept: a task is completed from them, then loaded."""
+"""Largest text file whose rows are cached, bytes: a task reads them twice."""
 BLANK = re.compile(r"[ \t\r\n]*")
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 UNNAMED = "Unnamed: "
-"""Beginning of the name of a csv's column without one, which is often a row's number."""
+"""Prefix of the name of an unnamed csv column, often a row number."""
 
 END = "\x1e"
-"""A last row of our own, which becomes part of another one if a quote is not closed."""
+"""Sentinel row at the end, which becomes part of another row if a quote is not closed."""
 
 Record: TypeAlias = tuple[int, list[str]]
 """A row's first line, and its cells."""
 
 
 class Written(float):
-    """A number that is shown as its file has it: 1.50, 1e10. Other processes get the number alone."""
+    """A number that keeps its text, as 1.50 or 1e10. Pickling keeps only the number."""
 
     text: str
 
     def __new__(cls, text: str) -> Written:
-        """Returns the number that a text has."""
+        """Returns the number of a text."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -60,10 +60,10 @@ class Rows:
     Attributes:
         names: Of the columns.
         numbers: Of the rows in their file, from 0.
-        cells: A column's name and numbers of rows -> its values there.
-        classes: Column of class numbers -> what the classes are called, if the data tell that.
+        cells: Function from a column's name and row numbers to the values.
+        classes: Column of class numbers -> names of the classes, if the data have them.
         notes: Sentences about the file.
-        nothing: What a template shows for a cell without a value; None: that is refused.
+        nothing: Text of a cell without a value in a template; None: an error.
     """
 
     names: Sequence[str]
@@ -81,14 +81,14 @@ class Rows:
         return replace(self, numbers=self.numbers[indices])
 
     def column(self, name: str) -> str | None:
-        """Returns the column that a name means, or whose part it means; None if there is none."""
+        """Returns the column that a name, or the beginning of a name, refers to; None if there is none."""
         return (self._place(name) or (None,))[0]
 
     def require(self, column: str, key: str) -> None:
-        """Makes sure that there is a column; ``answers.text`` is the part ``text`` of the column ``answers``.
+        """Checks that a column exists; ``answers.text`` is the part ``text`` of the column ``answers``.
 
         Raises:
-            TaskError: If there is not; names the key that asks for it.
+            TaskError: If it does not; names the key that refers to it.
         """
         if self.column(column) is not None:
             return
@@ -99,7 +99,7 @@ class Rows:
         raise TaskError(f"task.{key}: the data have no column {column!r}, only {there}")
 
     def values(self, column: str) -> list[Any]:
-        """Returns a column's values, or those of a part of it; None where a row does not have the part."""
+        """Returns the values of a column or of a part of it; None for rows without the part."""
         name, parts = self._place(column) or (column, [])
         found = self.cells(name, self.numbers)
         for part in parts:
@@ -107,7 +107,7 @@ class Rows:
         return found
 
     def _place(self, column: str) -> tuple[str, list[str]] | None:
-        """Returns the column that a name begins with, and the parts of its values that follow."""
+        """Returns the column at the beginning of a name, and the parts that follow."""
         parts = column.split(".")
         for n in range(len(parts), 0, -1):
             if (name := ".".join(parts[:n])) in self.names:
@@ -116,7 +116,7 @@ class Rows:
 
 
 def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
-    """Returns the rows that columns of equal length have."""
+    """Returns rows from columns of equal length."""
     count = len(next(iter(columns.values()), ()))
     return Rows(
         [*columns], np.arange(count), lambda name, at: [columns[name][i] for i in at.tolist()]
@@ -136,10 +136,10 @@ def of_data_set(data: Any) -> Rows:
 
 
 def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
-    """Returns the rows of several files with these names, one after another.
+    """Returns the rows of several named files, one file after another.
 
     Raises:
-        TaskError: If the files have other columns.
+        TaskError: If the files differ in their columns.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -162,7 +162,7 @@ def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
 
 
 def format_of(file: Path) -> str | None:
-    """Returns what a file's first bytes look like: csv, json or parquet; None if they do not tell."""
+    """Returns the format by a file's first bytes: csv, json or parquet; None if it is unclear."""
     with file.open("rb") as stream:
         begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
     if begin.startswith(b"PAR1"):
@@ -176,7 +176,7 @@ def read(file: Path, key: str, kind: str) -> Rows:
     """Returns the rows of a file of a format: csv, json or parquet.
 
     Raises:
-        TaskError: If the file is not of that format; names the key that the file is given by.
+        TaskError: If the file is not of that format; names the file's key.
         OSError: If it cannot be read.
     """
     try:
@@ -196,7 +196,7 @@ def read(file: Path, key: str, kind: str) -> Rows:
 
 @functools.lru_cache(maxsize=2)  # by content
 def _of_text(content: bytes, kind: str, file: Path) -> Rows:
-    """Returns the rows of a csv or json file; raises ValueError with a sentence."""
+    """Returns the rows of a csv or json file; raises ValueError with the reason."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -208,7 +208,7 @@ def _of_text(content: bytes, kind: str, file: Path) -> Rows:
 
 
 def _parquet(file: Path) -> Rows:
-    """Returns the rows of a parquet file, of which a column is read when it is asked for."""
+    """Returns the rows of a parquet file; columns are read on demand."""
     import pyarrow
     from pyarrow import parquet
 
@@ -228,7 +228,7 @@ def _parquet(file: Path) -> Rows:
 
 
 def _json(text: str, file: Path) -> Rows:
-    """Returns the rows of a json array, or of objects one after another; a key that a row does not have is None."""
+    """Returns the rows of a json array or of consecutive objects; a missing key is None."""
     decoder = json.JSONDecoder(parse_float=Written, parse_constant=float)
     text = text.strip(" \t\r\n")
     rows: list[Any] = []
@@ -256,7 +256,7 @@ def _json(text: str, file: Path) -> Rows:
 
 
 def _csv(text: str, file: Path) -> Rows:
-    """Returns the rows of a csv or tsv file. A column of numbers alone has numbers, which keep their text."""
+    """Returns the rows of a csv or tsv file. A column with only numbers has numbers that keep their text."""
     given = re.match(r"sep=(.)(\r\n|\r|\n)", text)  # a line of Excel's
     body = text[given.end() :] if given else text
     delimiter = given[1] if given else _delimiter(body, file)
@@ -287,21 +287,21 @@ def _csv(text: str, file: Path) -> Rows:
 
 
 def _delimiter(text: str, file: Path) -> str:
-    """Returns what separates a header's columns: a comma, a tab or a semicolon."""
+    """Returns the delimiter of a header: a comma, a tab or a semicolon."""
     header = re.split(r"[\r\n]", text.lstrip("\r\n"), maxsplit=1)[:1]
     known = "\t,;" if file.suffix.lower() in (".tsv", ".tab") else ",\t;"
     return max(known, key=lambda mark: max(map(len, csv.reader(header, delimiter=mark)), default=0))
 
 
 def _quoted(text: str, delimiter: str) -> list[Record]:
-    """Returns the records of a csv; refuses a backslash before a quote, which csv does not know."""
+    """Returns the records of a csv. A backslash before a quote is an error, since csv has no such escape."""
     if '\\"' in text:
         _records(text, delimiter, strict=True)
     return _records(text, delimiter)
 
 
 def _tsv(text: str) -> list[Record]:
-    """Returns the records of a tsv, whose quotes are letters unless every cell that begins with one ends with one."""
+    """Returns the records of a tsv. Quotes are plain characters unless each cell that begins with one ends with one."""
     plain = _records(text, "\t", quotes=False)
     even = len({len(cells) for _, cells in plain}) == 1
     marked = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
@@ -316,7 +316,7 @@ def _tsv(text: str) -> list[Record]:
 
 
 def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = False) -> list[Record]:
-    """Returns the records that are not empty; raises csv.Error with a sentence, if `strict` for text behind a quote."""
+    """Returns the non-empty records; raises csv.Error with the reason, if `strict` for text after a quote."""
     csv.field_size_limit(sys.maxsize)
     stream = io.StringIO(f"{text}\n{END}", newline="")
     reader = csv.reader(
@@ -344,7 +344,7 @@ def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = Fals
 
 
 def _numbers(cells: Sequence[str]) -> Sequence[Any]:
-    """Returns a column's numbers if every cell that is not empty is one as json has it, else the texts."""
+    """Returns a column's numbers if every non-empty cell is a json number, else the texts."""
     distinct = {*cells}
     if not all(NUMBER.fullmatch(cell) for cell in distinct - {""}):
         return [cell or None for cell in cells] if "" in distinct else cells

@@ -1,7 +1,6 @@
 """A few examples as a model sees them: python -m zo.tasks.show task=rte model=reviews-tiny [n=3].
 
-What to look at first when an accuracy is at chance. The overrides are those of train.py; only the data
-and the tokenizer are read.
+Use it first when an accuracy is at chance. The overrides are those of train.py. Only data and tokenizer are loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints the examples.
 
     Returns:
-        The exit status: 2 for what cannot be shown as asked.
+        The exit status: 2 if the examples cannot be shown.
     """
     if {"-h", "--help"} & set(argv):
         print(__doc__.strip())

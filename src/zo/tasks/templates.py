@@ -12,25 +12,25 @@ from typing import Any
 from zo.tasks.config import TaskConfig, TaskError
 
 MASK = "<mask>"
-"""Where a masked prompt's mask stands, whatever the model's tokenizer calls it."""
+"""The mask in a masked prompt, for every tokenizer."""
 
 MADE = ("choice", "reference")
-"""Columns that a template may name and the data do not have: a row's choice, and its first reference."""
+"""Columns of templates that are not in the data: a row's choice, and its first reference."""
 
 
 def unfinished(text: str) -> str:
-    """Returns the text without its full stop, so that it can be carried on."""
+    """Returns the text without its full stop, for a continuation."""
     return text.rstrip().removesuffix(".")
 
 
 def continued(text: str) -> str:
-    """Returns the text with its first word in lower case, unless that is "I", to carry a sentence on."""
+    """Returns the text with its first word in lower case, unless that is "I", as a continuation."""
     first, space, rest = text.partition(" ")
     return (first if first == "I" else first.lower()) + space + rest
 
 
 def connective(text: str) -> str:
-    """Returns COPA's kind of question as the word that asks it.
+    """Returns the connective word for COPA's kind of question.
 
     Raises:
         ValueError: another kind.
@@ -66,17 +66,17 @@ def columns(template: str, key: str) -> list[str]:
     """Returns the columns named in a template, each once, in their order.
 
     Raises:
-        TaskError: the template is not one that is filled with columns.
+        TaskError: the template is malformed.
     """
     names = [column for _, column, _ in _parse(template, key) if column is not None]
     return list(dict.fromkeys(names))
 
 
 def task_columns(task: TaskConfig) -> dict[str, str]:
-    """Returns every column that the task's templates name -> the configuration key of the first such template.
+    """Returns the columns that the task's templates name, each with the key of the first such template.
 
     Raises:
-        TaskError: one of them is not a template or names no column, or a masked prompt has no mask.
+        TaskError: one is malformed or names no column, or a masked prompt has no mask.
     """
     templates = [("candidates", c) for c in task.words]
     for key in ("prompt", "completion", "masked_prompt"):
@@ -99,10 +99,10 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
 
 
 def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[tuple[str, bool]]:
-    """Returns the template filled with a row's columns, in pieces: text, and whether it comes from a column.
+    """Returns the filled template in pieces: text, and whether it comes from a column.
 
     Raises:
-        TaskError: a column's text is not one that its function takes.
+        TaskError: a function does not accept a column's text.
     """
     found = []
     for literal, column, function in _parse(template, key):
@@ -130,23 +130,23 @@ def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns the text of a cell; true and false as csv and json write them."""
+    """Returns the text of a cell; booleans as csv and json write them."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_text(value: Any) -> bool:
-    """Returns whether a cell can stand in a text: a text, a number or a date."""
+    """Returns whether a template can show a cell: a text, a number or a date."""
     return isinstance(value, str | Number | datetime.date | datetime.time | datetime.timedelta)
 
 
 def typed(key: str, value: str) -> str:
-    """Returns a setting of the task as it is typed in a shell."""
+    """Returns a setting of the task as typed in a shell."""
     escaped = value.replace('"', '\\"')
     return shlex.quote(f"task.{key}={value}" if value.isidentifier() else f'task.{key}="{escaped}"')
 
 
 def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
-    """Returns literal text, the column behind it, that column's function."""
+    """Returns triples of literal text, the column after it, and that column's function."""
     found, literal = [], ""
     for piece in PIECES.findall(template):
         if piece in ("{", "}"):

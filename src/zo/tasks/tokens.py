@@ -1,4 +1,4 @@
-"""Examples -> tokens, for every kind of model; for masked models those of a prompt with one mask."""
+"""Tokens of examples, for every kind of model; for masked models of a prompt with one mask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zo.tasks.prompts import Encoded, encode
 from zo.tasks.templates import MASK, pieces, task_columns
 
 Span = tuple[int, int]
-"""Where a stretch of text begins and ends, in characters."""
+"""Begin and end of a part of a text, in characters."""
 
 
 def tokenize(
@@ -20,7 +20,7 @@ def tokenize(
     """Returns the examples as tokens.
 
     Raises:
-        TaskError: If the task is not one for this kind of model, or as `encode` and `encode_masked`.
+        TaskError: If the task does not fit this kind of model, or as `encode` and `encode_masked`.
     """
     if kind != "masked":
         return encode(task, tokenizer, examples, kind)
@@ -32,8 +32,8 @@ def tokenize(
 def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example]) -> list[Encoded]:
     """Tokenizes prompts with their mask; candidates are the label words, one token each.
 
-    A prompt of more than ``task.max_length`` tokens loses the first ones of its longest column, so
-    that the mask, the template's words and the other columns stay.
+    A prompt of more than ``task.max_length`` tokens loses the first tokens of its longest column. The mask, the
+    template's words and the other columns stay.
 
     Raises:
         TaskError: no masked prompt, a tokenizer without a mask, a label word that is not one token,
@@ -80,7 +80,7 @@ def _label_tokens(task: TaskConfig, tokenizer: Any) -> list[int]:
 
 
 def _render(task: TaskConfig, example: Example, mask_token: str) -> tuple[str, list[Span], Span]:
-    """Returns the prompt's text, and where in it the columns and the mask stand."""
+    """Returns the prompt's text, and the spans of the columns and of the mask."""
     text, columns, mask = "", [], (0, 0)
     for piece, is_column in pieces(str(task.masked_prompt), example.fields, "masked_prompt"):
         if is_column:
@@ -97,7 +97,7 @@ def _render(task: TaskConfig, example: Example, mask_token: str) -> tuple[str, l
 
 
 def _place_of_mask(ids: list[int], offsets: list[Span], mask: Span, mask_id: int) -> int:
-    """Returns the place of the template's mask, even where the data contain one: the one that ends where it should."""
+    """Returns the position of the template's mask, even if the data contain a mask, too."""
     places = [i for i, token in enumerate(ids) if token == mask_id and offsets[i][1] == mask[1]]
     if len(places) != 1:
         raise TaskError(f"task.masked_prompt: the model's tokenizer makes no token of {MASK}")
@@ -107,7 +107,7 @@ def _place_of_mask(ids: list[int], offsets: list[Span], mask: Span, mask_id: int
 def _dropped(
     task: TaskConfig, offsets: list[Span], columns: list[Span], mask_at: int
 ) -> frozenset[int]:
-    """Returns the places that a prompt of more than `max_length` tokens loses."""
+    """Returns the positions that a prompt of more than `max_length` tokens loses."""
     excess = len(offsets) - task.max_length
     if excess <= 0:
         return frozenset()

@@ -1,1 +1,1 @@
-"""Adapters: what is trained of a loaded model, and the settings of each."""
+"""Adapters choose which parameters of a loaded model are trained."""

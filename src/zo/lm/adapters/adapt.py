@@ -1,4 +1,4 @@
-"""Adapters: what is trained of a loaded model. LoRA, IA3, prefix and prompt tuning come from the library peft."""
+"""Applies adapters to a loaded model. LoRA, IA3, prefix and prompt tuning come from the library peft."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt":
 """Adapter -> peft's name for it, in adapter_config.json."""
 
 SHOWN = 5
-"""Names in a sentence."""
+"""Names that a message lists."""
 
 
 def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
-    """Freezes what is not trained and adds the adapter, drawn by `seed`; notes how many parameters are trained.
+    """Freezes the other parameters and adds the adapter, initialised by `seed`; notes the number of trained ones.
 
     Raises:
         ModelError: If the adapter does not fit the model.
@@ -68,7 +68,7 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
 
 
 def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
-    """Leaves gradients to the parameters that the adapter names."""
+    """Freezes all parameters except those that the adapter names."""
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if isinstance(cfg, ScalesAdapter):
         layers = [m for m in model.named_modules() if isinstance(m[1], QuantisedLinear)]
@@ -95,7 +95,7 @@ def _blocks(model: nn.Module, layers: Any) -> tuple[str, list[int]] | None:
     """Returns the name of a model's list of blocks, and the numbers of those that `adapter.layers` chooses.
 
     Raises:
-        ModelError: If the model has not one such list, or fewer blocks.
+        ModelError: If the model does not have exactly one such list, or has fewer blocks.
     """
     if layers is None:
         return None
@@ -176,7 +176,7 @@ def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
 
 
 def _check_kind(path: str, name: str) -> None:
-    """Makes sure that a directory holds an adapter of the configured kind."""
+    """Checks that a directory has an adapter of the configured kind."""
     found = json.loads(Path(path, "adapter_config.json").read_text(encoding="utf-8")).get(
         "peft_type"
     )
@@ -186,7 +186,7 @@ def _check_kind(path: str, name: str) -> None:
 
 
 def _check_loaded(made: Any, stored: Mapping[str, Tensor], path: str) -> None:
-    """Makes sure that an adapter's files and the adapted model have the same tensors; peft drops others silently."""
+    """Checks that an adapter's files and the adapted model have the same tensors; peft drops others silently."""
     import peft
 
     own = peft.get_peft_model_state_dict(made, save_embedding_layers=False)
@@ -220,7 +220,7 @@ def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
 
 
 def merged(loaded: Loaded) -> Any:
-    """Returns the model with its adapter merged into the weights, none of them quantised, as transformers made it.
+    """Returns transformers' model with the adapter merged into dequantised weights.
 
     Raises:
         ModelError: If the adapter has no weights to merge into.

@@ -1,4 +1,4 @@
-"""Settings of adapters, one dataclass each: what is trained of a model. Needs neither torch nor peft."""
+"""Settings of adapters, one dataclass each. Imports neither torch nor peft."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ Problems = list[tuple[str, str]]
 
 @dataclass
 class AdapterConfig:
-    """No adapter, and what the settings of every one have.
+    """No adapter; base class of the settings of all adapters.
 
-    Every parameter of the model is trained; of a quantised model, all that is not quantised.
+    All parameters of the model are trained, except for quantised ones.
 
     Attributes:
         name: The adapter's name in `ADAPTERS`.
-        eps: The ε of a method whose own ε is at its default; None leaves it there.
-        lr_grid: Optimizer name -> learning rates to choose from, in place of the model's.
+        eps: Replaces the default ε of a method; None keeps it.
+        lr_grid: Optimizer name -> learning rates, instead of the model's.
     """
 
     name: str = "none"
@@ -26,7 +26,7 @@ class AdapterConfig:
     lr_grid: dict[str, Any] = field(default_factory=dict)
 
     kinds: ClassVar[tuple[str, ...]] = ("decoder", "masked")
-    """Kinds of models that it fits."""
+    """Kinds of models that the adapter fits."""
 
     own_rates: ClassVar[bool] = False
     """Whether learning rates come from `lr_grid` here; False: from the model's."""
@@ -49,15 +49,15 @@ class AdapterConfig:
 
 
 COMMON = ("name", "eps", "lr_grid", "path")
-"""Settings that an adapter's files do not decide."""
+"""Settings that an adapter's files do not fix."""
 
 
 @dataclass
 class PeftAdapter(AdapterConfig):
-    """What the adapters of the library peft have.
+    """Base class of the settings of peft's adapters.
 
     Attributes:
-        path: Directory with an exported adapter to go on from; None begins a new one.
+        path: Directory with an exported adapter to continue from; None: a new adapter.
     """
 
     path: str | None = None
@@ -83,7 +83,7 @@ RIGHT_LAYERS = "must be last:4, first:4, a list of numbers from 0 as [10,11], or
 
 
 def problems_of_layers(layers: Any) -> Problems:
-    """Returns what is wrong with a choice of layers."""
+    """Returns the problems of a choice of layers."""
     listed = isinstance(layers, list) and layers and all(type(i) is int and i >= 0 for i in layers)
     if layers is None or listed or (isinstance(layers, str) and LAYERS.fullmatch(layers)):
         return []
@@ -91,7 +91,7 @@ def problems_of_layers(layers: Any) -> Problems:
 
 
 def chosen_layers(layers: Any, count: int) -> list[int]:
-    """Returns the numbers of the chosen layers of a model with so many.
+    """Returns the numbers of the chosen layers of a model with `count` layers.
 
     Raises:
         ValueError: If it has fewer.
@@ -114,7 +114,7 @@ class LoraAdapter(PeftAdapter):
     Attributes:
         r: Rank, ≥ 1.
         alpha: α ≥ 1.
-        targets: Ends of the names of the linear layers; empty takes peft's for the architecture.
+        targets: Suffixes of the names of the linear layers; empty: peft's for the architecture.
         layers: Of which blocks: `last:4`, `first:4`, or a list of their numbers from 0; None is all.
     """
 
@@ -136,8 +136,8 @@ class IA3Adapter(PeftAdapter):
     """Scales of the outputs of attention's layers and of the inputs of a feed-forward layer.
 
     Attributes:
-        targets: Ends of the names of the layers; empty takes peft's for the architecture.
-        feedforward: Which of the targets have their inputs scaled; empty takes peft's.
+        targets: Suffixes of the names of the layers; empty: peft's for the architecture.
+        feedforward: Targets whose inputs are scaled; empty: peft's.
         layers: Of which blocks, as of `lora`.
     """
 
@@ -156,7 +156,7 @@ class IA3Adapter(PeftAdapter):
 
 @dataclass
 class PromptAdapter(PeftAdapter):
-    """Embeddings of virtual tokens in front of every text, at first those of random tokens.
+    """Embeddings of virtual tokens before every text, initialised with those of random tokens.
 
     Attributes:
         tokens: Virtual tokens, ≥ 1.
@@ -171,10 +171,10 @@ class PromptAdapter(PeftAdapter):
 
 @dataclass
 class PrefixAdapter(PromptAdapter):
-    """Keys and values of virtual tokens in front of every text, in every layer.
+    """Keys and values of virtual tokens before every text, in every layer.
 
     Attributes:
-        real_activations: Begin with the keys and values of random tokens, as MeZO; False begins with normals.
+        real_activations: Initialise with the keys and values of random tokens, as MeZO; False: with normals.
     """
 
     name: str = "prefix"
@@ -184,10 +184,10 @@ class PrefixAdapter(PromptAdapter):
 
 @dataclass
 class LayersAdapter(AdapterConfig):
-    """The parameters of some blocks, or those whose names match a pattern; with both, those that do both.
+    """The parameters of some blocks, or those whose names match a pattern, or, with both settings, the intersection.
 
     Attributes:
-        pattern: Regular expression, searched in the full names; empty is found in all.
+        pattern: Regular expression, searched in the full names; empty matches all.
         layers: Of which blocks, as of `lora`.
     """
 
@@ -217,7 +217,7 @@ class BiasAdapter(AdapterConfig):
 
 @dataclass
 class ScalesAdapter(AdapterConfig):
-    """The scales of quantised weights; their integers stay as they are.
+    """The scales of quantised weights; the integers do not change.
 
     **Source**: QZO, Shang et al. 2025. **Deviations**: slopes are not clipped, and no scale has a least value.
     """
@@ -237,4 +237,4 @@ ADAPTERS: dict[str, type[AdapterConfig]] = {
     "bias": BiasAdapter,
     "scales": ScalesAdapter,
 }
-"""Registry: name -> settings. It drives the schema; `zo.lm.adapters.adapt` makes the adapters."""
+"""Registry: name -> settings. `zo.lm.adapters.adapt` makes the adapters."""

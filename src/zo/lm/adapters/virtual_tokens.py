@@ -1,4 +1,4 @@
-"""Prefix and prompt tuning: a decoder with virtual tokens in front of every text."""
+"""Prefix and prompt tuning: a decoder with virtual tokens before every text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from zo.weights.offload.parameter import device_of
 
 
 class VirtualTokens(nn.Module):
-    """A model of peft's with virtual tokens, as the scorer reads models: `base_model` below, a head on top.
+    """A peft model with virtual tokens, in the form that the scorer needs: `base_model` and a head.
 
     Attributes:
         base_model: Returns last hidden states of the texts' own tokens.
-        config: The model's, with fewer positions and a smaller window by the virtual tokens.
+        config: The model's, with positions and window reduced by the number of virtual tokens.
     """
 
     def __init__(self, peft: Any):
@@ -40,18 +40,18 @@ class VirtualTokens(nn.Module):
         return self.base_model.peft.get_base_model().get_output_embeddings()
 
     def generate(self, **options: Any) -> Any:
-        """Returns what the model generates behind the virtual tokens."""
+        """Returns what the model generates after the virtual tokens."""
         return self.base_model.peft.generate(**options)
 
     @torch.no_grad()
     def begin_from(self, tokens: Tensor) -> None:
-        """Sets the virtual tokens such that they do what these tokens in front of a text do.
+        """Initialises the virtual tokens so that they act like these tokens before a text.
 
         Args:
-            tokens: As many as there are virtual ones.  # (N,)
+            tokens: Token ids, one for each virtual token.  # (N,)
 
         Raises:
-            ModelError: If the model computes something else with them.
+            ModelError: If the model's outputs differ.
         """
         body, model = self.base_model, self.base_model.peft.get_base_model()
         if body.is_prefix:
@@ -77,7 +77,7 @@ class VirtualTokens(nn.Module):
 
 
 class _Body(nn.Module):
-    """The part of the model below its head, with virtual tokens in front of every row."""
+    """The model without its head, with virtual tokens before every row."""
 
     _supports_attention_backend: bool
 
@@ -91,7 +91,7 @@ class _Body(nn.Module):
 
     @property
     def encoder(self) -> Any:
-        """The module that holds the virtual tokens."""
+        """The module of the virtual tokens."""
         return self.peft.prompt_encoder[self.peft.active_adapter]
 
     def forward(

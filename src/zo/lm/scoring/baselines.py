@@ -1,4 +1,4 @@
-"""Baselines that read training examples and make no step: in-context learning and linear probing."""
+"""Baselines that read training examples but make no step: in-context learning and linear probing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zo.tasks.prompts import Encoded
 
 
 class Given(NamedTuple):
-    """What a baseline reads: training examples, the run's seed, and tokens of a batch at most."""
+    """Inputs of a baseline: training examples, the run's seed, and the most tokens of a batch."""
 
     scorer: CandidateScorer
     train: Sequence[Encoded]
@@ -28,11 +28,10 @@ class Given(NamedTuple):
 
 
 class InContext:
-    """In-context learning: texts with training examples and their answers in front.
+    """In-context learning: training examples and their answers come before each text.
 
-    The tokens of a demonstration are those of its prompt and true candidate, without the special tokens in front, which
-    stand once, before the first demonstration. All texts get the same demonstrations, so that a batch computes them
-    once per row.
+    A demonstration has the tokens of its prompt and true candidate. Leading special tokens come once, before the first
+    demonstration. All texts get the same demonstrations, so that a batch computes them once per row.
 
     **Source**: Malladi et al. 2023, released code. **Deviations**: demonstrations are joined as tokens, not as text.
     """
@@ -47,10 +46,10 @@ class InContext:
             self._demonstrations += [*prompt, *example.candidate_ids[example.label], *between]
 
     def shown(self, examples: Sequence[Encoded]) -> list[Encoded]:
-        """Returns examples with the demonstrations in front of their prompts.
+        """Returns examples with the demonstrations before their prompts.
 
         Raises:
-            TaskError: If the scorer's model does not see the longest text whole; names `optimizer.k`.
+            TaskError: If the longest text exceeds the model's window; names `optimizer.k`.
         """
         n, given = self._first, self._demonstrations
         found = [
@@ -77,7 +76,7 @@ class LinearProbe:
 
     Raises:
         ModelError: If scikit-learn is missing.
-        TaskError: If the training examples are all of one class.
+        TaskError: If all training examples have one class.
     """
 
     def __init__(self, config: LinearProbeConfig, given: Given) -> None:
@@ -100,7 +99,7 @@ class LinearProbe:
         max_tokens: int,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Predicts a whole split; see `CandidateScorer.evaluate`. A label that training lacks is never predicted."""
+        """Predicts a whole split; see `CandidateScorer.evaluate`. Never predicts a label without training examples."""
         features = self._scorer.features(examples, max_tokens).numpy()
         known = {label: i for i, label in enumerate(self._probe.classes_)}
         columns = self._probe.predict_log_proba(features)

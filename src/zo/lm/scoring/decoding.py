@@ -1,4 +1,4 @@
-"""Tokens behind prompts, one after another with a cache, of the rows that have not ended."""
+"""Generates tokens after prompts with a key-value cache, and drops rows that have ended."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 Choose = Callable[[Tensor, int, Tensor], Tensor]
-"""Function from numbers of rows, position and scores, (rows, vocabulary), to a token for each row."""
+"""Function of row numbers, position and scores, (rows, vocabulary), that returns a token for each row."""
 
 Ended = Callable[[Tensor], Tensor]
-"""Function from what rows have so far, (rows, positions), to whether a text of each has ended."""
+"""Function of the tokens so far, (rows, positions), that returns whether each row's text has ended."""
 
 WORTHWHILE = 0.8
-"""Rows are dropped where at most this share of them is needed: dropping copies the cache."""
+"""Rows are dropped if at most this share of them is needed, since dropping copies the cache."""
 
 
 def most_probable(rows: Tensor, position: int, scores: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def most_probable(rows: Tensor, position: int, scores: Tensor) -> Tensor:
 
 
 def can_decode(model: Any) -> bool:
-    """Returns whether a model's cache holds keys and values of every row alone, so that rows can be dropped."""
+    """Returns whether a model's cache has separate keys and values for each row, so that rows can be dropped."""
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
     known = inspect.signature(model.forward).parameters
@@ -38,11 +38,11 @@ def can_decode(model: Any) -> bool:
 
 
 class Decoder:
-    """Writes tokens.
+    """Generates tokens.
 
     Args:
-        model: For which `can_decode` is true.
-        pad: Token that stands behind the end of a row.
+        model: A model for which `can_decode` is true.
+        pad: Token after the end of a row.
         ends: Tokens that end a row.
     """
 
@@ -63,16 +63,15 @@ class Decoder:
         ended: Ended | None = None,
         parts: int = 1,
     ) -> Tensor:
-        """Returns the tokens behind each row, (rows, positions), with `pad` behind an end.
+        """Returns the tokens after each row, (rows, positions), with `pad` after an end.
 
         Args:
             ids: Prompts, padded on the left, (rows, width).
-            mask: 1 where they are not padding.
-            most: Positions at most.
+            mask: 0 at padding, else 1.
+            most: Most positions.
             choose: Chooses tokens.
-            ended: Tells ends beside the tokens that are ends.
-            parts: Number of branches that the rows are of, as many of each, one branch after another. Whatever is
-                dropped, the rows that are left are as many of each.
+            ended: Finds ends other than end tokens.
+            parts: Number of branches, with equally many consecutive rows each. This stays so when rows are dropped.
         """
         from transformers.cache_utils import DynamicCache
 
@@ -109,11 +108,11 @@ class Decoder:
 
 
 def needed(done: Tensor, parts: int) -> Tensor | None:
-    """Returns the positions of the rows to go on with, as many of each part; None if hardly any can be dropped.
+    """Returns the rows to keep, equally many of each part; None if too few can be dropped.
 
     Args:
         done: Whether each row has ended.
-        parts: Of as many rows each.
+        parts: Number of parts, with equally many rows each.
     """
     of_parts = done.view(parts, -1)
     most = int((~of_parts).sum(1).max())

@@ -1,7 +1,7 @@
-"""A GPU's kernel launches of a computation, recorded once per shape of its batch and repeated as one launch.
+"""CUDA graphs: a computation's kernel launches, recorded once per shape of its batch and replayed as one launch.
 
-What a recording reads and writes lies where it lay when it was made: the weights, which are moved in place, are seen as
-they are at every repetition; a batch is copied to where the recorded one was.
+A recording reads and writes fixed addresses. Weights move in place, so a replay reads their current values. A batch is
+copied to the address of the recorded one.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from torch import Tensor
 from zo.lm.scoring.collate import Batch
 
 Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], object]]]
-"""Runs a computation; returns its result's place, and what computes it again into that place."""
+"""Function that runs a computation; returns its result, and a function that recomputes it in place."""
 
 STEP = 32
-"""Rows are padded to a multiple of this many tokens, so that few shapes come up."""
+"""Rows are padded to a multiple of this many tokens, so that there are few shapes."""
 
 MOST = 32
-"""Recordings that are kept: widths of a task's rows, in steps, times the numbers of rows that are usual."""
+"""Most recordings: widths of a task's rows, in steps, times the usual numbers of rows."""
 
 
 class Graphs:
-    """Calls `compute`, recorded.
+    """Replays recordings of `compute`.
 
     Args:
-        compute: a function of the batch's tensors and of weights that stay where they are; waits
-            for nothing that the device computes.
-        record: as CUDA does it, or in its place.
-        most: recordings that are kept, > 0; the one that was used longest ago goes first.
+        compute: a function of the batch's tensors and of weights at fixed addresses; it must not synchronise with
+            the device.
+        record: records by CUDA, or a substitute.
+        most: recordings to keep, > 0; the least recently used one is dropped first.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Graphs:
         self._kept: dict[Any, _Recording] = {}
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns what `compute` would, in a place that the next call with such a batch overwrites."""
+        """Returns the result of `compute`; the next call with a batch of this shape overwrites it."""
         shapes = tuple((name, t.shape) for name, t in batch.tensors().items())
         recording = self._kept.pop(shapes, None)
         if recording is None:
@@ -79,13 +79,13 @@ class _Recording:
 
 
 class Recorder:
-    """Records with CUDA; all recordings share their memory, since only one runs at a time."""
+    """Records with CUDA; all recordings share memory, since only one runs at a time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-        """Runs `compute` on the side until all that libraries allocate at first use is there, then records it."""
+        """Warms up `compute` on a side stream, so that libraries have allocated their memory, then records it."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -1,4 +1,4 @@
-"""Texts in rows of tokens: what begins alike stands there once, and rows share what would be padding."""
+"""Packs texts into rows of tokens: common prefixes are stored once, and texts share rows instead of padding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 
 class Row:
-    """Texts behind each other in one row, each as if it stood there alone.
+    """Several texts in one row, each computed as if it were alone.
 
-    Of a decoder a token sees what leads to it. With n tokens before it, whatever stands behind a token, its hidden
-    state is the same: so texts that begin alike share their beginning, a prompt is there once for all its candidates,
-    and what all prompts begin with once for all. Of a masked model a token sees its whole text and no other.
+    With a decoder a token sees only the tokens that lead to it, and no later token changes its hidden state. So texts
+    share common prefixes: a prompt is stored once for all its candidates, and a common prefix once for all prompts.
+    With a masked model a token sees its whole text and no other.
 
     Args:
-        masked: Whether the model is a masked one.
+        masked: Whether the model is a masked model.
 
     Attributes:
         ids: the tokens.
@@ -36,7 +36,7 @@ class Row:
         ] = []  # parent, first column, column behind the last
 
     def add(self, tokens: Sequence[int], after: int = -1) -> list[int]:
-        """Puts a text, or what follows the token in column `after`, into the row and returns its columns."""
+        """Adds a text, or a continuation of the token in column `after`, to the row; returns its columns."""
         columns, first, parent = [], len(self.ids), after
         begin = self.positions[after] + 1 if after >= 0 else 0
         for position, token in enumerate(tokens, begin):
@@ -55,7 +55,7 @@ class Row:
     def sees(self) -> NDArray[np.bool_]:
         """Returns whether the token in column i sees the one in column j.  # (n, n).
 
-        It sees what the parent of its chain sees, and the chain: up to itself, or of a masked model all of it.
+        It sees what the parent of its chain sees, and the chain: up to itself, with a masked model all of it.
         """
         seen = np.tri(len(self.ids), dtype=np.bool_)
         for parent, first, end in self._chains:
@@ -68,7 +68,7 @@ class Row:
 
 
 def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:
-    """Returns which texts share a row, so that a forward pass costs least.
+    """Returns which texts share a row, at the lowest cost of a forward pass.
 
     A layer's matrices cost 12 · hidden² multiplications per token, padding included, and attention
     2 · hidden per token and column; attention is counted twice, as its kernels reach about half the
@@ -77,7 +77,7 @@ def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:
 
     Args:
         lengths: Tokens of each text, > 0.
-        shared: Tokens that all texts begin with and a row holds once, ≥ 0.
+        shared: Tokens of the common prefix, which a row has once, ≥ 0.
         hidden: Width of the model, > 0.
 
     Returns:
@@ -107,7 +107,7 @@ def pack(lengths: Sequence[int], shared: int, hidden: int) -> list[list[int]]:
 
 
 def _narrowest(own: Sequence[int]) -> list[int]:
-    """Returns for 1, 2, ... rows the tokens that the fullest one holds at least."""
+    """Returns a lower bound of the longest row's tokens for 1, 2, ... rows."""
     sums = [0, *itertools.accumulate(own)]
     return [
         max(
@@ -120,6 +120,6 @@ def _narrowest(own: Sequence[int]) -> list[int]:
 
 
 def shared_beginning(texts: Sequence[Sequence[int]]) -> int:
-    """Returns how many tokens all texts begin with."""
+    """Returns the number of tokens in the common prefix of all texts."""
     n = min(map(len, texts))
     return next((i for i in range(n) if len({text[i] for text in texts}) > 1), n)

@@ -1,8 +1,8 @@
-"""Sampled texts by counter-based noise: a token's draw depends on (seed, step, prompt, sample, position) alone.
+"""Sampling by counter-based noise: a token's random number depends on (seed, step, prompt, sample, position) alone.
 
-So a text depends neither on the batch that it is written in nor on the process, and all points of a step see the same
-draws: their rewards differ by their weights, not by luck. A draw u in (0, 1) chooses the first token at which the sum
-of the probabilities, in the vocabulary's order, is above u. A small change of the weights changes few tokens.
+So a completion depends neither on its batch nor on the process. All points of a step use the same numbers, so their
+rewards differ only by their weights. A number u in (0, 1) chooses the first token, in the vocabulary's order, at which
+the sum of the probabilities exceeds u. A small change of the weights changes few tokens.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from zo.noise.philox import WORD_BITS, counter, philox
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """Settings of sampling.
 
     Attributes:
         temperature: Logits are divided by it, > 0.
-        top_p: The fewest most probable tokens with this sum of probabilities are drawn from, in (0, 1].
+        top_p: Nucleus sampling: total probability of the smallest set of tokens to sample from, in (0, 1].
         seed: Of the run.
     """
 
@@ -35,12 +35,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Draws:
-    """Which texts are sampled.
+    """The random numbers of a batch of completions.
 
     Attributes:
-        sampling: How.
-        step: Optimizer step; None for evaluations, whose draws are the same at every step.
-        samples: Number of the sample of its prompt, for each text.
+        sampling: Settings.
+        step: Optimizer step; None for evaluations, whose numbers are the same at every step.
+        samples: For each text, its number among the samples of its prompt.
     """
 
     sampling: Sampling
@@ -68,27 +68,27 @@ class Draws:
 
 
 class Draw:
-    """Chooses the tokens that are drawn; called as a logits processor of transformers, it leaves each row that one.
+    """Samples tokens; as a logits processor of transformers it leaves only the sampled token in each row.
 
     Args:
         sampling: How.
-        uniforms: Of each row and position, (rows, positions).
+        uniforms: Random number of each row and position, (rows, positions).
 
     Attributes:
-        begin: Tokens of a row before the first one that is written.
+        begin: Tokens of a row before the first generated one.
     """
 
     def __init__(self, sampling: Sampling, uniforms: Tensor, begin: int = 0):
         self._sampling, self._uniforms, self.begin = sampling, uniforms, begin
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns scores of which one per row is finite."""
+        """Returns scores with one finite entry per row."""
         rows = torch.arange(len(scores), device=scores.device)
         drawn = self.tokens(rows, input_ids.shape[1] - self.begin, scores)
         return torch.full_like(scores, -torch.inf).scatter_(-1, drawn[:, None], 0.0)
 
     def tokens(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:
-        """Returns the token of each row that is drawn.
+        """Returns the sampled token of each row.
 
         Args:
             rows: Their numbers.
@@ -104,7 +104,7 @@ class Draw:
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:
-    """Returns the probabilities of the fewest tokens whose sum is at least `top_p`; 0 for the others."""
+    """Returns the probabilities in the smallest set of tokens with sum `top_p` or more; 0 for others."""
     ordered, order = p.sort(stable=True, dim=-1, descending=True)
     before = ordered.double().cumsum(-1) - ordered
     return torch.zeros_like(p).scatter_(-1, order, ordered * (before < top_p))

@@ -1,12 +1,11 @@
-"""What the frozen first blocks of a model return: the same at every probe, so it is computed once.
+"""Reuses the outputs of a model's frozen first blocks, which are the same at every probe.
 
-`FrozenBlocks` finds the blocks, takes what they return from one forward pass of a mini-batch and gives it to the later
-ones, which have the bits of computing every block.
+`FrozenBlocks` finds the blocks, keeps their outputs from one forward pass of a mini-batch, and returns them in later
+passes, with the same bits.
 
-`KeptStates` keeps the hidden states that enter the first block that trains for every token of a run's examples. They
-depend on an example's own tokens alone. Each example is computed alone, in one layout, when it is first needed: no
-number depends on which batch came first, on an interruption, or on the number of processes. A batch in any layout takes
-the states of its tokens from here.
+`KeptStates` keeps the input of the first trained block for every token of a run's examples. It depends only on an
+example's own tokens. Each example is computed alone, in one layout, when it is first needed. So no number depends on
+the order of batches, on an interruption, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ Forward: TypeAlias = Callable[..., Any]
 
 
 class StatesError(RuntimeError):
-    """What frozen blocks return cannot be used again; says why."""
+    """Outputs of frozen blocks cannot be reused; says why."""
 
 
 class FrozenBlocks:
-    """The frozen first blocks of a model's lists of blocks, of those that a forward pass calls before it reads θ.
+    """The frozen first blocks of a model's lists of blocks that a forward pass calls before it reads θ.
 
-    A list is an `nn.ModuleList` or `nn.Sequential` whose blocks hand their output to the next one.
+    A list is an `nn.ModuleList` or `nn.Sequential` in which each block's output is the next one's input.
 
     Args:
         model: Computes the loss, in evaluation mode.
-        trained: The tensors that move.
+        trained: The trained tensors.
 
     Attributes:
-        lists: Path of each list, and its blocks before the first one that trains.
+        lists: Path of each list -> its blocks before the first trained one.
         called: Paths of the lists that the forward pass of `find` called.
     """
 
@@ -68,11 +67,11 @@ class FrozenBlocks:
             self.lists[path or type(module).__name__] = frozen
 
     def trains(self, module: nn.Module) -> bool:
-        """Returns whether a module holds a tensor that moves."""
+        """Returns whether a module has a trained tensor."""
         return any(storage_key(p) in self._keys for p in module.parameters())
 
     def find(self, run: Callable[[], object]) -> None:
-        """Leaves those lists that `run`, a forward pass, calls once and before it reads a tensor that moves.
+        """Keeps only the lists that `run`, a forward pass, calls once and before it reads a trained tensor.
 
         Raises:
             StatesError: If there is none.
@@ -96,7 +95,7 @@ class FrozenBlocks:
             raise StatesError("the loss calls a list of blocks several times")
 
     def outputs_of(self, run: Callable[[], object]) -> dict[str, Any]:
-        """Returns what each list's last frozen block returns while `run` computes the model; `run` ends there."""
+        """Returns the output of each list's last frozen block during `run`, which ends there."""
         outputs: dict[str, Any] = {}
 
         def returned(path: str, output: Any) -> None:
@@ -110,7 +109,7 @@ class FrozenBlocks:
 
     @contextmanager
     def once(self, kept: dict[str, Any]) -> Iterator[None]:
-        """While the body runs, a forward pass of one mini-batch, computes what is not in `kept`, and keeps it."""
+        """In the body, a forward pass of one mini-batch, reuses the outputs in `kept` and adds missing ones."""
         if kept:
             with self.returning(_copied(kept)):  # blocks may write into it
                 yield
@@ -121,7 +120,7 @@ class FrozenBlocks:
         kept.update(outputs)
 
     def returning(self, outputs: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """While the body runs, each list's frozen blocks return its output."""
+        """In the body each list's frozen blocks return the given output."""
         return replaced(
             {
                 block: partial(_given, outputs[path])
@@ -131,7 +130,7 @@ class FrozenBlocks:
         )
 
     def _watched(self, returned: Callable[[str, Any], None]) -> AbstractContextManager[None]:
-        """While the body runs, calls `returned` with what the last frozen block of a list returns."""
+        """In the body calls `returned` with the output of each list's last frozen block."""
 
         def watched(path: str, forward: Forward, *args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
@@ -146,11 +145,11 @@ class FrozenBlocks:
 
 
 class _AllReturned(Exception):
-    """Ends a forward pass behind the frozen blocks."""
+    """Ends a forward pass after the frozen blocks."""
 
 
 class _Reads(TorchDispatchMode):
-    """Whether an operation, or the call of an offloaded module, has read one of some tensors."""
+    """Detects that an operation, or the call of an offloaded module, reads one of some tensors."""
 
     def __init__(self, tensors: Sequence[Tensor]):
         super().__init__()
@@ -162,7 +161,7 @@ class _Reads(TorchDispatchMode):
 
     @property
     def found(self) -> bool:
-        """Whether one was read by now."""
+        """Whether one was read."""
         return self._found or not self._ids.isdisjoint(self._visited)
 
     def __torch_dispatch__(
@@ -183,12 +182,12 @@ def _copied(outputs: Any) -> Any:
 
 
 class KeptStates:
-    """Memory for the states of some splits; row 0 is that of padding, zeros.
+    """Memory for the states of some splits; row 0 has zeros, for padding.
 
     Args:
-        splits: Their examples, the very objects that batches are made of.
-        width: Of a state.
-        like: Has the dtype and device of states.
+        splits: Their examples, the same objects as in the batches.
+        width: Size of a state.
+        like: Tensor with the dtype and device of states.
 
     Attributes:
         bytes: Size of the memory.
@@ -210,27 +209,27 @@ class KeptStates:
         self.bytes = self._states.numel() * self._states.element_size()
 
     def is_of(self, splits: Iterable[Sequence[Encoded]]) -> bool:
-        """Returns whether these are the states of some splits' examples, the very objects."""
+        """Returns whether these are the states of the same example objects."""
         examples = [example for split in splits for example in split]
         pairs = zip(self._examples, examples, strict=False)
         return len(examples) == len(self._examples) and all(a is b for a, b in pairs)
 
     def first(self, example: Encoded) -> int | None:
-        """Returns the row of an example's first token; None of an example of other splits."""
+        """Returns the row of an example's first token; None for an example of other splits."""
         return self._first.get(id(example))
 
     def missing(self, examples: Iterable[Encoded]) -> list[Encoded]:
-        """Returns those of the splits' examples that were not yet computed."""
+        """Returns the examples of these splits that are not yet computed."""
         known = (example for example in examples if id(example) in self._first)
         return [example for example in known if id(example) not in self._there]
 
     def put(self, example: Encoded, states: Tensor, places: Tensor) -> None:
-        """Keeps an example's states.
+        """Stores an example's states.
 
         Args:
             example: The example.
             states: Of its rows.                                              # (P, L, D)
-            places: Of each token here, 0 of padding. Of tokens with the same place the first counts.   # (P, L)
+            places: Row of each token here, 0 for padding. The first token of a row counts.   # (P, L)
         """
         taken = dict[int, int]()
         for at, place in enumerate(places.flatten().tolist()):
@@ -241,5 +240,5 @@ class KeptStates:
         self._there.add(id(example))
 
     def of(self, places: Tensor) -> Tensor:
-        """Returns the states of the tokens with these places, (P, L).  # (P, L, D)."""
+        """Returns the states at these rows, (P, L).  # (P, L, D)."""
         return self._states.index_select(0, places.flatten()).view(*places.shape, -1)

@@ -1,4 +1,4 @@
-"""Loss and evaluations of generated texts: the mean of their numbers, by reward functions or by a measure."""
+"""Loss and evaluations of generated texts: the mean of their rewards or of a measure."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from zo.tasks.measures import NAMED, best_of
 from zo.tasks.prompts import Encoded
 
 CHECKED = 4
-"""Examples that a reward function is tried with before the first step."""
+"""Examples that test a reward function before the first step."""
 
 FREQUENT = 16
 ANYTHING = ("", "0", "1", "nan", "yes", "no", "True", "False", "None", "[]", "A")
-"""Texts that answer nothing, and are worth something to some scorers."""
+"""Texts that are no answer, but get a reward from some scorers."""
 
 TRIED = 100
-"""Examples that texts are tried on as answers to everything."""
+"""Examples on which constant answers are tried."""
 
 SHOWN = 8
-"""Texts of an evaluation that are logged."""
+"""Logged texts of an evaluation."""
 
 
 class Rates(Protocol):
-    """What rates texts, as `zo.rewards.rating.Rater`.
+    """Rates texts, as `zo.rewards.rating.Rater`.
 
     Attributes:
-        names: Of functions whose numbers are reported beside the total.
-        own: Those that are the user's.
-        notes: What a person should know, one sentence each.
+        names: Of functions whose means are reported, too.
+        own: Names of the user's functions.
+        notes: Sentences for the log.
     """
 
     names: list[str]
@@ -50,16 +50,16 @@ class Rates(Protocol):
     notes: list[str]
 
     def start(self, columns: Sequence[str]) -> None:
-        """Prepares for texts of rows with these columns."""
+        """Prepares for texts whose rows have these columns."""
         ...
 
     def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
-        """Returns what texts are worth."""
+        """Returns the ratings of texts."""
         ...
 
 
 class MeasureRater:
-    """Rates texts by a measure, against the reference that suits each best."""
+    """Rates texts by a measure, against the best reference of each."""
 
     def __init__(self, measure: str) -> None:
         self.names: list[str] = []
@@ -78,12 +78,12 @@ class MeasureRater:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How texts are written: the most probable ones by default.
+    """Settings of decoding; greedy by default.
 
     Attributes:
-        sampling: How a step's texts are drawn; None: they are not.
-        samples: Texts per prompt and step.
-        eval_samples: Drawn texts per prompt in evaluations; 1: none.
+        sampling: Of a step's completions; None: greedy.
+        samples: Completions per prompt and step.
+        eval_samples: Sampled completions per prompt in evaluations; 1: none.
     """
 
     sampling: Sampling | None = None
@@ -92,19 +92,19 @@ class Decoding:
 
 
 class TextScorer:
-    """A number for each generated text; the loss is their mean, negated.
+    """Rates each generated text; the loss is the negated mean.
 
     Args:
-        generator: Writes the texts.
+        generator: Generates the texts.
         rater: Rates them.
-        measure: Name of what evaluations report.
+        measure: Name of the evaluations' measure.
         processes: That divide evaluations.
-        decoding: How texts are written.
+        decoding: Settings of decoding.
 
     Attributes:
-        tally: Sums over the texts of the step that `begin` began.
-        samples: The first texts of the last evaluation that this process made, as rows of a log.
-        constant: The best text that answers everything, and what it is worth; None before `measure_constants`.
+        tally: Sums over the texts since `begin`.
+        samples: The first texts of this process's last evaluation, as rows of a log.
+        constant: The best constant answer and its reward; None before `measure_constants`.
     """
 
     differentiable = False
@@ -128,18 +128,18 @@ class TextScorer:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of how texts are rated, one sentence each."""
+        """Sentences for the log about the rating of texts."""
         return [*self._generator.notes, *self._rater.notes]
 
     def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
-        """Returns the examples: prompts are padded where they are continued."""
+        """Returns the examples; the generator pads prompts."""
         return examples
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Starts what rates texts, and tries it with the first examples.
+        """Starts the rater, and tests it with the first examples.
 
         Raises:
-            TaskError: If the model does not see a prompt and what follows, or a function cannot be called, fails, draws
+            TaskError: If prompt and completion exceed the model's window, or a function cannot be called, fails, draws
                 or depends on other texts; names the row.
         """
         self._generator.check(examples)
@@ -167,24 +167,24 @@ class TextScorer:
                     )
 
     def begin(self, step: int, steps: int) -> None:
-        """Begins a step: functions are told its number, and the tally is empty."""
+        """Begins a step: sets `trainer_state` and empties the tally."""
         self._step, self._state = step, {"global_step": step, "max_steps": steps}
         self.tally = Tally()
 
     def share(self, examples: Sequence[Encoded]) -> int:
-        """Returns what the loss of some examples counts for beside others': their number."""
+        """Returns the weight of a loss of some examples: their number."""
         return len(examples)
 
     def loss(self, batch: Sequence[Encoded]) -> float:
-        """Returns the mean of the texts' numbers, negated."""
+        """Returns the negated mean of the texts' rewards."""
         return self.branches(batch, 1)[0]
 
     def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
-        """Returns the losses of n copies of the batch, which are written together: copy after copy."""
+        """Returns the losses of n copies of the batch, whose texts are generated together, copy after copy."""
         return [loss_of(numbers) for numbers in self.numbers(batch, n)]
 
     def numbers(self, batch: Sequence[Encoded], n: int) -> list[list[float | None]]:
-        """Returns the texts' numbers of n copies of the batch; None of texts that no function rates."""
+        """Returns the texts' rewards for n copies of the batch; None for texts that no function rates."""
         how = self._decoding
         samples = [i for _ in batch for i in range(how.samples)] * n
         examples = [example for example in batch for _ in range(how.samples)] * n
@@ -196,7 +196,7 @@ class TextScorer:
         return [found.totals[i * size : (i + 1) * size] for i in range(n)]
 
     def branch_bytes(self, batch: Sequence[Encoded]) -> int:
-        """Returns about the most bytes that writing a copy of the batch takes."""
+        """Returns about the most bytes that generating the texts of a copy of the batch takes."""
         width = max(len(e.prompt_ids) for e in batch)
         return self._generator.row_bytes(width) * len(batch) * self._decoding.samples
 
@@ -206,7 +206,7 @@ class TextScorer:
         max_tokens: int,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Rates a whole split, prompts of similar length together; as `CandidateScorer.evaluate`."""
+        """Rates a whole split, with prompts of similar length together; see `CandidateScorer.evaluate`."""
         room = self._generator.max_new_tokens
         groups = length_batches([len(e.prompt_ids) + room for e in examples], max_tokens)
         self.samples = []
@@ -230,7 +230,7 @@ class TextScorer:
         return Evaluation(0.0 - value, value, [], self._measure, more=more)
 
     def _evaluated(self, examples: Sequence[Encoded]) -> torch.Tensor:
-        """Returns a row of numbers per example: its reward, then that of each function; nan where there is none."""
+        """Returns a row per example: its reward, then that of each function; nan if there is none."""
         written = self._generator.write(examples)
         found = self._rated(examples, written)
         self._count(examples, written, found)
@@ -244,7 +244,7 @@ class TextScorer:
         return torch.tensor(rows, dtype=torch.float64)
 
     def _best_of_drawn(self, examples: Sequence[Encoded]) -> list[float | None]:
-        """Returns the largest number among each prompt's drawn texts; None where none are drawn or rated."""
+        """Returns the largest reward among each prompt's sampled completions; None if none are sampled or rated."""
         how = self._decoding
         best: list[float | None] = [None] * len(examples)
         if how.sampling is None or how.eval_samples == 1:
@@ -259,11 +259,11 @@ class TextScorer:
         return best
 
     def measure_constants(self, train: Sequence[Encoded], examples: Sequence[Encoded]) -> None:
-        """Finds the text that is worth most when it is the answer to everything: `constant`, and what it is worth.
+        """Finds the best constant answer and its reward: `constant`.
 
         Args:
-            train: Their most frequent answers are tried.
-            examples: They are tried on.
+            train: Examples whose most frequent answers are tried.
+            examples: Examples to try them on.
         """
         frequent = Counter(answer for e in train for answer in e.references if answer)
         texts = dict.fromkeys([*(of for of, _ in frequent.most_common(FREQUENT)), *ANYTHING])
@@ -307,14 +307,14 @@ class TextScorer:
 
 
 def loss_of(numbers: Sequence[float | None]) -> float:
-    """Returns the mean of the numbers that are there, negated; 0 if none is."""
+    """Returns the negated mean of the numbers; 0 if there are none."""
     return 0.0 - (mean(numbers) or 0.0)
 
 
 def _samples(
     examples: Sequence[Encoded], written: Sequence[Written], found: Ratings
 ) -> list[dict[str, Any]]:
-    """Returns the first texts with what they are worth, and what functions logged of them."""
+    """Returns the first texts with their rewards and logged columns."""
     rows = []
     for i, (example, text) in enumerate(list(zip(examples, written, strict=True))[:SHOWN]):
         told = {"row": example.row, "prompt": shortened(example.prompt), "text": text.text[:TEXT]}
