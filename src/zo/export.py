@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zo.extras import missing, print_every_character
+from zo.optim.from_file import Trust
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--merge", action="store_true", help="merge an adapter into the weights")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--trust", action=Trust)
     args = vars(parser.parse_args(argv))
     try:
         from zo.run.results.export import UNUSABLE, export  # here, so that --help needs nothing

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zo.extras import print_every_character
+from zo.optim.from_file import Trust
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--model", metavar="PATH", help="where the base model is, if not where it was"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--trust", action=Trust)
     args = parser.parse_args(argv)
     from zo.run.results.predict import UNUSABLE, predict  # here, so that --help answers at once
 

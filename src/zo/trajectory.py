@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.extras import missing, print_every_character
+from zo.optim.from_file import Trust
 from zo.record.trajectory import Trajectory, TrajectoryError
 
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     replay = commands.add_parser("replay", help="write the weights of a step")
     for command in (info, replay):
         command.add_argument("run", type=Path, help="a run's directory, or a trajectory file")
+        command.add_argument("--trust", action=Trust)
     replay.add_argument("--to", required=True, metavar="STEP", help="a number, best or last")
     replay.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="made; must be empty"

@@ -15,6 +15,7 @@ from zo import config
 from zo.config import command_line, method_code
 from zo.config.addresses import missing
 from zo.optim import OPTIMIZERS, Method
+from zo.optim.from_file import Trust
 from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.logs.tracking import read_status
@@ -247,25 +248,19 @@ def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_pa
 
 
 @pytest.mark.process
-def test_code_of_a_directory_runs_only_if_a_command_here_has_named_it(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("ZO_CACHE", str(tmp_path / "theirs"))
+def test_code_of_a_directory_runs_with_trust_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Trust, "given", False)
     rules, called = tmp_path / "rules.py", tmp_path / "called"
     rules.write_text(
         f"open({str(called)!r}, 'w')\ndef score(prompts, texts):\n    return [1.0] * len(texts)\n"
     )
     directory = str(freeze(rewarded(tmp_path, f"{rules}:score", "objective.sandbox=false")))
-    assert main([directory]) == 0
-    assert called.exists()
-    called.unlink()
-    shutil.rmtree(tmp_path / "theirs")
-    capsys.readouterr()
     assert main([directory]) == 2
     said = capsys.readouterr().err
-    assert f"{directory}: its reward calls objective.function={rules}:score, code that no " in said
+    assert f"{directory}: its reward calls objective.function={rules}:score; read it, and " in said
     assert not called.exists()
-    assert [main([directory, "--trust"]), main([directory])] == [0, 0]
+    assert main([directory, "--trust"]) == 0
+    assert called.exists()
 
 
 @pytest.mark.process

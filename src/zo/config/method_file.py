@@ -1,12 +1,10 @@
 """`optimizer=my_method.py:MyMethod`: an option of the group `optimizer` made of a file's class."""
 
 import re
-from contextlib import suppress
-from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 
-from zo.config import method_code, reward_code
+from zo.config import method_code
 from zo.config.checks import ConfigError, Problem
 from zo.optim import OPTIMIZERS, from_file
 
@@ -22,28 +20,23 @@ def with_options(override: str) -> str:
     return re.sub(from_file.ADDRESS, lambda found: option(found[0]), override)
 
 
-def option(address: str, named: bool = True) -> str:
+def option(address: str, typed: bool = True) -> str:
     """Runs a file and returns the option that its class becomes.
 
     Args:
         address: `file.py:Class`.
-        named: Whether the user has just named it. Other code runs only as it was when a command named it.
+        typed: Whether the user has typed it. What a run's directory names runs with `--trust` alone.
 
     Raises:
         ConfigError: If it cannot be used.
     """
-    place, _, name = address.rpartition(":")
-    note = reward_code.note_of(f"{Path(place).expanduser().resolve()}:{name}")
-    if not named and not note.exists():
-        right = "code that no command here has named as it is now; read it, and add --trust to run it, or name it as"
-        raise ConfigError([Problem("optimizer", address, f"{right} optimizer= of a command")])
+    if not (typed or from_file.may_run(address)):
+        right = "is code that a run's directory names; read it, and add --trust to run it"
+        raise ConfigError([Problem("optimizer", address, right)])
     try:
-        from_file.register(address)
+        name = from_file.register(address)
         method_code.of_method.cache_clear()  # the file may have been edited since
     except ValueError as error:
         raise ConfigError([Problem("optimizer", address, str(error))]) from None
-    with suppress(OSError):  # where the cache cannot be written, the user is asked again
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.touch()
     ConfigStore.instance().store(group="optimizer", name=name, node=OPTIMIZERS[name].config)
     return name

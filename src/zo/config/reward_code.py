@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -87,12 +86,6 @@ def fingerprint(*functions: str) -> str:
         for path in [] if file is None else [file, *sorted(imported(file))]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-def note_of(*functions: str) -> Path:
-    """Returns the file in the user's cache that is there once a command has named this code as it is now."""
-    root = Path(os.environ.get("ZO_CACHE") or Path.home() / ".cache" / "zo")
-    return root / "trusted" / fingerprint(*functions)
 
 
 def _imports(file: Path, roots: tuple[Path, ...]) -> Iterator[Path]:

@@ -211,12 +211,8 @@ def to_yaml(run: RunConfig) -> str:
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
-def from_yaml(text: str, trust: bool = False) -> RunConfig:
+def from_yaml(text: str) -> RunConfig:
     """Returns the configuration that `to_yaml` wrote.
-
-    Args:
-        text: YAML.
-        trust: Whether a method's file is run that no command here has named.
 
     Raises:
         ConfigError: If something else wrote it; every key that is missing, unknown or out of range is named.
@@ -225,10 +221,10 @@ def from_yaml(text: str, trust: bool = False) -> RunConfig:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError([Problem("config.yaml", "?", str(error).splitlines()[0])]) from None
-    return from_plain(given, trust)
+    return from_plain(given)
 
 
-def from_plain(given: Any, trust: bool = False) -> RunConfig:
+def from_plain(given: Any) -> RunConfig:
     """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
 
     `${...}` is text here: a stored configuration refers to nothing.
@@ -245,7 +241,7 @@ def from_plain(given: Any, trust: bool = False) -> RunConfig:
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
         if file := given["optimizer"].pop("file", None):
-            method_file.option(file, named=trust)
+            method_file.option(file, typed=False)
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zo.extras import print_every_character
+from zo.optim.from_file import Trust
 from zo.run import signals
 
 
@@ -26,23 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, help="a run's directory, with its config.yaml")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N instead of the frozen one")
     parser.add_argument("--threads", type=int, help="CPU threads instead of the frozen number")
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the code of a reward or a method that no command here has named",
-    )
+    parser.add_argument("--trust", action=Trust)
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["log"]:
         return _log(given[1:])
     args = parser.parse_args(given)
     from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
     from zo.run.store.directory import DirectoryError, load
-    from zo.run.trust import UntrustedError, check, remember
 
     try:
-        cfg = load(args.directory, args.trust)
-        remember(cfg) if args.trust else check(cfg, args.directory)
-    except (DirectoryError, UntrustedError) as error:
+        cfg = load(args.directory)
+        code = cfg.objective.code() if cfg.objective.of(cfg.task) == "reward" else []
+        if code and not Trust.given:
+            named = f"its reward calls objective.function={', '.join(code)}"
+            raise DirectoryError(f"{args.directory}: {named}; read it, and add --trust to run it")
+    except DirectoryError as error:
         print(error, file=sys.stderr)
         return 2
     cfg.device = args.device or cfg.device
@@ -57,6 +56,7 @@ def _log(argv: Sequence[str]) -> int:
         description="Write W&B's offline file of runs that ended without one, from metrics.jsonl.",
     )
     parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
+    parser.add_argument("--trust", action=Trust)
     directories: list[Path] = parser.parse_args(argv).directories
     from zo.run.logs.log_again import log_again
     from zo.run.store.directory import DirectoryError

@@ -8,7 +8,6 @@ from pathlib import Path
 from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
 from zo.config.identity import identity, run_id
 from zo.lm.config import ModelConfig
-from zo.run import trust
 from zo.run.store import atomic
 from zo.run.store.inputs import NAME as INPUTS
 from zo.run.store.inputs import Inputs, differing, flat
@@ -36,7 +35,6 @@ def freeze(cfg: RunConfig) -> Path:
     Raises:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
     """
-    trust.remember(cfg)
     wanted = Inputs.of(cfg)
     directory = Path(cfg.out) / wanted.run_id
     path = directory / CONFIG
@@ -78,19 +76,15 @@ def directory_of(cfg: RunConfig) -> Path:
     return Path(cfg.out) / run_id(cfg)
 
 
-def load(directory: Path, trust: bool = False) -> RunConfig:
+def load(directory: Path) -> RunConfig:
     """Returns the configuration of the run in a directory, which may have been moved, to go on with it.
-
-    Args:
-        directory: The run's.
-        trust: Whether a method's file is run that no command here has named.
 
     Raises:
         DirectoryError: If it holds none.
     """
     path = directory / CONFIG
     try:
-        cfg = from_yaml(path.read_text(encoding="utf-8"), trust)
+        cfg = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DirectoryError(f"{path}: {error.strerror}; a run's directory is wanted") from None
     except (ConfigError, UnicodeDecodeError) as error:
