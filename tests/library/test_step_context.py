@@ -329,7 +329,8 @@ def of_a_reference(model, weights):
     """Cross entropy, and KL to the same module with other weights: what those are does not depend on θ."""
     own = model(TOKENS, labels=TOKENS)
     other = torch.func.functional_call(model, weights, (TOKENS,)).logits
-    divergence = nn.functional.kl_div(own.logits.log_softmax(-1), other.softmax(-1))
+    log_p, q = own.logits.log_softmax(-1), other.softmax(-1)
+    divergence = nn.functional.kl_div(log_p, q, reduction="none").mean()
     return own.loss + 100 * divergence
 
 
