@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from zo.rewards.calls import Request
@@ -118,8 +119,8 @@ def rate(of, texts, **columns):
 
 
 def processes(word):
-    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
+    found = psutil.process_iter(["cmdline"])
+    return [one.pid for one in found if word in " ".join(one.info["cmdline"] or ())]
 
 
 @pytest.mark.parametrize("sandbox", [True, False])

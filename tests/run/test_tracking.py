@@ -1,11 +1,10 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
 
+import psutil
 import pytest
 import wandb
 
@@ -72,10 +71,11 @@ def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment
 def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
     log = RunLog(tmp_path, name="mezo", config={}, tracking=TrackingConfig(mode="offline"))
     log.write(1, {"train/loss": 0.5})
-    found = subprocess.check_output(["pgrep", "-P", str(os.getpid()), "wandb-core"], text=True)
-    for core in map(int, found.split()):
-        os.kill(core, signal.SIGKILL)
-        os.waitpid(core, 0)
+    cores = [one for one in psutil.Process().children() if one.name() == "wandb-core"]
+    assert cores
+    for core in cores:
+        core.kill()
+        core.wait()
     log.write(2, {"train/loss": 0.25})
     log.write(3, {"train/loss": 0.125})
     log.finish({"run/status": "finished"})

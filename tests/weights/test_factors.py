@@ -45,7 +45,7 @@ class Trial(TinyRun):
     def theta(self) -> list[Tensor]:
         """W + A Vᵀ, in float64."""
         return [
-            p.double() + (a.T @ v if p.dim() > 1 else 0)
+            p.double() + (a.t() @ v if p.dim() > 1 else 0)
             for p, (a, v) in zip(self.params.local, self.sides(), strict=True)
         ]
 
@@ -121,7 +121,7 @@ def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
         trial.params.policy.merge_factors()
         folded.append(trial.weights())
         for p, q, e, (a, v) in zip(folded[-1], was, exact, sides, strict=True):
-            size = q.double().abs() + (a.abs().T @ v.abs() if p.dim() > 1 else 0)
+            size = q.double().abs() + (a.abs().t() @ v.abs() if p.dim() > 1 else 0)
             half = e.abs().clamp_min(torch.finfo(dtype).tiny) * torch.finfo(dtype).eps / 2
             assert (p.double() - e).abs().le(half + 2**-22 * size).all()
     assert same(*folded)
