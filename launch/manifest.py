@@ -6,7 +6,7 @@
 | `model`, `task`, `optimizer`, `precision`, `seed`, `lr`, `steps` | the run's own |
 | `variant` | what else the sweep varies, as {"optimizer.k": 4} |
 | `changed` | keys of `variant` that were typed beside the sweep's file: no cells of the sweep as it stands in conf/ |
-| `line`, `role`, `smallest` | in a comparison: see zo.config.lines |
+| `line`, `role`, `smallest`, `levels` | in a comparison: see zo.config.lines |
 | `inputs` | digests of local data, weights, reward code and edited method code, by key |
 | `settings` | digest of everything else that decides the run's numbers |
 | `command` | makes this cell alone |
@@ -74,6 +74,7 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "changed": list(changed),
             **({"line": line.name, "role": line.role} if line else {}),
             **({"smallest": asked.sweeper.smallest} if line else {}),
+            **({"levels": list(asked.sweeper.levels)} if line and asked.sweeper.levels else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
             "command": _command(asked, given | _file_of(cfg, given)),

@@ -18,7 +18,8 @@ DIRECTORY = "sweeps"
 CODE = "optimizer.code"
 COLUMNS = (
     *("sweep", "run_id", "model", "task", "optimizer", "precision", "seed", "lr", "steps"),
-    *("variant", "changed", "line", "role", "smallest", "inputs", "settings", "command"),
+    *("variant", "changed", "line", "role", "smallest", "levels", "inputs", "settings"),
+    "command",
 )
 CELL = ["sweep", "model", "task", "optimizer", "precision", "variant", "line", "seed", "lr"]
 Line = Mapping[str, Any]
@@ -88,5 +89,6 @@ def _plain(line: Line) -> dict[str, Any]:
     facet = {key: value for key, value in variant.items() if not key.startswith("optimizer.")}
     texts = {"variant": variant, "inputs": inputs, "data": data, "facet": facet}
     row = {"line": "", "role": "", "smallest": float("nan"), "settings": "", "command": "", **line}
+    row["levels"] = json.dumps(line["levels"]) if line.get("levels") else None
     row["changed"] = ",".join(line.get("changed", ()))
     return row | {key: json.dumps(value, sort_keys=True) for key, value in texts.items()}

@@ -12,8 +12,9 @@ import altair as alt
 import pandas as pd
 
 from analysis.logs.frames import Frames
+from analysis.logs.history import evaluations
 from analysis.paper.names import method_label, model_label, task_label
-from analysis.report.figures.drawing import WIDTH, Figure, line_panels, looks, points, write
+from analysis.report.figures.drawing import PASSES, WIDTH, Figure, line_panels, looks, points, write
 from analysis.report.markdown import csv, write_texts
 from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show
 from analysis.select.comparison import (
@@ -22,7 +23,10 @@ from analysis.select.comparison import (
     LOSSES,
     OTHER,
     SHARES,
+    budget_of,
     choices,
+    criterion_of,
+    levels_of,
     lines_frame,
     run_losses,
 )
@@ -37,14 +41,23 @@ LOSS, REWARD = (
 """What a line loses, and its unit."""
 
 REPORTED = (
-    "{} at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % "
-    "interval. A collapsed seed counts with the loss of the untrained model, or its own last loss if that is higher.",
+    "{} at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % interval. The test "
+    "column is of the step of the best validation {}. A collapsed seed counts with the loss of the untrained model, or "
+    "its own last loss if that is higher.",
     "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the difference "
     "that these seeds find with a probability of 80 % at the level of Holm's first.",
 )
+TO_LEVEL = (
+    "Passes to a loss: forward passes until the validation loss is at most that, twice in succession. In brackets: the "
+    "ratio to those of {} over the same seeds, its 95 % interval (Student, logarithms), and p after Holm's correction."
+)
+CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
+SHARED = dict(zip(SHARES, LOSSES, strict=True))
+MOST_NAMED = 8  # lines of a figure with the memory of each
 ROW = 15  # pixels of a line in the figure of differences
-TUNED = "Loss: {} after the budget, a mean over the tuning seeds. Compared are the settings of most seeds."
+TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
+TIED = "of another {} the tuning runs lose as much, within 0.00002"
 
 
 def comparison(
@@ -63,16 +76,24 @@ def comparison(
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
-        frame = choices(runs[runs["steps"] > 0]).sort_values("loss", ignore_index=True)
-        return frame, _tuning_table(title, frame, [TUNED.format(_lower(what[0])), *below]), []
+        by, words = criterion_of(cells)
+        frame = choices(runs[runs["steps"] > 0], by=by).sort_values("loss", ignore_index=True)
+        return (
+            frame,
+            _tuning_table(title, frame, [TUNED.format(_lower(what[0]), words), *below]),
+            [],
+        )
     chosen = _chosen(sweep)
     frame = lines_frame(runs, float(first["smallest"]))
-    for key, missing in (("edge", ""), ("tried", 0)):
+    for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
-    said = [sentence.format(what[0]) for sentence in REPORTED]
-    test = "test, exact %" if rewarded else "test %"
-    table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test)
-    return frame, table, [_figure(title, frame, what)]
+    said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
+    test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
+    lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in _evaluated(frame)]
+    lacking += ["passes to a loss"] * (not levels)
+    said += [f"Not recorded: {', '.join(lacking)}."] * bool(lacking)
+    table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test, levels)
+    return frame, table, [_figure(title, frame, what), *_over_passes(title, runs, frames)]
 
 
 def write_comparison(
@@ -94,6 +115,12 @@ def line_label(line: str) -> str:
     return method_label(method) + comma + words
 
 
+def _evaluated(frame: pd.DataFrame) -> list[str]:
+    """Those of LOSSES that a line which trains has."""
+    trained = frame[frame["passes"] > 0]
+    return [key for key in LOSSES if trained[key].notna().any()]
+
+
 def _chosen(sweep: str) -> dict[str, Any]:
     """What is written of each line's chosen setting."""
     path = SETTINGS / f"{sweep}.csv"
@@ -104,11 +131,32 @@ def _chosen(sweep: str) -> dict[str, Any]:
 
 
 def _setting(row: Row) -> Cell:
-    """The values of a setting, with a note of what lies at an edge."""
+    """The values of a setting, with notes of what lies at an edge and of what was as good."""
     values = json.loads(row["setting"])
     shown = {key.rpartition(".")[2]: value for key, value in values.items()}
     words = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()]
-    return Cell(", ".join(words), notes=(EDGE.format(row["edge"]),) if row["edge"] else ())
+    notes = [note.format(row[key]) for key, note in (("edge", EDGE), ("tie", TIED)) if row[key]]
+    return Cell(", ".join(words), notes=tuple(notes))
+
+
+def _to_level(i: int) -> Callable[[Row], Cell]:
+    """What makes the cell of the passes to a level."""
+
+    def cell(row: Row) -> Cell:
+        passes, ratio, reached, seeds = (
+            row[f"passes_{i}"],
+            row[f"ratio_{i}"],
+            row[f"reached_{i}"],
+            row["seeds"],
+        )
+        tail = "" if pd.isna(ratio) else f" (× {ratio:.2f})"
+        if pd.notna(row[f"low_{i}"]):
+            tail = f" (× {ratio:.2f}, {row[f'low_{i}']:.2f} to {row[f'high_{i}']:.2f}"
+            tail += ")" if pd.isna(p := row[f"p_holm_{i}"]) else f", p {p:.2g})"
+        censored = (CENSORED.format(int(reached), seeds),) if reached < seeds else ()
+        return number(passes, ",.0f", tail=tail, notes=censored)
+
+    return cell
 
 
 def _with_half(name: str, form: str) -> Callable[[Row], Cell]:
@@ -131,9 +179,13 @@ def _lower(words: str) -> str:
     return words[:1].lower() + words[1:]
 
 
-def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str, test: str) -> Table:
+def _table(
+    title: str, frame: pd.DataFrame, caption: list[str], name: str, test: str, levels: list[float]
+) -> Table:
     """The reporting runs: the frame of `lines_frame`; `test` heads what was measured on test examples."""
     base = line_label(next(iter(frame.loc[frame["role"] == BASE, "line"]), "the base"))
+    caption = [TO_LEVEL.format(base)] * bool(levels) + caption
+    known = [key for key in _evaluated(frame) if key != AT_END]
     columns: dict[str, Column] = {
         "line": lambda row: line_label(row["line"]),
         "setting": _setting,
@@ -143,7 +195,9 @@ def _table(title: str, frame: pd.DataFrame, caption: list[str], name: str, test:
             float(row["seeds"]),
             notes=(f"{row['collapsed']} collapsed",) * bool(row["collapsed"]),
         ),
-        **{f"{share} %": (key, ".4f") for share, key in zip(SHARES[:-1], LOSSES, strict=False)},
+        **{f"passes to {level:g}": _to_level(i) for i, level in enumerate(levels)},
+        "ms a pass": ("pass_ms", ".1f"),
+        **{f"{key.removeprefix('loss_')} %": (key, ".4f") for key in known},
         "100 %": _with_half(AT_END, ".4f"),
         f"minus {base}": ("gap", "+.4f"),
         "95 %": _interval,
@@ -175,7 +229,8 @@ def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
 
 def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     """The losses of the methods over the budget, and every line's difference at the end with its interval."""
-    shares = [float(share) for share in SHARES]
+    keys = _evaluated(frame)
+    shares = [share for share, key in SHARED.items() if key in keys]
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
     trained = rows[rows["passes"] > 0]
     own = trained[trained["line"] == trained["method"]]
@@ -190,7 +245,7 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
         "axis": what[1],
     }
     curves = [
-        points(row["method"], shares, [row[key] for key in LOSSES], series=row["line"], **over)
+        points(row["method"], shares, [row[key] for key in keys], series=row["line"], **over)
         for row in (own if len(own) else trained).to_dict("records")
     ]
     gaps = []
@@ -206,6 +261,25 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     charts = line_panels(named, size=(WIDTH / 2 - 80, height)).concat
     beside_them = _intervals(pd.concat(gaps), what[1], height)
     return Figure("comparison", title, everything, alt.hconcat(*charts, beside_them, spacing=20))
+
+
+def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]:
+    """Validation accuracy over forward passes, with the memory of each method; none where there are many."""
+    own = runs[~runs["line"].str.contains(",") & (runs["measure"] == "accuracy")]
+    if own["line"].nunique() > MOST_NAMED or not (own["steps"] > 0).any():
+        return []
+    found = []
+    for method, its in own.groupby("line", sort=False):
+        every = [evaluations(frames.history.one(run)) for run in its["run_id"]]
+        mean = 100 * pd.concat(every).groupby("step")["accuracy"].mean()
+        label = f"{line_label(method)}, {its['peak_gib'].mean():.1f} GiB"
+        said: dict[str, Any] = {"panel": "", "quantity": "validation accuracy (%)", "axis": PASSES}
+        steps, budget = its["steps"].max(), budget_of(runs)
+        said |= {"series": label, "end": label, "shape": "line" if steps else "level"}
+        x = mean.index / steps * budget if steps else [budget] * len(mean)
+        found.append(points(method, x, mean, **said))
+    rows = pd.concat(found, ignore_index=True)
+    return [Figure("passes", title, rows, line_panels(rows))]
 
 
 def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:

@@ -5,7 +5,7 @@ budget. A collapsed run counts with the loss of the untrained model, or with its
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,34 +17,54 @@ from analysis.logs.run_file import LogError
 from analysis.select.cell_runs import OF_UNIT, shortfall
 from analysis.stats.intervals import LEVEL, holm
 from analysis.stats.paired import detectable, paired_estimates
+from analysis.stats.passes import area, passes_to, ratios
 
 BASE, FAMILY, OTHER = "base", "family", "other"
-SHARES = (25, 50, 100)
-"""Per cent of the budget at which losses are read, at the nearest evaluation."""
+SHARES = (12.5, 25, 50, 100)
+"""Per cent of the budget at which losses are read, at the nearest evaluation within a factor of NEAR."""
 
-LOSSES = [f"loss_{share}" for share in SHARES]
-AT_END = LOSSES[-1]
+NEAR = 1.2
+LOSSES = [f"loss_{share:g}" for share in SHARES]
+AT_END, AREA = LOSSES[-1], "area"
+TIE = 2e-5  # nats between settings of which neither is called the better one
 BETTER, WORSE, OPEN = "better", "worse", "not decided"
 
 
 def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
-    """The runs that have ended, of filled cells with lines: `setting` and LOSSES are added.
+    """The runs that have ended, of filled cells with lines, with columns of what they lost.
 
-    `setting` is what was tuned or set, as JSON text, the learning rate among it.
+    Returns:
+        `setting` (what was tuned or set, as JSON text, the learning rate among it); LOSSES; AREA, the mean loss over
+        log passes; `pass_ms`; and `passes_i` and `reached_i`, see `passes_to`, of each of the `levels_of` the cells.
+        All runs have the budget of the base: a pass is a share of it.
     """
     ended = cells[cells["status"].isin(["finished", "collapsed"]) & (cells["line"] != "")]
     untrained = ended.loc[ended["steps"] == 0, "val_loss"].max()
-    rows = []
-    for run in ended.to_dict("records"):
-        curve = evaluations(frames.history.one(run["run_id"], EVALUATED), by="loss")
-        rows.append(_at_shares(curve, run, untrained))
-    losses = pd.DataFrame(rows, columns=LOSSES, index=ended.index, dtype=float)
-    return ended.assign(setting=[_setting(run) for run in ended.to_dict("records")]).join(losses)
+    levels, budget = levels_of(cells), budget_of(ended)
+    runs = ended.to_dict("records")
+    rows = [_measures(_curve(run, frames, untrained), run, budget, levels) for run in runs]
+    columns = list(dict.fromkeys([*LOSSES, AREA, "pass_ms", *(key for row in rows for key in row)]))
+    losses = pd.DataFrame(rows, columns=columns, index=ended.index, dtype=float)
+    return ended.assign(setting=[_setting(run) for run in runs]).join(losses)
 
 
-def _at_shares(curve: pd.DataFrame, run: Mapping[Any, Any], untrained: float) -> list[float]:
-    """A run's losses at the shares of its budget."""
-    at = {share: run["steps"] * share / 100 for share in SHARES}
+def levels_of(cells: pd.DataFrame) -> list[float]:
+    """The losses of a sweep whose passes are counted, nats; none if none were fixed."""
+    texts = cells.get("levels", pd.Series(dtype=object)).dropna()
+    return list(json.loads(texts.iloc[0])) if len(texts) else []
+
+
+def budget_of(runs: pd.DataFrame) -> float:
+    """Forward passes of a run of the base, or of any run where the base has none; NaN without one that trains."""
+    trained = runs[runs["steps"] > 0]
+    base = trained[trained["role"] == BASE]
+    return float((base if len(base) else trained).eval("steps * forwards_per_step").max())
+
+
+def _curve(run: Mapping[Any, Any], frames: Frames, untrained: float) -> pd.DataFrame:
+    """A run's `step` and `loss`; behind its last evaluation a collapsed one has that of the untrained model."""
+    curve = evaluations(frames.history.one(run["run_id"], EVALUATED), by="loss")
+    at = [run["steps"] * share / 100 for share in SHARES]
     if run["status"] == "collapsed":
         if np.isnan(untrained):
             what = f"run {run['run_id']} of {run['sweep']} collapsed"
@@ -53,13 +73,31 @@ def _at_shares(curve: pd.DataFrame, run: Mapping[Any, Any], untrained: float) ->
             )
         lost = float(np.nanmax([untrained, *curve["loss"][np.isfinite(curve["loss"])].tail(1)]))
         end = pd.DataFrame({"step": [float(run["steps"])], "loss": [lost]})
-        beyond = [s for s in at.values() if curve.empty or s > curve["step"].max()]
+        beyond = [s for s in at if curve.empty or s > curve["step"].max()]
         end = pd.concat([end, pd.DataFrame({"step": beyond, "loss": lost})])
         curve = pd.concat([curve[["step", "loss"]], end], ignore_index=True)
     if curve.empty:
         raise LogError(f"the evaluations of run {run['run_id']} are not there")
-    steps, losses = curve["step"].to_numpy(), curve["loss"].to_numpy()
-    return [float(losses[np.abs(steps - step).argmin()]) for step in at.values()]
+    return curve[["step", "loss"]].drop_duplicates("step", keep="last")
+
+
+def _measures(
+    curve: pd.DataFrame, run: Mapping[Any, Any], budget: float, levels: Sequence[float]
+) -> dict[str, float]:
+    """What `run_losses` adds of one run."""
+    loss = curve["loss"].to_numpy()
+    if not run["steps"]:
+        return dict.fromkeys([*LOSSES, AREA], float(loss[-1]))
+    share = 100 * curve["step"].to_numpy(float) / run["steps"]
+    found = {"pass_ms": run["step_ms"] * run["steps"] / budget}
+    for name, wanted in zip(LOSSES, SHARES, strict=True):
+        i = np.abs(share - wanted).argmin()
+        found[name] = loss[i] if wanted / NEAR < share[i] < wanted * NEAR else float("nan")
+    passes = pd.DataFrame({"forwards": share / 100 * budget, "loss": loss})[share > 0]
+    found[AREA] = area(passes) if len(passes) > 1 else float("nan")
+    for i, level in enumerate(levels):
+        found[f"passes_{i}"], found[f"reached_{i}"] = passes_to(passes, level, budget)
+    return found
 
 
 def _setting(run: Mapping[Any, Any]) -> str:
@@ -67,19 +105,38 @@ def _setting(run: Mapping[Any, Any]) -> str:
     return json.dumps(tuned, sort_keys=True)
 
 
-def choices(runs: pd.DataFrame, best: int = 1) -> pd.DataFrame:
-    """The best settings of each line: `line`, `setting`, `loss` (mean over seeds), `seeds`, `tried` (runs), `edge`.
+def criterion_of(cells: pd.DataFrame) -> tuple[str, str]:
+    """By which column of `run_losses` settings are chosen, in words, too: by the whole curve where levels are fixed."""
+    return (AREA, "as a mean over log passes") if levels_of(cells) else (AT_END, "after the budget")
 
-    Compared are a line's settings that most seeds have ended. Of equal ones the first by `setting` wins. `edge` names
-    what has its smallest or largest value of those tried, joined by commas.
+
+def choices(runs: pd.DataFrame, best: int = 1, by: str = AT_END) -> pd.DataFrame:
+    """The best settings of each line: `line`, `setting`, `loss`, `seeds`, `tried` (runs), `edge` and `tie`.
+
+    Compared are a line's settings that most seeds have ended, by the mean `loss` over seeds of the column `by`. Of
+    equal ones the first by `setting` wins. `edge` names what has its smallest or largest value of those tried, `tie`
+    what has another value in a setting whose loss is within TIE, joined by commas.
     """
     keys = ["line", "setting"]
-    means = runs.groupby(keys).agg(loss=(AT_END, "mean"), seeds=("seed", "nunique")).reset_index()
+    means = runs.groupby(keys).agg(loss=(by, "mean"), seeds=("seed", "nunique")).reset_index()
     means["tried"] = means["line"].map(runs.groupby("line").size())
     most = means.groupby("line")["seeds"].transform("max")
     compared = means[means["seeds"] == most].sort_values(["line", "loss", "setting"])
     chosen = compared.groupby("line", sort=False).head(best).reset_index(drop=True)
-    return chosen.assign(edge=_edges(means, chosen))
+    return chosen.assign(edge=_edges(means, chosen), tie=_ties(compared, chosen))
+
+
+def _ties(compared: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
+    """What else each chosen setting might have had."""
+    found = []
+    for line, setting, loss in chosen[["line", "setting", "loss"]].itertuples(index=False):
+        near = (compared["line"] == line) & ((compared["loss"] - loss).abs() < TIE)
+        own, others = json.loads(setting), map(json.loads, compared.loc[near, "setting"])
+        differing = {
+            key.rpartition(".")[2] for other in others for key in own if own[key] != other[key]
+        }
+        found.append(", ".join(sorted(differing)))
+    return found
 
 
 def _edges(means: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
@@ -114,9 +171,12 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, be
     if lacking := shortfall(cells):
         raise LogError(f"no settings for {sweep}: {'; '.join(lacking)}")
     runs = run_losses(cells, frames)
-    chosen = choices(runs[runs["steps"] > 0], best).round({"loss": 6})
-    head = f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest loss after"
-    return f"{head} the budget.\n# {said}\n" + chosen.to_csv(index=False, lineterminator="\n")
+    by, words = criterion_of(cells)
+    chosen = choices(runs[runs["steps"] > 0], best, by).round({"loss": 6})
+    head = (
+        f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest loss"
+    )
+    return f"{head} {words}.\n# {said}\n" + chosen.to_csv(index=False, lineterminator="\n")
 
 
 def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
@@ -127,10 +187,11 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         smallest: smallest difference of interest, nats.
 
     Returns:
-        `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `drift`, `run_ids`; the means
-        of LOSSES, of `test` (%, exact texts if rewards trained) and of `also` (reward of `task.also`), each with
+        `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `pass_ms`, `drift`, `run_ids`; the
+        means of LOSSES, of `test` (%, exact texts if rewards trained) and of `also` (reward of `task.also`), each with
         `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own`
-        and `own_half`, of another setting's difference from its method's line.
+        and `own_half`, of another setting's difference from its method's line; and of each level the columns of
+        `ratios` and `p_holm`, with the level's number behind their names.
     """
     accuracy = runs["test_accuracy"].where(~runs["measure"].isin(OF_UNIT))
     tested = runs["test_exact"].fillna(accuracy)
@@ -141,22 +202,34 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         seeds=("seed", "size"),
         collapsed=("lost", "sum"),
         passes=("forwards_per_step", "first"),
+        pass_ms=("pass_ms", "median"),
         drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
     )
     for name in (*LOSSES, "test", "also"):
         frame = frame.join(_mean(runs, name, name))
-    base = runs.loc[runs["role"] == BASE, "line"].unique()
-    from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series("".join(base), runs.index)))
+    base = "".join(runs.loc[runs["role"] == BASE, "line"].unique())
+    from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series(base, runs.index)))
     frame = frame.join(
         decide(from_base, smallest).drop(columns=["claim", "role"]).set_index("line")
     )
     method = runs["line"].str.partition(",")[0].where(runs["line"].str.contains(","), "")
     frame = frame.join(_mean(runs.assign(gap=_gaps(runs, method)), "gap", "own"))
+    for i in range(runs.columns.str.fullmatch(r"passes_\d+").sum()):
+        frame = frame.join(_to_level(runs[runs["steps"] > 0], i, base))
     order = frame["role"] == OTHER
     return (
         frame.assign(order=order).sort_values(["order", AT_END]).drop(columns="order").reset_index()
     )
+
+
+def _to_level(runs: pd.DataFrame, i: int, base: str) -> pd.DataFrame:
+    """`ratios` of one level, their p-values corrected over the family."""
+    at = {f"passes_{i}": "passes", f"reached_{i}": "reached"}
+    found = ratios(runs[["line", "seed", *at]].rename(columns=at), base).drop(columns="seeds")
+    claimed = runs.groupby("line", sort=False)["role"].first() == FAMILY
+    found["p_holm"] = holm(list(found["p_value"].where(claimed)))
+    return found.add_suffix(f"_{i}")
 
 
 def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:

@@ -33,8 +33,8 @@ NOTE_CHARACTERS = 150  # that fit into the width
 FEW = 6  # lines of a panel that are named at their ends
 BANDS = 8  # lines of a panel whose bands do not cover each other
 CROSS = "M-.6,-.6L.6,.6M-.6,.6L.6,-.6"
-RATE = "learning rate"
-"""Words of the axis that is logarithmic."""
+RATE, PASSES = "learning rate", "forward passes"
+"""Words of the axes that are logarithmic."""
 
 COUNTED = ("step", "forward passes (training)")
 """Words of axes that begin at 0."""
@@ -215,14 +215,24 @@ def _panel(
         scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
         return alt.Y(f"{field}:Q", title=first["quantity"], scale=scale, axis=_axis(log))
 
-    rate = first["axis"] == RATE
+    rate = first["axis"] in (RATE, PASSES)
     across = alt.X(
         "x:Q",
         title=first["axis"],
         scale=alt.Scale(
             type="log" if rate else "linear", nice=False, zero=first["axis"] in COUNTED, padding=6
         ),
-        axis=_axis(rate, **({"grid": False, "values": _powers(lines["x"])} if rate else {})),
+        axis=_axis(
+            first["axis"] == RATE,
+            **(
+                {
+                    "grid": False,
+                    "values": _ticks(lines["x"], (1,) if first["axis"] == RATE else (1, 2, 5)),
+                }
+                if rate
+                else {}
+            ),
+        ),
     )
     said = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q"), alt.Tooltip("y:Q")]
     detail = alt.Detail("line:N")
@@ -260,11 +270,12 @@ def _axis(log: bool, **more: Any) -> alt.Axis:
     return alt.Axis(format=".0e" if log else ",.6~g", tickCount=5, labelOverlap=True, **more)
 
 
-def _powers(values: pd.Series) -> list[float]:
-    """The powers of ten between some values."""
-    logs = np.log10(values[values > 0]).round(9)
-    first, last = int(np.ceil(logs.min())), int(np.floor(logs.max()))
-    return [float(f"1e{power}") for power in range(first, last + 1)]
+def _ticks(values: pd.Series, of: tuple[int, ...]) -> list[float]:
+    """The powers of ten between some values, times each number of `of`."""
+    low, high = values[values > 0].min() * (1 - 1e-9), values.max() * (1 + 1e-9)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [float(f"{number}e{power}") for power in powers for number in of]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def limits(rows: pd.DataFrame, log: bool = False) -> tuple[float, float]:

@@ -7,6 +7,8 @@ In `hydra.sweeper` of a file in conf/sweep, beside `params`:
     grid: {key: values}                              what every line tries; null in a line leaves a key out
     stages: {name: {params: {...}, best: 3}}         what differs in `params`, and settings of each line (below)
     smallest: 0.01                                   smallest difference of interest
+    levels: [0.6, 0.5, 0.45]                         losses whose forward passes are counted; settings are then chosen
+                                                     by the mean loss over log passes
     recorded: file.parquet                           runs in it are not made again
 
 A line's name is its method's, maybe with words behind a comma: `bszo`, `bszo, k=1`.
@@ -51,6 +53,7 @@ class SweeperConfig:
     stages: dict[str, Stage] | None = None
     stage: str | None = None
     smallest: float | None = None
+    levels: list[float] | None = None
     recorded: str | None = None
 
 

@@ -14,7 +14,16 @@ from analysis.logs.run_file import LogError
 from analysis.report import comparison as report
 from analysis.report.table import markdown
 from analysis.select.cell_runs import fill
-from analysis.select.comparison import choices, decide, lines_frame, run_losses, settings_file
+from analysis.select.comparison import (
+    AREA,
+    AT_END,
+    choices,
+    criterion_of,
+    decide,
+    lines_frame,
+    run_losses,
+    settings_file,
+)
 from analysis.stats.intervals import holm, student_interval
 from analysis.stats.paired import detectable, paired_estimates
 from tests.analysis.make_frames import made_frames
@@ -113,7 +122,7 @@ def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
         (False, "Validation loss (nats)", "test %"),
     ):
         runs = frames.runs.rename(columns=names if rewarded else {})
-        frame, table, (figure,) = report.comparison("tuned", fill(made, runs), frames)
+        frame, table, (figure, *_) = report.comparison("tuned", fill(made, runs), frames)
         assert markdown(table).count(head) == 1
         assert f"| {test} |" in markdown(table)
         assert figure.frame["quantity"].iloc[0].lower() == head.lower()
@@ -125,9 +134,58 @@ def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
 def test_one_seed_a_line_has_curves_and_no_intervals(lines):
     made = cells(dict(zip(lines, ("base", "family"), strict=True)), (1e-4,), (6,), (1e-3,))
     frames = made_frames(made, loss=lambda cell: 0.5)
-    frame, _, (figure,) = report.comparison("tuned", fill(made, frames.runs), frames)
+    frame, _, (figure, *_) = report.comparison("tuned", fill(made, frames.runs), frames)
     assert frame["low"].isna().all()
     assert set(figure.frame["series"]) == set(lines)
+
+
+def test_a_setting_is_chosen_by_the_whole_curve_where_levels_are_fixed_and_ties_are_named():
+    settings = [json.dumps({"lr": 1e-4, "optimizer.eps": eps}) for eps in (1e-4, 1e-3, 1e-2)]
+    runs = pd.DataFrame(
+        {
+            "line": "mezo",
+            "setting": settings,
+            "seed": 1,
+            AREA: [0.6, 0.7, 0.7],
+            AT_END: [0.6, 0.5, 0.50001],
+        }
+    )
+    made = cells({"mezo": "base"})
+    for levels, setting, tie in ((None, 1, "eps"), ("[0.6]", 0, "")):
+        by, _ = criterion_of(made.assign(levels=levels))
+        (chosen,) = choices(runs, by=by).to_dict("records")
+        assert (chosen["setting"], chosen["tie"]) == (settings[setting], tie)
+
+
+def test_passes_to_a_loss_are_counted_paired_and_censored():
+    """A run's loss falls from 1 in a straight line, over 40 steps with an evaluation every 10: 80 passes of MeZO."""
+    made = cells({"mezo": "base", "bszo": "family", "late": "family"}, (1e-4,), eps=(1e-3,))
+    made["levels"] = "[0.8, 0.1]"
+    ends = {"mezo": 0.5, "bszo": 0.0, "late": 0.9}
+    filled, frames = ended(made, lambda cell: ends.get(cell["line"], 0.7))
+    frame, table, (_, passes) = report.comparison("tuned", filled, frames)
+    rows = frame.set_index("line")
+    assert rows["passes_0"].drop("zero_shot").to_dict() == {"mezo": 40, "bszo": 20, "late": 80}
+    assert rows.loc[["bszo", "late"], "ratio_0"].tolist() == pytest.approx([0.5, 2])
+    assert rows["reached_0"].dropna().to_dict() == {"mezo": 3, "bszo": 3, "late": 0}
+    assert (rows["passes_1"].dropna() == 80).all(), "one evaluation, the last, is no arrival"
+    text = markdown(table)
+    assert "| 20 (× 0.50) |" in text
+    assert "0 of 3 seeds arrive; the others count with the whole budget" in text
+    assert "Not recorded: 12.5 %." in text
+    shapes = passes.frame.groupby("method")["shape"].first().to_dict()
+    assert shapes == {"mezo": "line", "bszo": "line", "late": "line", "zero_shot": "level"}
+    assert sorted(passes.frame.query("method == 'bszo'")["x"]) == [20, 40, 60, 80]
+    assert passes.frame.set_index("method").loc["bszo", "end"].unique().tolist() == [
+        "BSZO, 13.0 GiB"
+    ]
+
+
+def test_what_was_not_evaluated_or_fixed_is_said_to_be_missing():
+    made = cells({"mezo": "base"}, rates=(1e-4,), eps=(1e-3,))
+    text = markdown(report.comparison("tuned", *ended(made, lambda cell: 0.5))[1])
+    assert "Not recorded: 12.5 %, passes to a loss." in text
+    assert "12.5 % |" not in text
 
 
 def test_settings_are_written_for_complete_tuning_alone():

@@ -54,7 +54,8 @@ def evaluates(cfg: RunConfig, step: int) -> bool:
     if cfg.eval_growth is None or step < cfg.eval_every:
         return step % cfg.eval_every == 0 or step == cfg.steps
     near = round(math.log(step / cfg.eval_every, cfg.eval_growth))
-    return step in (cfg.steps, round(cfg.eval_every * cfg.eval_growth**near))
+    apart = step * math.sqrt(cfg.eval_growth) < cfg.steps  # the last step's is not one more
+    return step == cfg.steps or (apart and step == round(cfg.eval_every * cfg.eval_growth**near))
 
 
 def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> list[Row]:
