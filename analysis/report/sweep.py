@@ -26,23 +26,28 @@ from analysis.report.table import (
     show,
 )
 from analysis.select.answers import right_answers
-from analysis.select.cell_runs import EDGE, OF_UNIT, choose, over_seeds
+from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
 from analysis.stats.intervals import sign_test, wilson_interval
+from analysis.stats.paired import paired_estimates
 
 CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "
     "best validation accuracy, with its 95 % Wilson interval. Gain and p: against zero-shot on the "
     "same test examples, two-sided exact McNemar test, not corrected for the number of methods. "
+    "p, MeZO: the same against MeZO's best setting; of several seeds Student's test of the differences by seed. "
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
 SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds, without interval and test."
+BASE = "mezo"
+BEST = "→ "
 NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
 """Column of `over_seeds` -> column of the tables."""
 NUMBERS = (
     *("status", "lr", "best_step", "val_accuracy", "val_n", "test_accuracy", "test_n", "test_low"),
-    *("test_high", "gain_points", "p_mcnemar", "step_ms", "forwards_per_step", "forwards_to_best"),
+    *("test_high", "gain_points", "p_mcnemar", "p_mezo", "best_setting"),
+    *("step_ms", "forwards_per_step", "forwards_to_best"),
 )
 OF_TRAINING = ("best_step", "step_ms", "forwards_per_step", "forwards_to_best")
 GRID = (
@@ -76,12 +81,16 @@ def method_frame(trials: Trials) -> pd.DataFrame:
 
     Returns:
         NUMBERS and the columns of `over_seeds`, renamed as NAMES says. Accuracies, their deviations over the seeds and
-        the ends of the interval are fractions, the gain is in percentage points. Interval and p are a single run's.
+        the ends of the interval are fractions, the gain is in percentage points. Interval and `p_mcnemar` are a single
+        run's. `best_setting`: of all settings of the method that most seeds have ended, the best on validation.
     """
     means = over_seeds(choose(_named(trials.table))).rename(columns=NAMES)
     runs = {row["run_id"]: row for row in trials.table.to_dict("records")}
     rows = means.to_dict("records")
     untrained = {_place(row): row for row in rows if row["method"] == ZERO_SHOT}
+    best: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first
+        best.setdefault((row["method"], *_place(row)), row)
     for row in rows:
         run = runs.get(row["run_ids"]) if row["seeds"] == 1 else None
         zero = untrained.get(_place(row))
@@ -91,6 +100,10 @@ def method_frame(trials: Trials) -> pd.DataFrame:
         if zero is not None and zero is not row:
             gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(run, runs.get(zero["run_ids"]))}
+        mezo = best.get((BASE, *_place(row)))
+        row["best_setting"] = best[row["method"], *_place(row)] is row
+        if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
+            row["p_mezo"] = _p_over_seeds(row, mezo, runs)
     frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*means.columns, *NUMBERS])))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
@@ -109,13 +122,16 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
     digits = ".2f" if frame["seeds"].max() > 1 else ".1f"
 
     unit = _unit(frame)
+    settings = bool(frame.duplicated(["model", "task", "precision", "method"]).any())
 
     def heading(words: str, key: str) -> str:
         sizes = frame[key].dropna().unique()
         return words + (f", n={sizes[0]}" if len(sizes) == 1 else "")
 
     columns: dict[str, Column] = {
-        "method": lambda row: method_label(row["method"]),
+        "method": lambda row: (
+            BEST * (settings and row["best_setting"]) + method_label(row["method"])
+        ),
         **_names(frame),
         "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
         "best step": lambda row: _cell(row, "best_step", ",.0f"),
@@ -124,6 +140,7 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         "95 % interval": _interval,
         "gain, points": lambda row: _cell(row, "gain_points", "+.1f"),
         "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
+        "p, MeZO": lambda row: _cell(row, "p_mezo", ".2g"),
         "ms per step": lambda row: _cell(row, "step_ms", ".1f"),
         "passes per step": lambda row: _cell(row, "forwards_per_step", "g"),
         "passes to best": lambda row: _cell(row, "forwards_to_best", ",.0f"),
@@ -140,7 +157,11 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         records,
         columns,
         names=1 + len(_differing(frame)),
-        caption=[*_caption(trials, several_seeds=frame["seeds"].max() > 1), *trials.notes],
+        caption=[
+            *_caption(trials, several_seeds=frame["seeds"].max() > 1),
+            *[f"{BEST}the method's best setting on validation."] * settings,
+            *trials.notes,
+        ],
         facets=[
             {key: row[key] for key in ("model", "task", "precision", "method")} for row in records
         ],
@@ -174,6 +195,24 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def _place(row: Row) -> tuple[Any, ...]:
     return row["model"], row["task"], row["precision"]
+
+
+def _validated(row: Row) -> tuple[int, float]:
+    """Sorts settings by the seeds that have finished, then by validation."""
+    value = row["val_accuracy"] * (-1 if row["measure"] in LOWER else 1)
+    return row["n"], value if pd.notna(value) else float("-inf")
+
+
+def _p_over_seeds(row: Row, base: Row, runs: dict[str, Row]) -> float | None:
+    """The p-value of a row's difference from another's, by seed; of one seed McNemar's."""
+    mine, theirs = ({runs[i]["seed"]: runs[i] for i in r["run_ids"].split()} for r in (row, base))
+    shared = sorted(mine.keys() & theirs.keys())
+    if len(shared) < 2:
+        return _p(mine[shared[0]], theirs[shared[0]]) if shared else None
+    gaps = [mine[seed]["test_accuracy"] - theirs[seed]["test_accuracy"] for seed in shared]
+    return float(
+        paired_estimates(pd.Series(gaps), [pd.Series(0, range(len(gaps)))])["p_value"].iloc[0]
+    )
 
 
 def _p(run: Row | None, zero: Row | None) -> float | None:

@@ -13,7 +13,7 @@ from analysis.select.trials import of_name
 from launch import manifest, multirun
 from launch.sweep import Sweep
 from tests.launch.conftest import changed
-from zo.config import command_line
+from zo.config import ConfigError, command_line
 
 
 def test_a_line_tells_a_cell_from_the_others_and_has_the_command_that_makes_it_alone(grid, runs):
@@ -111,3 +111,13 @@ def test_a_typed_multirun_misses_what_was_deleted_and_never_pools_different_data
     again, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
     assert again["run_ids"].tolist() == table["run_ids"].tolist()
     assert "Not drawn: 1 run under" in notes
+
+
+def test_a_name_is_that_of_a_typed_sweep_and_not_of_one_with_a_file():
+    sweep = Sweep.of(["optimizer=mezo,bszo", "lr=1e-4", "name=short"])
+    assert {line["sweep"] for line in sweep.manifest} == {"short"}
+    assert {run.cfg.tracking.group for run in sweep.runs} == {"short"}
+    assert "name=short" in sweep.manifest[0]["command"]
+    for wrong, said in (("sweep=quickstart", "left out"), ("lr=1e-4", "letters")):
+        with pytest.raises(ConfigError, match=f"name.*{said}"):
+            Sweep.of([wrong, "name=short" if "sweep" in wrong else "name=a/b"])

@@ -84,8 +84,17 @@ def readable(argv: Sequence[str]) -> list[str]:
 
 
 def in_hydra(override: str) -> str:
-    """Returns an override as Hydra takes it: a stage is a value of its sweeper."""
-    return f"hydra.sweeper.{override}" if override.startswith("stage=") else override
+    """Returns an override as Hydra takes it: a stage is a value of its sweeper, a name the runs' W&B group.
+
+    Raises:
+        ConfigError: If the name of a multirun cannot be that of a directory.
+    """
+    key, _, value = override.partition("=")
+    if key == "name":
+        if not re.fullmatch(r"[\w.+-]+", value):
+            raise ConfigError([Problem("name", value, "must be letters, digits, and . _ + or -")])
+        return f"tracking.group={value}"
+    return f"hydra.sweeper.{override}" if key == "stage" else override
 
 
 def check_command_line(argv: Sequence[str]) -> CommandLine | None:
@@ -243,6 +252,9 @@ def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> Com
         raise ConfigError(
             [Problem("hydra/launcher", launcher, "add -m to give it one run or more")]
         )
+    if sweep and "tracking.group" in [o.key_or_group for o in parsed]:
+        right = f"must be left out: the runs have the sweep's name, {sweep}"
+        raise ConfigError([Problem("name", ..., right)])
     asked = staged(sweep or "", sweeper)
     cells: list[tuple[RunConfig, Line | None]]
     if lines := expand(asked):

@@ -27,7 +27,7 @@ from zo.tasks.measures import in_summary
 NAME_LENGTH = 48
 """Characters of its name; in a longer one what does not vary is a digest."""
 
-OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "checkpoint.")
+OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "checkpoint.", "name=")
 """Beginnings of overrides that do not say what a multirun consists of."""
 
 GROUPS = ("model", "task", "optimizer", "precision")

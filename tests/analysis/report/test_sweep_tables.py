@@ -1,8 +1,10 @@
 import csv
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from analysis.report.command import main
 from analysis.report.sweep import method_frame, method_table
@@ -115,3 +117,23 @@ def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
     assert "| val. rouge l %, n=500 | test rouge l %, n=400 |" in page
     assert "| 40 | 70.0 | 70." in page
     assert not (tmp_path / "r" / "tables").exists(), "no table of the paper has runs"
+
+
+def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> None:
+    """Of ε = 0.01 and 0.1 the second is better on validation; MyMethod gains 2, 3 and 4 points there."""
+    variants = [{"optimizer.eps": 0.01}, {"optimizer.eps": 0.1}]
+    grid = expected(optimizer=["mezo", "MyMethod"], seed=[0, 1, 2], variant=variants)
+    grid["run_id"] = grid["run_id"].str.replace(" ", "")
+    frames = made_frames(grid)
+    mine = (grid["optimizer"] == "MyMethod").to_numpy()
+    better = (grid["variant"] == json.dumps(variants[1])).to_numpy()
+    frames.runs["best/val_accuracy"] = 0.6 + 0.1 * better
+    frames.runs["best/test_accuracy"] = 0.7 + mine * (0.02 + 0.01 * grid["seed"].to_numpy())
+    trials = of_name("s", fill(grid, frames.runs), frames)
+    frame = method_frame(trials)
+    assert list(frame["best_setting"]) == [False, False, True, True]
+    p = 2 * stats.t.sf(0.03 / (0.01 / 3**0.5), 2)
+    assert list(frame["p_mezo"].isna()) == [True, False, True, False]
+    assert list(frame["p_mezo"].dropna()) == pytest.approx([p, p])
+    names = [cell.text for cell in method_table(trials, frame).frame["method"]]
+    assert names == ["MeZO", "MyMethod", "→ MeZO", "→ MyMethod"]
