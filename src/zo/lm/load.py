@@ -1,6 +1,6 @@
-"""Load a decoder or masked model and its tokenizer in the dtype that was asked for.
+"""Loads a decoder or masked model and its tokenizer in the configured dtype.
 
-transformers is imported where it is used, since the configuration needs this room but not that library.
+transformers is imported on use, since the configuration imports this package but not that library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zo.weights.offload.backing_store import OffloadError, OffloadRefused
 from zo.weights.offload.setup import offload
 
 SHOWN = 3
-"""Names of tensors in a sentence."""
+"""Names of tensors that a message lists."""
 
 DEQUANTISED = ("fp8", "mxfp4")
 """Kinds of quantised checkpoints that transformers can load as plain weights."""
@@ -40,10 +40,10 @@ class Loaded:
     Attributes:
         model: As transformers returns it.
         tokenizer: Of the model.
-        notes: What a person should know of the weights, one sentence each.
+        notes: Sentences for the log about the weights.
         kind: `decoder` or `masked`.
-        adapter: The model as peft holds it, if it has an adapter of peft's.
-        rewritten: Name of a weight that the model's first forward pass changed, as RWKV's does; None of most models.
+        adapter: peft's model, if it has an adapter of peft's.
+        rewritten: Name of a weight that the model's first forward pass changed, as RWKV's does; else None.
     """
 
     model: Any
@@ -61,16 +61,15 @@ def load(
     tensor_parallel: bool = False,
     scratch: Path | None = None,
 ) -> Loaded:
-    """Loads, casts and checks; the first use of a GGUF file converts it into the cache.
+    """Loads, casts and checks a model; the first use of a GGUF file converts it into the cache.
 
-    Random weights are drawn on the device in the dtype, the same ones every time, without touching
-    the global random state. With `tensor_parallel` each process loads its part of pretrained weights. Weights that are
-    offloaded to disk stay in their files; those that have to be written go to `scratch`, or to a directory that is
-    removed when the process ends.
+    Random weights are generated on the device in the dtype, deterministically and without the global random state.
+    With `tensor_parallel` each process loads its part of pretrained weights. Weights that are offloaded to disk stay in
+    their files. Those that must be written go to `scratch`, or to a directory that is removed when the process ends.
 
     Raises:
-        ModelError: If weights are out of reach, incomplete or not the expected ones, or the
-            architecture is one that `zo.lm.scoring.candidates` cannot read.
+        ModelError: If weights cannot be loaded, are incomplete or not the expected ones, or
+            `zo.lm.scoring.candidates` does not support the architecture.
     """
     device = torch.device(device)
     where = model_cfg.offload if device.type != "cpu" or model_cfg.offload == "disk" else None
@@ -101,7 +100,7 @@ def load(
 def _checked(
     model_cfg: ModelConfig, loaded: Loaded, dtype: torch.dtype, device: torch.device
 ) -> Loaded:
-    """Returns a model in evaluation mode that can be scored; quantises it.
+    """Returns the model in evaluation mode, quantised and checked for scoring.
 
     Raises:
         ModelError: If it cannot.
@@ -125,7 +124,7 @@ def _checked(
 
 @contextmanager
 def _refusals(where: str | None) -> Iterator[None]:
-    """Turns what offload refuses into one sentence that names the key."""
+    """Turns errors of offloading into one sentence that names the key."""
     try:
         yield
     except (OffloadRefused, OffloadError) as error:
@@ -171,7 +170,7 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) ->
 
 
 def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
-    """Has a quantised checkpoint loaded as plain weights.
+    """Configures a quantised checkpoint to be loaded as plain weights.
 
     Raises:
         ModelError: If transformers cannot do that.
@@ -186,7 +185,7 @@ def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
 
 
 def check_kind(cfg: ModelConfig, config: Any) -> None:
-    """Makes sure that a model is of the configured kind.
+    """Checks that a model is of the configured kind.
 
     Raises:
         ModelError: If it is not; names the right kind, if there is one.
@@ -214,7 +213,7 @@ def check_kind(cfg: ModelConfig, config: Any) -> None:
 
 
 def _check_complete(cfg: ModelConfig, model: Any, info: Mapping[str, Any]) -> None:
-    """Makes sure that every tensor came from the files: transformers draws the others at random."""
+    """Checks that every tensor came from the files: transformers initialises missing ones at random."""
     name = type(model).__name__
     if other := sorted(info["mismatched_keys"]):
         tensor, there, wanted = other[0]
@@ -231,13 +230,13 @@ def _check_complete(cfg: ModelConfig, model: Any, info: Mapping[str, Any]) -> No
 
 
 def _listed(names: list[str]) -> str:
-    """Returns how many tensors there are, and the first of them."""
+    """Returns the number of tensors, and the names of the first ones."""
     more = ", ..." if len(names) > SHOWN else ""
     return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(names[:SHOWN])}{more})"
 
 
 def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
-    """Returns an architecture with random weights and the tokenizer that stands in.
+    """Returns an architecture with random weights and the tokenizer of reviews-tiny.
 
     Raises:
         ModelError: If the architecture cannot be built.

@@ -1,4 +1,4 @@
-"""Models that compute a text otherwise where padding follows it, and texts of one length after another for them."""
+"""Models in which padding changes a text: a check for them, and batches of equal length."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor
 
 
 def differs(found: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether what a model of a dtype computes differs by more than rounding; nan does not."""
+    """Returns whether two results of a model differ by more than its dtype's rounding; nan does not count."""
     wrong = (found.float() - alone.float()).abs().amax() / alone.float().abs().amax()
     return bool(wrong > torch.finfo(dtype).eps ** 0.5)
 
 
 def by_length(compute: Callable[[Tensor, int], Tensor], lengths: Tensor, width: int) -> Tensor:
-    """Computes rows of one length after another.
+    """Computes rows in groups of equal length.
 
     Args:
-        compute: Indices of rows and their length n -> what the model returns of them without padding.  # (p, n, D)
+        compute: Function of row indices and their length n: the model's result without padding.  # (p, n, D)
         lengths: Of the rows.                                                                           # (P,)
         width: Of the result.
 
     Returns:
-        What `compute` returned, 0 behind a row's end.  # (P, width, D)
+        Results of `compute`, 0 after a row's end.  # (P, width, D)
     """
     parts = {}
     for n in lengths.unique().tolist():

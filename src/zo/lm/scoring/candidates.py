@@ -1,10 +1,9 @@
-"""Candidates -> scores of a model; the loss and the predictions come from here.
+"""Scores of candidates, and from them the loss and the predictions.
 
-A decoder's score of a candidate is the mean log-probability of its tokens behind the prompt. Each
-text is computed once and hardly anything is padded (`zo.lm.scoring.packing`), and the output embedding is
-applied only where a candidate's token is predicted: whole for scores, to the candidates' tokens
-alone where no more is asked for. A masked model's score of a label word is its logit at the mask;
-the head is applied only there.
+A decoder's score of a candidate is the mean log-probability of its tokens after the prompt. Each text is computed once,
+with little padding (`zo.lm.scoring.packing`). The output embedding is applied only where a candidate's token is
+predicted. If only differences of scores matter, it is computed only for the candidates' tokens. A masked model's score
+of a label word is its logit at the mask; the head is applied only there.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from zo.tasks.prompts import Encoded
 from zo.weights.offload.parameter import device_of
 
 MOST_LOSS = 700
-"""Nats whose exponential is still a number."""
+"""Most nats whose exponential is finite."""
 
 STATES = 16
 """Numbers that a forward pass holds at once for each token, as a multiple of the hidden size."""
 
 PROMPTS = 100
-"""Examples among which texts of different length are looked for."""
+"""Examples among which texts of different length are searched."""
 
 TEXTS = 4
-"""Besides the shortest one, those that are computed together and alone."""
+"""Texts that are computed together and alone, besides the shortest one."""
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""
@@ -57,9 +56,9 @@ class Evaluation:
 
     Attributes:
         loss: Mean of what is minimised, in nats.
-        value: Of the measure that is reported.
-        predictions: One per example; none where no candidates are compared.
-        measure: What is reported.
+        value: Of the reported measure.
+        predictions: One per example; empty if no candidates are compared.
+        measure: The reported measure.
         probabilities: Of the predictions: the softmax over an example's candidates.
         more: Name -> another number that is logged.
     """
@@ -82,12 +81,12 @@ class CandidateScorer:
         kind: see `zo.lm.config.ModelConfig`.
         objective: ``classification`` or ``lm``, see `zo.tasks.TaskConfig`; ``completion``: as ``lm``, of examples with
             one candidate, whose measure is perplexity.
-        graphs: `loss` repeats what a GPU recorded for a batch of the same shape, see `zo.lm.scoring.graphs`;
-            the weights must stay where they are and hooks are not called again.
-        processes: divide evaluations; each returns the same.
+        graphs: `loss` replays a CUDA graph for a batch of the same shape, see `zo.lm.scoring.graphs`;
+            the weights must keep their addresses, and hooks are not called again.
+        processes: processes that divide evaluations; each returns the same.
 
     Attributes:
-        apart: Whether texts of one length are computed after another; None before two of different length were seen.
+        apart: Whether texts are computed in groups of equal length; None before two lengths were seen.
         differentiable: Whether the loss has a gradient.
         once: Whether the forward passes of a mini-batch compute frozen blocks once.
 
@@ -127,19 +126,19 @@ class CandidateScorer:
         self._structure: Any = None
 
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
-        """Takes what scoring needs of the model."""
+        """Reads what scoring needs from the model."""
         self._base, self._head = model.base_model, head_of(model, kind)
         exact = torch.finfo(self._loss_dtype).bits >= 32  # a half precision's rounding is kept
         self._rows = tied_rows(model) if exact and not self._masked else None
         self._collator = Collator(model, pad_id, kind, multiple)
 
     def collate(self, examples: Sequence[Encoded]) -> Batch:
-        """Builds the tensors that all forward passes of a step share; see `zo.lm.scoring.collate.Collator`."""
+        """Returns the tensors that all forward passes of a step share; see `zo.lm.scoring.collate.Collator`."""
         batch = self._batch(examples)
         return replace(batch, outputs={}) if self.once and batch.places is None else batch
 
     def _batch(self, examples: Sequence[Encoded], rows: list[list[int]] | None = None) -> Batch:
-        """Returns a batch; computes the hidden states that are kept of its examples, if they are not there."""
+        """Returns a batch; computes the kept hidden states of its examples that are missing."""
         if (kept := self._collator.kept) is not None:
             for example in kept.missing(examples):
                 alone = self._collator([example])
@@ -148,17 +147,17 @@ class CandidateScorer:
         return self._collator(examples, rows)
 
     def keep(self, kept: KeptStates | None) -> None:
-        """Takes the hidden states of `states` from `kept` from now on, once they were computed."""
+        """Keeps the hidden states of `states` in `kept` from now on, and reuses them."""
         self._collator.kept = kept
 
     @property
     def kept(self) -> KeptStates | None:
-        """The hidden states that are kept, if any are."""
+        """The kept hidden states, or None."""
         return self._collator.kept
 
     @torch.inference_mode()
     def find_frozen(self, frozen: FrozenBlocks, example: Encoded) -> None:
-        """Finds the frozen blocks whose output `once` and `states` take.
+        """Finds the frozen blocks whose outputs `once` and `states` reuse.
 
         Raises:
             StatesError: If there are none; says why.
@@ -174,7 +173,7 @@ class CandidateScorer:
         """Finds what `states` computes; returns an example's.  # (P, L, D).
 
         Raises:
-            StatesError: If it is not to be told from the rest of the model; says why.
+            StatesError: If the frozen part cannot be computed by itself; says why.
         """
         assert self._frozen is not None
         if (count := len(self._frozen.called)) != 1:
@@ -189,17 +188,17 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def states(self, batch: Batch) -> Tensor:
-        """Returns the hidden states that enter the first block that trains, as `find_states` found it.  # (P, L, D)."""
+        """Returns the input of the first trained block that `find_states` found.  # (P, L, D)."""
         states: Tensor = tree_leaves(self._outputs(batch))[0]
         return states
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
-        """Returns what frozen blocks return for a batch, by the path of their list."""
+        """Returns the outputs of frozen blocks for a batch, by the path of their list."""
         assert self._frozen is not None
         return self._frozen.outputs_of(lambda: self._forward(batch))
 
     def _given(self, batch: Batch) -> AbstractContextManager[None]:
-        """While the body runs, frozen blocks return what is kept of a batch, if anything is."""
+        """In the body frozen blocks return the kept outputs of a batch, if there are any."""
         if batch.outputs is not None:
             assert self._frozen is not None
             return self._frozen.once(batch.outputs)
@@ -212,7 +211,7 @@ class CandidateScorer:
         return self._frozen.returning(dict.fromkeys(self._frozen.lists, output))
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model can score the examples, and finds out whether padding changes their scores.
+        """Checks that the model can score the examples, and whether padding changes their scores.
 
         Raises:
             TaskError: As `zo.lm.scoring.collate.Collator.check`.
@@ -224,13 +223,13 @@ class CandidateScorer:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of how texts are scored, one sentence each."""
+        """Sentences for the log about the scoring of texts."""
         said = f"{self._name} computes a text otherwise where padding follows it: each pass has texts of one length"
         return [said] if self.apart else []
 
     @torch.inference_mode()
     def _find_apart(self, examples: Sequence[Encoded]) -> None:
-        """Compares what is computed of texts from short to long, together and alone, if their lengths differ."""
+        """Compares results of texts of different length, computed together and alone; sets `apart`."""
         every = [replace(e, candidate_ids=[c], label=0) for e in examples for c in e.candidate_ids]
         every.sort(key=self._width)
         if self._width(every[0]) == self._width(every[-1]):
@@ -246,17 +245,17 @@ class CandidateScorer:
                 )
 
     def _width(self, text: Encoded) -> int:
-        """Returns the length of a text, which others beside it are padded to."""
+        """Returns the length to which a text pads others in its batch."""
         return span(text)
 
     def _predicting(self, texts: Sequence[Encoded]) -> Tensor:
-        """Returns what the tokens of texts with one candidate each are predicted from, one after another.  # (n, D)."""
+        """Returns the states that predict the tokens of texts with one candidate each, concatenated.  # (n, D)."""
         batch = self._collator(texts)
         return self._hidden(batch)[batch.token_reads[~batch.absent]]
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
-        """Returns one score per candidate, in nats, as computed: also nan.  # (B, C)."""
+        """Returns one score per candidate, in nats; may be nan.  # (B, C)."""
         return _means(self._values(batch), batch)
 
     @torch.inference_mode()
@@ -269,7 +268,7 @@ class CandidateScorer:
         return self._recorded(batch).item()
 
     def share(self, examples: Sequence[Encoded]) -> int:
-        """Returns over how many examples, or for ``lm`` tokens, `loss` is the mean."""
+        """Returns the number of examples, or for ``lm`` tokens, in the mean of `loss`."""
         if self._objective == "classification":
             return len(examples)
         return sum(len(example.candidate_ids[example.label]) for example in examples)
@@ -311,10 +310,10 @@ class CandidateScorer:
         return (-true.sum(dtype=torch.float32) / tokens).to(values.dtype)
 
     def _comparable(self, batch: Batch) -> Tensor:
-        """Scores but for what an example's candidates have in common.  # (B, C).
+        """Returns scores up to a constant per example.  # (B, C).
 
-        Neither their order nor the cross entropy over them depends on it. Of candidates of one
-        token it is the normaliser over the vocabulary, and what is left are their own logits.
+        Neither their order nor the cross entropy over them depends on that constant. For candidates of one token it is
+        the normaliser over the vocabulary, so their logits are enough.
         """
         if self._rows is None or batch.token_ids.shape[-1] > 1:
             return _means(self._values(batch), batch)
@@ -366,12 +365,12 @@ class CandidateScorer:
         max_tokens: int,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Scores a whole split, examples of similar length together; processes divide its batches.
+        """Scores a whole split, with examples of similar length together; processes divide its batches.
 
         Args:
-            examples: in any order; predictions come back in the same.
-            max_tokens: padded tokens per forward pass, > 0; a longer example goes alone.
-            progress: called with the number of examples that were just scored, by all processes.
+            examples: in any order; predictions have the same order.
+            max_tokens: padded tokens per forward pass, > 0; a longer example is a batch by itself.
+            progress: called with the number of newly scored examples, over all processes.
         """
         plan = self._plan(examples, max_tokens)
 
@@ -403,7 +402,7 @@ class CandidateScorer:
         return self._processes.divide([indices for indices, _ in plan], states)
 
     def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
-        """Returns loss, part of the mean, prediction and its probability of each example, float64.  # (n, 4)."""
+        """Returns loss, weight in the mean, prediction and its probability of each example, float64.  # (n, 4)."""
         batch = self._batch(examples, rows)
         comparable = self._objective == "classification"
         scores = self._comparable(batch) if comparable else self.scores(batch)
@@ -412,7 +411,7 @@ class CandidateScorer:
         return torch.stack([values.double() for values in of_each], dim=1)
 
     def _plan(self, examples: Sequence[Encoded], max_tokens: int) -> Plan:
-        """Returns a split's batches and their rows; kept for two splits, which are evaluated again and again."""
+        """Returns a split's batches and their rows; cached for two splits."""
         for known, budget, plan in self._plans:
             if known is examples and budget == max_tokens:
                 return plan
@@ -422,7 +421,7 @@ class CandidateScorer:
         return plan
 
     def _losses(self, scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns every example's loss and its part of the mean: for ``lm`` its tokens.  # (B,), (B,)."""
+        """Returns every example's loss and its weight in the mean: for ``lm`` its tokens.  # (B,), (B,)."""
         if self._objective == "classification":
             each = F.cross_entropy(scores, batch.labels, reduction="none")
             return each, torch.ones_like(each)
@@ -440,12 +439,11 @@ def _means(values: Tensor, batch: Batch) -> Tensor:
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Groups indices so that rows padded to their group's longest stay within a budget.
 
-    A group's rows are of similar length, too: a budget with room for a whole split would else make
-    every row as long as the longest of all.
+    A group's rows are of similar length, too. With a large budget every row would otherwise be as long as the longest.
 
     Args:
         lengths: tokens per row.
-        max_tokens: rows x longest row of a group; a row that is longer makes a group alone.
+        max_tokens: rows x longest row of a group; a longer row is a group by itself.
 
     Returns:
         Groups of indices, shortest rows first; every index once.

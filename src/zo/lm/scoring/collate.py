@@ -1,4 +1,4 @@
-"""Examples -> the tensors of one forward pass, laid out in rows and brought to the device at once."""
+"""Tensors of one forward pass: examples laid out in rows and copied to the device at once."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class PlainBatch:
         token_ids: the candidates' tokens.                                    # (B, C, T)
         absent: True where a candidate has fewer than T tokens.               # (B, C, T)
         labels: index of the true candidate.                                  # (B,)
-        places: of each token among kept hidden states, 0 of padding, see
-            `zo.lm.scoring.states.KeptStates`; None where these are not kept. # (P, L) | None
-        outputs: what frozen blocks return for this batch, once a forward pass has computed it, see
-            `zo.lm.scoring.states.FrozenBlocks`; None where every pass computes it.
+        places: row of each token in the kept hidden states, 0 for padding, see
+            `zo.lm.scoring.states.KeptStates`; None if these are not kept.    # (P, L) | None
+        outputs: outputs of frozen blocks for this batch, after a forward pass has computed them, see
+            `zo.lm.scoring.states.FrozenBlocks`; None if every pass computes them.
     """
 
     input_ids: Tensor
@@ -53,7 +53,7 @@ class PlainBatch:
     outputs: dict[str, Any] | None = field(default=None, kw_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors that there are, by name."""
+        """Returns the tensors that are not None, by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
 
     def repeated(self, n: int) -> Self:
@@ -64,15 +64,15 @@ class PlainBatch:
 
 @dataclass(frozen=True)
 class Batch(PlainBatch):
-    """Examples of which several may share a row.
+    """A batch in which several examples may share a row.
 
     Attributes:
-        mask: additive, of the model's dtype, where texts share rows; else, for decoders, None: a
-            token sees all before it; and for masked models 1 at tokens, 0 at padding.
+        mask: additive, in the model's dtype, if texts share rows. Else for decoders None: a token
+            sees all before it; for masked models 1 at tokens, 0 at padding.
             # (P, 1, L, L) | None | (P, L)
         position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
-        reads: places of `input_ids`, flattened, where a token is predicted.  # (R,)
-        token_reads: index into `reads` of the place that predicts a token.   # (B, C, T)
+        reads: positions in flattened `input_ids` that predict a token.       # (R,)
+        token_reads: index into `reads` for each candidate's token.           # (B, C, T)
     """
 
     position_ids: Tensor | None
@@ -91,19 +91,18 @@ class Batch(PlainBatch):
 class Collator:
     """Makes batches for one model.
 
-    Texts share rows where the model keeps them apart (`zo.lm.scoring.heads.packs`) and none is longer than
-    its attention window; elsewhere every candidate has a row of its own, and candidates of which
-    one begins the other share one.
+    Texts share rows if the model keeps them apart (`zo.lm.scoring.heads.packs`) and none is longer than its attention
+    window. Otherwise every candidate has its own row, except for a candidate that is a prefix of another.
 
     Args:
         model: as `zo.lm.load.load` returns it.
         pad_id: token that fills short rows.
         kind: ``decoder`` or ``masked``.
-        multiple: of tokens that a row is padded to, > 0; None: 16 on a GPU, else 1.
+        multiple: rows are padded to a multiple of so many tokens, > 0; None: 16 on a GPU, else 1.
 
     Attributes:
-        shares: whether texts may share rows, where the model keeps them apart.
-        kept: hidden states among which a batch has its places; None: there are none.
+        shares: whether texts may share rows, if the model keeps them apart.
+        kept: kept hidden states, to which a batch's `places` refer; or None.
     """
 
     def __init__(self, model: Any, pad_id: int, kind: str, multiple: int | None = None) -> None:
@@ -123,11 +122,11 @@ class Collator:
         self.kept: KeptStates | None = None
 
     def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
-        """Builds the batch; a GPU is not waited for.
+        """Builds the batch without waiting for a GPU.
 
         Args:
             examples: One mini-batch.
-            groups: What `rows` returned for these examples; None asks it.
+            groups: Result of `rows` for these examples; None: computed here.
 
         Raises:
             TaskError, ModelError: As `check`.
@@ -149,10 +148,10 @@ class Collator:
         return Batch(**{"mask": None, "position_ids": None, "places": None, **tensors})
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model can see the longest of the examples whole.
+        """Checks that the longest example fits the model's window.
 
         Raises:
-            TaskError: it cannot; names ``task.max_length``.
+            TaskError: it does not; names ``task.max_length``.
             ModelError: a token is not in the model's vocabulary.
         """
         check_vocabulary(examples, self._pad_id, self._vocabulary)
@@ -162,7 +161,7 @@ class Collator:
             )
 
     def cost(self, example: Encoded) -> int:
-        """Returns how many tokens, with padding, an example takes in a forward pass."""
+        """Returns the tokens of an example in a forward pass, padding included."""
         if self._may_pack([example]):
             return example.length
         return len(self._alone([example]).rows) * span(example)
@@ -183,7 +182,7 @@ class Collator:
     def _texts(
         self, rows: Sequence[Row], width: int, packed: bool
     ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
-        """Returns what the rows hold: tokens and, where the model needs them, positions and mask."""
+        """Returns the rows' tokens and, if the model needs them, positions and mask."""
         shape = (len(rows), width)
         ids, positions = np.full(shape, self._pad_id), np.full(shape, self._first)
         for p, row in enumerate(rows):
@@ -200,7 +199,7 @@ class Collator:
         return {"input_ids": ids, "mask": (np.arange(width) < lengths).astype(np.int64)}
 
     def _upload(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """Returns the arrays on the device, by one copy; int64 before bool, so that each begins where its dtype may."""
+        """Returns the arrays on the device, by one copy; int64 before bool, for alignment."""
         order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
         flat = torch.from_numpy(
             np.concatenate([arrays[name].reshape(-1).view(np.uint8) for name in order])
@@ -230,7 +229,7 @@ def span(example: Encoded) -> int:
 def _answers(
     examples: Sequence[Encoded], columns: Columns, width: int
 ) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
-    """Returns the candidates' tokens, and where they are predicted: each place is read once."""
+    """Returns the candidates' tokens, and the positions that predict them, each once."""
     reads: dict[int, int] = {}
     arrays = candidates(examples)
     token_reads = np.zeros_like(arrays["token_ids"])
@@ -255,10 +254,10 @@ def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[A
 
 
 def check_vocabulary(examples: Sequence[Encoded], pad_id: int, size: int) -> None:
-    """Makes sure that the tokens are the model's.
+    """Checks that the tokens are in the model's vocabulary.
 
     Raises:
-        ModelError: If one is not in its vocabulary.
+        ModelError: If one is not.
     """
     top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
     if (top := max(top, pad_id)) >= size:

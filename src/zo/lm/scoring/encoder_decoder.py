@@ -1,4 +1,4 @@
-"""Scores of encoder-decoder models as T5: the encoder reads a prompt once, the decoder each of its candidates."""
+"""Scores of encoder-decoder models, as T5: the encoder reads a prompt once, the decoder each candidate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zo.weights.offload.parameter import device_of
 
 
 class EncoderDecoderScorer(CandidateScorer):
-    """Scores, loss and predictions of an encoder-decoder model. Nothing is packed: each prompt has a row of its own."""
+    """Scores, loss and predictions of an encoder-decoder model. Each prompt has its own row."""
 
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
         self._model, self._rows = model, None
@@ -35,10 +35,10 @@ class EncoderDecoderScorer(CandidateScorer):
         self._start = pad_id if start is None else start
 
     def find_states(self, example: Encoded) -> Tensor:
-        """Returns an example's hidden states behind the encoder.  # (1, L, D).
+        """Returns the encoder's output for an example.  # (1, L, D).
 
         Raises:
-            StatesError: If the encoder trains.
+            StatesError: If the encoder is trained.
         """
         assert self._frozen is not None
         if self._frozen.trains(self._model.get_encoder()):
@@ -47,7 +47,7 @@ class EncoderDecoderScorer(CandidateScorer):
             return self.states(self._collator([example]))
 
     def states(self, batch: Any) -> Tensor:
-        """Returns the hidden states behind the encoder.  # (B, L, D)."""
+        """Returns the encoder's output.  # (B, L, D)."""
         encoder = self._model.get_encoder()
         states: Tensor = encoder(batch.input_ids, attention_mask=batch.mask).last_hidden_state
         return states
@@ -60,7 +60,7 @@ class EncoderDecoderScorer(CandidateScorer):
         return self._forward(batch)[~batch.absent]  # type: ignore[attr-defined]
 
     def _given(self, batch: Any) -> AbstractContextManager[None]:
-        """While the body runs, frozen blocks return what they did; kept states take the encoder's place instead."""
+        """In the body frozen blocks return kept outputs; kept states replace the encoder."""
         return super()._given(replace(batch, places=None))
 
     def _values(self, batch: Any) -> Tensor:
@@ -123,10 +123,10 @@ class PairCollator:
         return None if self.kept is None else self.kept.first(example)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the tokens are the model's.
+        """Checks that the tokens are in the model's vocabulary.
 
         Raises:
-            ModelError: If one is not in its vocabulary.
+            ModelError: If one is not.
         """
         check_vocabulary(examples, self._pad, self._vocabulary)
 
@@ -135,5 +135,5 @@ class PairCollator:
         return [[i] for i in range(len(examples))]
 
     def cost(self, example: Encoded) -> int:
-        """Returns how many tokens an example takes in a forward pass."""
+        """Returns the tokens of an example in a forward pass."""
         return example.length

@@ -1,7 +1,7 @@
-"""Texts that a model writes: greedy or drawn, with a cache, the same ones every time.
+"""Generates completions, greedy or sampled, with a key-value cache; deterministic.
 
-They are written in batches, or one by one where padding changes what a model computes. RWKV reads padding as text,
-BART as a decoder counts positions from it, and MiniMax sees it once there is a cache.
+They are generated in batches, or one by one if padding changes a model's results. RWKV reads padding as text, BART as a
+decoder counts positions from it, and MiniMax sees it when there is a cache.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from zo.tasks.prompts import Encoded
 from zo.weights.offload.parameter import device_of
 
 TRIED = 3
-"""Tokens that prompts are continued with, to see whether a batch changes their scores."""
+"""Tokens that continue prompts in the check of whether a batch changes their scores."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a model wrote.
+    """A completion.
 
     Attributes:
-        text: Without its end.
-        ids: Its tokens, the one that ends it included.
-        truncated: Whether the most tokens were written before an end came.
+        text: Without its end token or stop.
+        ids: Its tokens, with the end token.
+        truncated: Whether `max_new_tokens` came before an end.
     """
 
     text: str
@@ -40,16 +40,16 @@ class Written:
 
 
 class Generator:
-    """Writes what follows prompts.
+    """Generates completions of prompts.
 
     Args:
         model: As `zo.lm.load.load` returns it.
         tokenizer: Of the model.
         max_new_tokens: Tokens at most.
-        stop: Text that ends what is written, besides the ends of sequence of tokenizer and model.
+        stop: Text that ends a completion, besides the end tokens of tokenizer and model.
 
     Attributes:
-        alone: Whether texts are written one by one; None before two prompts of different length were seen.
+        alone: Whether texts are generated one by one; None before two prompts of different length were seen.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_new_tokens: int, stop: str | None) -> None:
@@ -70,7 +70,7 @@ class Generator:
         }
 
     def row_bytes(self, width: int) -> int:
-        """Returns about the most bytes that a row takes behind a prompt of so many tokens: cache, states and scores."""
+        """Returns about the most bytes of a row after a prompt of so many tokens: cache, states and scores."""
         config = self._model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -80,17 +80,17 @@ class Generator:
         return int(cache + states + 2 * 4 * config.vocab_size)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Makes sure that the model sees the longest prompt and what follows, and finds out whether it can batch.
+        """Checks that the longest prompt and its completion fit the model's window, and whether prompts can be batched.
 
         Raises:
-            TaskError: If it does not; names the row.
+            TaskError: If they do not; names the row.
         """
         self._check_room(examples)
         self._find_alone(examples[:PROMPTS])
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of how texts are written, one sentence each."""
+        """Sentences for the log about the generation of texts."""
         name = type(self._model).__name__
         said = (
             f"{name} computes a prompt otherwise beside longer ones: texts are written one by one"
@@ -110,19 +110,19 @@ class Generator:
                 )
 
     def __call__(self, examples: Sequence[Encoded]) -> list[str]:
-        """Returns the text that follows each prompt, without its end."""
+        """Returns the completion of each prompt, without its end."""
         return [written.text for written in self.write(examples)]
 
     @torch.inference_mode()
     def write(
         self, examples: Sequence[Encoded], draws: Draws | None = None, parts: int = 1
     ) -> list[Written]:
-        """Returns what the model writes behind each prompt.
+        """Returns the completion of each prompt.
 
         Args:
             examples: With the prompts.
-            draws: How tokens are drawn; None: each is the most probable one.
-            parts: Number of branches that the examples are of, as many of each, one branch after another.
+            draws: Random numbers and settings of sampling; None: greedy.
+            parts: Number of branches, with equally many consecutive examples each.
         """
         if parts == 1:
             self._find_alone(examples)
@@ -136,9 +136,9 @@ class Generator:
         return [of_one[part] for part in range(parts) for of_one in found]
 
     def _find_alone(self, examples: Sequence[Encoded]) -> None:
-        """Compares scores of two prompts of different length, together and alone, if there are two and it is not known.
+        """Compares scores of two prompts of different length, together and alone; sets `alone` if there are two.
 
-        Texts would differ where rounding decides between two tokens, too; their scores do not by more than it.
+        It compares scores, not texts, because rounding alone can change a text.
         """
         lengths = [len(e.prompt_ids) for e in examples]
         if self.alone is not None or len({*lengths}) == 1:
@@ -148,7 +148,7 @@ class Generator:
         self.alone = differs(self._scores(two), alone, self._model.dtype)
 
     def _scores(self, examples: Sequence[Encoded]) -> torch.Tensor:
-        """Returns scores of the first tokens behind prompts, finite.  # (prompts, tokens, vocabulary)."""
+        """Returns finite scores of the first tokens after prompts.  # (prompts, tokens, vocabulary)."""
         known = range(self._model.config.get_text_config().vocab_size)
         seen = _Seen(next(token for token in known if token not in self._ends))
         most = min(TRIED, self.max_new_tokens)
@@ -156,7 +156,7 @@ class Generator:
         return torch.stack(seen.scores, 1).clamp(min=-1e30, max=1e30)
 
     def _write(self, examples: Sequence[Encoded], draws: Draws | None, parts: int) -> list[Written]:
-        """Returns what the model writes behind each prompt, in one batch."""
+        """Returns the completion of each prompt, in one batch."""
         draw = self._drawing(examples, draws)
         written = self._tokens(examples, draw, self.max_new_tokens, parts)
         pairs = zip(self._texts(written), written.tolist(), strict=True)
@@ -165,7 +165,7 @@ class Generator:
     def _tokens(
         self, examples: Sequence[Encoded], draw: Draw | _Seen | None, most: int, parts: int = 1
     ) -> torch.Tensor:
-        """Returns the tokens behind each prompt, padding behind their end.  # (prompts, tokens)."""
+        """Returns the tokens after each prompt, then padding.  # (prompts, tokens)."""
         width = max(len(e.prompt_ids) for e in examples)
         pad, rows, masks = self._options["pad_token_id"], [], []
         for example in examples:
@@ -195,14 +195,14 @@ class Generator:
         return written[:, begin:]
 
     def _drawing(self, examples: Sequence[Encoded], draws: Draws | None) -> Draw | None:
-        """Returns what draws tokens, if they are drawn."""
+        """Returns the sampler, or None if decoding is greedy."""
         if draws is None:
             return None
         uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
         return Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)))
 
     def _written(self, text: str, ids: list[int]) -> Written:
-        """Returns a text and its tokens up to their end; behind it there is padding."""
+        """Returns a completion from tokens with padding after its end."""
         stopped = self._stop is not None and self._stop in text
         full = len(ids) >= self.max_new_tokens and not stopped
         if stopped:
@@ -216,7 +216,7 @@ class Generator:
         return self._tokenizer.batch_decode(written, skip_special_tokens=True)  # type: ignore[no-any-return]
 
     def _criteria(self, begin: int) -> list[Callable[..., torch.Tensor]]:
-        """Returns what tells which rows contain the stop behind their first tokens, if there is a stop.
+        """Returns the stopping criterion for rows that contain the stop after their first tokens, if there is a stop.
 
         Unlike `stop_strings` of transformers, it does not count a stop that begins in the prompt.
         """
@@ -244,7 +244,7 @@ class _Seen:
         self.begin = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Returns scores of which one per row is finite; called as a logits processor."""
+        """Returns scores with one finite entry per row; called as a logits processor."""
         chosen = self.tokens(input_ids, 0, scores)
         return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
 

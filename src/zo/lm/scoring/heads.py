@@ -1,4 +1,4 @@
-"""What scoring has to know of an architecture: its head, its positions, whether texts may share a row."""
+"""Properties of an architecture for scoring: its head, its positions, whether texts may share a row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zo.weights.offload.parameter import device_of
 
 @torch.inference_mode()
 def head_of(model: Any, kind: str) -> Callable[[Any], Any]:
-    """Returns what turns last hidden states into logits.
+    """Returns the function from last hidden states to logits.
 
-    Of a decoder the output embedding, with a cap where the model has one; of a masked model all that follows the
-    encoder, in the order in which a forward pass calls it: in RoBERTa a dense layer, gelu, a layer norm and the output
-    embedding with its bias.
+    For a decoder it is the output embedding, with the model's cap on logits if there is one. For a masked model it is
+    everything after the encoder, in the order of a forward pass: in RoBERTa a dense layer, gelu, a layer norm and the
+    output embedding with its bias.
     """
     if kind == "decoder":
         head, cap = model.get_output_embeddings(), _cap(model)
@@ -38,7 +38,7 @@ def head_of(model: Any, kind: str) -> Callable[[Any], Any]:
 
 @torch.inference_mode()
 def check_head(model: Any, kind: str = "decoder") -> None:
-    """Makes sure that logits at chosen places are the head's of the hidden states there.
+    """Checks that the logits at chosen positions are the head's output for the hidden states there.
 
     Raises:
         ModelError: If the model does more than that (scaled logits), or a decoder's tokens see later ones.
@@ -74,10 +74,10 @@ def check_head(model: Any, kind: str = "decoder") -> None:
 
 @torch.inference_mode()
 def check_padding(model: Any, kind: str) -> None:
-    """Makes sure that a masked model, or an encoder, computes a text the same whatever padding follows it.
+    """Checks that padding after a text does not change a masked model's or an encoder's result.
 
     Raises:
-        ModelError: If it does not, or cannot compute a text of a few tokens.
+        ModelError: If it does, or if a text of a few tokens cannot be computed.
     """
     base = model.base_model if kind == "masked" else model.get_encoder()
     tokens, pad = _tokens(model), model.config.pad_token_id or 0
@@ -98,7 +98,7 @@ def check_padding(model: Any, kind: str) -> None:
 
 
 def _cap(model: Any) -> float | None:
-    """Returns the bound of a decoder's logits, cap · tanh(logits / cap), as Gemma 2 has it; None without one."""
+    """Returns the cap of a decoder's logits, cap · tanh(logits / cap), as in Gemma 2; None without one."""
     return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
@@ -107,10 +107,10 @@ def _tokens(model: Any) -> torch.Tensor:
 
 
 def tied_rows(model: Any) -> nn.Embedding | None:
-    """Returns what looks up rows of a decoder's output embedding, where it is tied to the input's.
+    """Returns the lookup of rows of a decoder's output embedding, if it is tied to the input's.
 
-    A row times a hidden state is that token's logit. None if the two are not one tensor, or if
-    either does more than to look up and to multiply.
+    A row times a hidden state is that token's logit. None if the two are not one tensor, or if either does more than
+    a lookup and a product.
     """
     given, head = model.get_input_embeddings(), model.get_output_embeddings()
     plain = type(given) is nn.Embedding and type(head) is nn.Linear and head.bias is None
@@ -118,7 +118,7 @@ def tied_rows(model: Any) -> nn.Embedding | None:
 
 
 def first_position(model: Any) -> int:
-    """Returns the position of a text's first token: RoBERTa keeps some in front of it."""
+    """Returns the position of a text's first token, which is not 0 in RoBERTa."""
     embeddings = getattr(model.base_model, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else padding + 1
@@ -126,11 +126,10 @@ def first_position(model: Any) -> int:
 
 @torch.inference_mode()
 def packs(model: Any, kind: str) -> bool:
-    """Returns whether texts that share a row, kept apart by mask and positions, are computed as if alone.
+    """Returns whether texts in one row, separated by mask and positions, are computed as if alone.
 
-    True where attention is all that connects tokens and knows their order from the positions;
-    elsewhere (recurrent layers, distances counted in columns) what comes out is as wrong as without
-    a mask, or about so: rounding is far below an eighth of that in every dtype.
+    True if only attention connects tokens and takes their order from the positions. Otherwise (recurrent layers,
+    distances in columns) the error is about that of no mask; rounding is far below an eighth of it in every dtype.
     """
     base = model.base_model
     takes_mask = getattr(base, "_supports_attention_backend", False) and (

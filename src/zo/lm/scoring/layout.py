@@ -1,4 +1,4 @@
-"""Examples in rows: which columns hold an example's tokens, and which predict its candidates."""
+"""Layout of examples in rows: the columns of an example's tokens, and those that predict its candidates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
 
 Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
-"""Example -> of each candidate the row, and the columns that predict the candidate's tokens."""
+"""Example -> for each candidate its row, and the columns that predict its tokens."""
 
 
 class Texts(NamedTuple):
-    """What a row holds of an example.
+    """The part of an example in a row.
 
     Attributes:
         row: The row.
         example: The example.
-        chosen: Its candidates that the row holds, none of a masked model's example.
-        columns: Of the prompt's tokens, and of each chosen candidate's without its last.
+        chosen: Its candidates in the row; empty for a masked model.
+        columns: Of the prompt's tokens, and of each chosen candidate's tokens without the last one.
     """
 
     row: int
@@ -35,12 +35,12 @@ class Texts(NamedTuple):
 
 @dataclass
 class Layout:
-    """Where the tokens of examples stand.
+    """Positions of the tokens of examples.
 
     Attributes:
         rows: The rows.
-        columns: Where the candidates' tokens are predicted.
-        texts: What the rows hold, in the order in which it was put there.
+        columns: Rows and columns that predict the candidates' tokens.
+        texts: Content of the rows, in the order of insertion.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Layout:
     texts: list[Texts] = field(default_factory=list)
 
     def put(self, example: Encoded, b: int, p: int, chosen: list[int]) -> list[list[int]]:
-        """Puts the prompt and chosen candidates of example `b` into row `p`.
+        """Adds the prompt and chosen candidates of example `b` to row `p`.
 
         Returns:
-            Of each chosen candidate's tokens the columns that predict them.
+            For each chosen candidate the columns that predict its tokens.
         """
         row = self.rows[p]
         prompt = row.add(example.prompt_ids)
@@ -66,9 +66,9 @@ class Layout:
     def places(
         self, kept: KeptStates, examples: Sequence[Encoded], width: int
     ) -> dict[str, NDArray[np.int64]]:
-        """Returns the `places` of `zo.lm.scoring.collate.Batch`, nothing if an example's states are not kept.
+        """Returns the `places` of `zo.lm.scoring.collate.Batch`; empty if an example's states are not kept.
 
-        A token that stands there for several examples has its place among the first one's.
+        A token that several examples share has the row of the first one.
         """
         firsts = [first for e in examples if (first := kept.first(e)) is not None]
         if len(firsts) < len(examples):
@@ -96,7 +96,7 @@ def shared(examples: Sequence[Encoded], groups: Sequence[Sequence[int]], masked:
 
 
 def one_each(examples: Sequence[Encoded], masked: bool, shares: bool = True) -> Layout:
-    """Returns rows of one text each; if it `shares`, a candidate that begins another one shares its row."""
+    """Returns rows of one text each; if it `shares`, a candidate that is a prefix of another one shares its row."""
     layout = Layout()
     for b, example in enumerate(examples):
         given = example.candidate_ids
@@ -119,7 +119,7 @@ def one_each(examples: Sequence[Encoded], masked: bool, shares: bool = True) -> 
 
 
 def _own_columns(example: Encoded) -> list[list[int]]:
-    """Returns the columns of an example's prompt and candidates in a row that holds the example alone."""
+    """Returns the columns of an example's prompt and candidates in a row of its own."""
     alone = Layout([Row(example.mask_at is not None)])
     alone.put(example, 0, 0, list(range(len(example.candidate_ids))))
     return alone.texts[0].columns
