@@ -89,8 +89,6 @@ class ClipConfig(MeZOConfig):
 def conf(tmp_path, monkeypatch):
     """A copy of conf/ with a method of one's own, which joins the comparison by its name."""
     conf = shutil.copytree(command_line.CONFIG_DIR, tmp_path / "conf")
-    own = {"defaults": [{"/schema/optimizer@_here_": "mezo_clip"}, "_self_"], "name": "mezo_clip"}
-    (conf / "optimizer" / "mezo_clip.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
     path = conf / "sweep" / "compare.yaml"
     sweep = yaml.safe_load(path.read_text())
     sweeper = sweep["hydra"]["sweeper"]
