@@ -8,7 +8,6 @@ May be repeated at any time, by several people at once: a run that is finished, 
 alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
 """
 
-import math
 import os
 import shutil
 import signal
@@ -160,7 +159,7 @@ def alone(out: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     if (other := holder(directory)) is not None:
         print(f"waiting for another submitter: {other}", file=sys.stderr)
-    with held(directory, patience_s=math.inf):
+    with held(directory, patience_s=-1):
         yield
 
 

@@ -77,13 +77,13 @@ def test_a_live_process_keeps_others_out_and_a_killed_one_is_taken_over(
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     directory = freeze(make_run("optimizer=mezo"))
     with held(directory):
-        found, left = holder(directory), (directory / lock.NAME).read_text()
+        found, left = holder(directory), (directory / lock.HOLDER).read_text()
         assert main([str(directory)]) == 75
     by = f"process {os.getpid()} on {socket.gethostname()}, SLURM job 17, since "
     assert str(found).startswith(by)
     assert capsys.readouterr().err == f"{directory} is being written by {found}\n"
     assert {path.name for path in directory.iterdir()} == {"config.yaml", "inputs.json", "lock"}
-    (directory / lock.NAME).write_text(left)  # as a killed process leaves it
+    (directory / lock.HOLDER).write_text(left)  # as a killed process leaves it
     assert holder(directory) is None
     with held(directory):
         pass
@@ -100,7 +100,7 @@ def test_a_lock_is_given_back_also_when_its_body_fails_and_taken_without_a_word(
     assert holder(tmp_path) is None
     assert capsys.readouterr().err == ""
     refuse = mock.Mock(side_effect=OSError(lock.errno.ENOLCK, "no locks"))
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with held(tmp_path):
         pass
     assert "this file system has no locks" in capsys.readouterr().err

@@ -315,7 +315,7 @@ def _clear(directory: Path) -> None:
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (CONFIG, lock.NAME):
+        elif path.name not in (CONFIG, lock.NAME, lock.HOLDER):
             path.unlink()
 
 
