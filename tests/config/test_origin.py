@@ -136,3 +136,18 @@ def test_one_copy_for_tasks_of_different_data_is_refused(tmp_path):
         ConfigError, match=r"task\.path=.*: must be one copy for one task, and rte, sst2 are"
     ):
         command_line.runs([*given, "task=rte,sst2"], multirun=True)
+
+
+def test_a_run_from_an_export_does_not_repeat_a_seed_of_what_made_it(tmp_path):
+    """Nor one of what made the weights before that."""
+    for name, before in (("first", "hub/model"), ("second", str(tmp_path / "first"))):
+        (tmp_path / name).mkdir()
+        seed = {"first": 0, "second": 1}[name]
+        made = {"seed": seed, "steps": 9, "model": {"path": before}, "adapter": {"path": None}}
+        (tmp_path / name / "zo.yaml").write_text(yaml.safe_dump(made))
+    typed = ["lr=1e-4", f"model.path={tmp_path}/second"]
+    for seed in (0, 1):
+        with pytest.raises(ConfigError, match=rf"seed={seed}: .*; give 2"):
+            command_line.runs([*typed, f"seed={seed}"])
+    command_line.runs([*typed, "seed=2"])
+    command_line.runs([*typed, "optimizer=zero_shot"])

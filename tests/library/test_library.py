@@ -408,6 +408,7 @@ STATES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:seed=0")  # the models of STATES are trained several times
 @pytest.mark.parametrize(("drop", "saved", "here", "says"), STATES, ids=str)
 def test_a_state_of_other_settings_or_tensors_is_refused_by_name(drop, saved, here, says):
     state = state_of(*drop, **saved)
@@ -528,3 +529,25 @@ def test_equal_losses_beside_a_mean_square_are_reported():
     model = make_model()
     with pytest.warns(UserWarning, match="all 4 losses are 1.0, so nothing was measured"):
         make("eggroll", model, n=4).step(Rated(model, equal=True))
+
+
+def test_going_on_with_the_same_seed_is_warned_of_and_starting_again_is_not():
+    def step(seed: int, state: dict | None = None) -> dict:
+        optimizer = zo.MeZO([w], lr=1e-2, seed=seed)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        optimizer.step(lambda: w.square().sum())
+        return optimizer.state_dict()
+
+    w = torch.nn.Parameter(torch.ones(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = step(0)
+        step(0, state)
+        step(1)
+    with pytest.warns(UserWarning, match="seed=0: .* give seed=2"):
+        step(0)
+    w.data.fill_(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(0)

@@ -29,7 +29,7 @@ from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
 from zo.config.lines import Line, Staged, SweeperConfig, expand, staged
-from zo.config.origin import CONFIG_DIR, shared_copy
+from zo.config.origin import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
 from zo.config.settings import RunConfig
 
@@ -351,6 +351,12 @@ def _composed(composer: Composer, expanded: list[list[str]]) -> list[RunConfig]:
         given = f"{', '.join(names)} are of different data"
         right = f"must be one copy for one task, and {given}; give each its own command"
         problems["task.path"] = Problem("task.path", path, right)
+    for cfg in configs:
+        before = trained_with(cfg.model.path, getattr(cfg.adapter, "path", None))
+        if cfg.steps and cfg.seed in before:
+            right = "a run with it made these weights; its batches and directions would come again; give"
+            right += f" {max(before) + 1}"
+            problems["seed"] = Problem("seed", cfg.seed, right)
     if problems:
         raise ConfigError(list(problems.values()))
     return configs

@@ -27,6 +27,9 @@ if not (SUITE / "train.py").is_file():
     SUITE = Path(__file__).resolve().parents[1] / "_suite"
 CONFIG_DIR = SUITE / "conf"
 
+SETTINGS = "zo.yaml"
+"""File of an exported model: the configuration of the run that made it."""
+
 
 def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig) -> None:
     """Drops what the files say of their own paths alone, if `path` is another one.
@@ -68,6 +71,21 @@ def pinned(group: str, path: str) -> tuple[str, str] | None:
     known = {f["revision"]: f["path"] for f in _files(group).values() if f.get("revision")}
     commit = copies.commit_of(Path(package_files.resolve(path))) if _is_directory(path) else None
     return (known[commit], commit) if commit is not None and commit in known else None
+
+
+def trained_with(*paths: str | None) -> set[int]:
+    """Returns the seeds of the runs that made the weights in some directories, if this suite exported them."""
+    found, seen, left = set[int](), set[Path](), [path for path in paths if path]
+    while left:
+        file = Path(package_files.resolve(left.pop())).expanduser() / SETTINGS
+        if file in seen or not file.is_file():
+            continue
+        seen.add(file)
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if settings.get("steps"):
+            found.add(settings["seed"])
+        left += [p for group in ("model", "adapter") if (p := settings[group].get("path"))]
+    return found
 
 
 def _is_directory(path: str) -> bool:

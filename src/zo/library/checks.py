@@ -10,7 +10,9 @@ from itertools import chain
 from operator import is_
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zo.distributed.closure import SAME
 from zo.library.arguments import Closure
@@ -118,6 +120,27 @@ class TieReport:
             " dtype. This is said once.",
             stacklevel=5,
         )
+
+
+_STARTS: Any = WeakIdKeyDictionary()
+"""Trained tensor -> seed and some values of each training, at its first step."""
+
+
+def check_seed(space: ParameterSpace, seed: int) -> None:
+    """Warns if a training with this seed has moved the weights before: its directions would come again."""
+    key, t = max(zip(space.parameters, space.local, strict=True), key=lambda pair: pair[1].numel())
+    if t.is_meta:
+        return
+    values = t.detach().reshape(-1)[:64].to("cpu", torch.float32, copy=True)
+    starts: list[tuple[int, Tensor]] = _STARTS.setdefault(key, [])
+    earlier = [start for other, start in starts if other == seed]
+    if earlier and not any(torch.equal(start, values) for start in earlier):
+        warnings.warn(
+            f"seed={seed}: these weights were trained with it before, so the same directions come again; give"
+            f" seed={max(other for other, _ in starts) + 1}, or load the earlier optimizer's state to go on with it",
+            stacklevel=5,
+        )
+    starts.append((seed, values))
 
 
 def report_compile_time(seconds: float) -> None:

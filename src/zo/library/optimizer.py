@@ -34,6 +34,7 @@ from zo.library.checks import (
     RepeatCheck,
     ReplacedCheck,
     TieReport,
+    check_seed,
     check_storage,
     check_trained,
     report_compile_time,
@@ -246,6 +247,8 @@ class ZerothOrder(_Base):
         check_storage(self.method.params)
         self._replaced.check()
         check_trained(self._given, self._trained)
+        if self.step_index == 0:
+            check_seed(self.method.params, self.method.seed)
         if self._repeats.due():
             at_once = self._together is not None and self._repeats.first  # modes may differ later
             with cast("ParallelStep", self._together).checking() if at_once else nullcontext():

@@ -340,7 +340,7 @@ def _settings(reached: Reached, whole: bool) -> RunConfig:
             task = task_of(reached.run, cfg)
     cfg = replace(cfg, task=task, out="out", device="auto", tracking=TrackingConfig())
     if cfg.optimizer.file:  # predictions need no method, and another machine may not have its file
-        cfg = replace(cfg, optimizer=ZeroShotConfig(), steps=0)
+        cfg = replace(cfg, optimizer=ZeroShotConfig())
     if not whole:
         return cfg
     model = replace(cfg.model, weights="pretrained", architecture={}, quantization=None)

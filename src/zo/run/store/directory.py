@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
 from zo.config.identity import identity, run_id
+from zo.config.origin import SETTINGS as SETTINGS
 from zo.lm.config import ModelConfig
 from zo.run.store import atomic
 from zo.run.store.inputs import NAME as INPUTS
@@ -16,8 +17,6 @@ from zo.tasks.own import complete
 
 CONFIG = "config.yaml"
 TASK = "task.json"
-SETTINGS = "zo.yaml"
-"""What `zo.predict` needs of an exported model beside transformers' files."""
 UNSET = "not there"
 REMEDY = "remove this file and repeat the run's command, which writes it anew and keeps the steps"
 
