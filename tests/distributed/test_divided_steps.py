@@ -81,7 +81,9 @@ def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     bits = [
         p.detach().view(torch.uint8).numpy().tobytes() for p in params.gathered(collect=False)[1]
     ]
-    return ([info.losses for info in infos], [info.record for info in infos], bits), len(passes)
+    return ([info.losses for info in infos], [info.coefficients for info in infos], bits), len(
+        passes
+    )
 
 
 def of_worlds(processes: Processes) -> dict[tuple[tuple, int], tuple[Any, int]]:

@@ -125,7 +125,7 @@ def problem_of(subject, name, restore, noise, record):
     with torch.no_grad():
         method = optimizer.method
         closure = partial(loss_of, model)
-        method.estimate(CountedLoss(closure, settle=method.params.policy.finish_restore))
+        method.estimate(CountedLoss(closure, finish_restore=method.params.policy.finish_restore))
     optimizer.method.params.policy.finish_restore()
     exact, unit = RESTORE_POLICIES[restore].exact, torch.finfo(dtype).eps
     for was, now in zip(after, weights_of(optimizer), strict=True):

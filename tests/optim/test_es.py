@@ -128,7 +128,7 @@ def test_the_prompts_baseline_divides_by_the_spread_of_all_prompts_rewards():
         )  # prompts differ by more than members
         w = (rewards - rewards.mean(0)) / np.sqrt(rewards.var() + 1e-5)  # EGGROLL's, of each prompt
         expected = -(w.mean(1)[::2] - w.mean(1)[1::2]) / 2
-        assert info.record == pytest.approx(expected, rel=1e-6)
+        assert info.coefficients == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.process

@@ -1,9 +1,9 @@
 """Trajectories of the suite against plain renderings of the papers' algorithm boxes, on the same noise.
 
-MeZO and BSZO add the same numbers in the same order on both sides: θ and records are compared bit for bit after every
-step. Methods with arithmetic of their own (moments, H, low-rank products, weight decay) may take it in another order:
-they run with tolerances, in float32 units. Σ stays diagonal as long as the first directions are axes, so BSZO-B's are
-axes too; its oblique case is tried with given ones.
+MeZO and BSZO add the same numbers in the same order on both sides: θ and coefficients are compared bit for bit after
+every step. Methods with arithmetic of their own (moments, H, low-rank products, weight decay) may take it in another
+order: they run with tolerances, in float32 units. Σ stays diagonal as long as the first directions are axes, so
+BSZO-B's are axes too; its oblique case is tried with given ones.
 """
 
 import numpy as np
@@ -96,9 +96,9 @@ RENDERED |= dict.fromkeys(("es_at_scale", "eggroll"), "es")
 
 
 def run(name: str, settings: dict, lr: float, steps: int = 50, exact: bool = False) -> None:
-    """θ and records are the rendering's: bit for bit where that is asked for.
+    """θ and coefficients are the rendering's: bit for bit where that is asked for.
 
-    Else θ within two float32 units of a weight of size one (2⁻²²) per step, records within a thousandth.
+    Else θ within two float32 units of a weight of size one (2⁻²²) per step, coefficients within a thousandth.
     """
     given = settings if name in FIRST_ORDER else {"eps": 1e-2, **settings}
     loss = Quadratic(restore="snapshot")
@@ -106,9 +106,9 @@ def run(name: str, settings: dict, lr: float, steps: int = 50, exact: bool = Fal
     rendering = getattr(plain, RENDERED.get(name, name))(plain.Twin(opt, twin, loss))
     apart = steps * 2.0**-22
     for _ in range(steps):
-        expected, record = next(rendering), opt.step(loss).record
+        expected, coefficients = next(rendering), opt.step(loss).coefficients
         np.testing.assert_allclose(
-            record, expected, rtol=0 if exact else 1e-3, atol=2e-4 * (not exact)
+            coefficients, expected, rtol=0 if exact else 1e-3, atol=2e-4 * (not exact)
         )
         for p, q in zip(loss.params.local, twin, strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=apart * (not exact))

@@ -114,7 +114,7 @@ def test_with_an_exact_restore_it_is_mixed_precision_training(name, dtype, noise
     opt, replayed = optimizer(name, loss), optimizer(name, full)
     torch._foreach_copy_(full.params.local, masters(loss.params))
     for _ in range(12):
-        replayed.advance(opt.step(loss).record)
+        replayed.advance(opt.step(loss).coefficients)
     assert same(masters(loss.params), full.params.local)
     assert same(loss.params.local, [p.to(dtype) for p in full.params.local])
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from zo.distributed.processes import Processes, ProcessesError
 from zo.weights.directions import Terms
-from zo.weights.loss import LossFn, offered
+from zo.weights.loss import LossFn
 from zo.weights.restore import Excursion, FactoredPolicy, RestorePolicy
 
 Visits: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
@@ -62,7 +62,7 @@ class DividedLoss:
         """
         some = self._part(self._processes.rank if self._own_data else 0)
         passes: list[list[Sequence[Terms]]]
-        if isinstance(policy, FactoredPolicy) and offered(some, "branches") is not None:
+        if isinstance(policy, FactoredPolicy) and getattr(some, "branches", None) is not None:
             passes = [policy.chunks(some, points) for points in excursions]
         else:
             passes = [[[point] for point in points] for points in excursions]
@@ -149,8 +149,8 @@ class AgreedLoss:
         self._loss_fn = loss_fn
         self._processes = processes
         self._tolerance = tolerance
-        self.backward = offered(loss_fn, "backward")
-        self.mean_square = offered(loss_fn, "mean_square")
+        self.backward = getattr(loss_fn, "backward", None)
+        self.mean_square = getattr(loss_fn, "mean_square", None)
 
     def __call__(self) -> float:
         """Returns the loss; NaN where it is that on any process.

@@ -164,7 +164,7 @@ class ZOTrainerMixin:
         """Logs a step's signals in place of the norm of a gradient that there is not."""
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         if "loss" in logs and (info := getattr(optimizer, "info", None)) is not None:
-            told = {"slope": optimizer.method.slope(info.record), "forwards": info.forwards}
+            told = {"slope": optimizer.method.slope(info.coefficients), "forwards": info.forwards}
             told |= {name: x for name, x in info.scalars.items() if name == "noise_std"}
             logs = {**{k: v for k, v in logs.items() if k != "grad_norm"}, **told}
         super().log(logs, *args, **kwargs)  # type: ignore[misc]

@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zo.noise import is_compiled
 from zo.optim import OPTIMIZERS
-from zo.optim.base import Rates
 from zo.optim.config import MethodConfig
 from zo.weights.offload.parameter import device_of
 from zo.weights.sharded import fsdp_modules, part_of
@@ -104,22 +103,6 @@ def noise_for(named: Iterable[tuple[str, Tensor]]) -> str:
     """Returns the noise that is the fastest for the tensors that require gradients."""
     devices = {str(device_of(p)) for _, p in named if p.requires_grad}
     return "philox" if devices and is_compiled(*devices) else "torch"
-
-
-def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[Rates]:
-    """Returns the rates of parameter groups.
-
-    Raises:
-        ValueError: If one is not finite, or negative.
-    """
-    found = []
-    for i, group in enumerate(groups):
-        rates = Rates(float(group["lr"]), float(group["weight_decay"]))
-        for key, value in rates._asdict().items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{key}={value}: of parameter group {i} must be at least 0")
-        found.append(rates)
-    return found
 
 
 def check_state(

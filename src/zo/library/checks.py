@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zo.distributed.closure import SAME
 from zo.library.arguments import Closure
+from zo.optim.base import Rates, StepInfo
 from zo.optim.losses import number
 from zo.weights.aliasing import storage_key
-from zo.weights.anchor import LOW_SURVIVAL
-from zo.weights.loss import LossFn, offered
+from zo.weights.anchor import rounding_notice
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -79,7 +79,7 @@ class RepeatCheck:
                     f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
                     f" {advice}"
                 )
-        if (mean_square := offered(cast("LossFn", closure), "mean_square")) is not None:
+        if (mean_square := getattr(closure, "mean_square", None)) is not None:
             mean_square()  # of the two calls, which are no part of a step
         self.first, self._training = False, self._modes()
 
@@ -102,24 +102,42 @@ class RepeatCheck:
         return {m for m in self._model.modules() if m.training} if self._model else set()
 
 
-class TieReport:
-    """Warns once of a step whose losses are all equal, bit for bit."""
+class StepReport:
+    """What is said of the steps: that one took long to compile, and once each ties and what rounding takes."""
 
     def __init__(self) -> None:
-        self._made = False
+        self._tied = False
 
-    def look_at(self, step: int, losses: Sequence[float]) -> None:
-        """Warns if nothing was measured."""
-        if self._made or len(losses) < 2 or len({*losses}) > 1:
-            return
-        self._made = True
-        warnings.warn(
-            f"step {step}: all {len(losses)} losses are {losses[0]}, so nothing was measured. The usual causes: the"
-            " closure computes with other weights (after load_state_dict(assign=True), merge_and_unload() or a copy of"
-            " the model), its loss does not depend on them (as GRPO's surrogate), or eps is too small for the weights'"
-            " dtype. This is said once.",
-            stacklevel=5,
-        )
+    def look_at(self, step: int, info: StepInfo, compiled: float, space: ParameterSpace) -> None:
+        """Says what is to be said.
+
+        Args:
+            step: Steps made.
+            info: Of the last one.
+            compiled: Seconds of it that were compilation.
+            space: θ.
+        """
+        if compiled > WORTH_A_LINE:
+            print(
+                f"zo: {compiled:.0f} s of this step compiled noise='philox'; later steps and processes have it",
+                file=sys.stderr,
+            )
+        share, dtype = info.scalars.get("survives"), space.like[0].dtype
+        if share is not None and (notice := rounding_notice(share, space.rounding, dtype)):
+            warnings.warn(
+                f"{notice}. Weights in float32 keep all of a step, noise='philox' with rounding='stochastic' its mean,"
+                " and rounding='compensated' keeps the rest for the next step.",
+                stacklevel=5,
+            )
+        if info.tied and not self._tied:
+            self._tied = True
+            warnings.warn(
+                f"step {step}: all {info.forwards} losses are {info.losses[0]}, so nothing was measured. The usual"
+                " causes: the closure computes with other weights (after load_state_dict(assign=True),"
+                " merge_and_unload() or a copy of the model), its loss does not depend on them (as GRPO's surrogate),"
+                " or eps is too small for the weights' dtype. This is said once.",
+                stacklevel=5,
+            )
 
 
 _STARTS: Any = WeakIdKeyDictionary()
@@ -143,30 +161,27 @@ def check_seed(space: ParameterSpace, seed: int) -> None:
     starts.append((seed, values))
 
 
-def report_compile_time(seconds: float) -> None:
-    """Says how much of a step was compilation, if that is worth a line."""
-    if seconds > WORTH_A_LINE:
-        print(
-            f"zo: {seconds:.0f} s of this step compiled noise='philox'; later steps and processes have it",
-            file=sys.stderr,
-        )
+def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[Rates]:
+    """Returns the rates of parameter groups.
 
-
-def report_rounding(share: float | None, space: ParameterSpace) -> None:
-    """Warns if less than half of a step is left after rounding."""
-    if share is not None and share < LOW_SURVIVAL and space.rounding == "nearest":
-        warnings.warn(
-            f"{share:.0%} of the first step is left after rounding to {space.like[0].dtype}. Weights in float32 keep"
-            " all of a step, noise='philox' with rounding='stochastic' its mean, and rounding='compensated' keeps the"
-            " rest for the next step.",
-            stacklevel=5,
-        )
+    Raises:
+        ValueError: If one is not finite, or negative.
+    """
+    found = []
+    for i, group in enumerate(groups):
+        rates = Rates(float(group["lr"]), float(group["weight_decay"]))
+        for key, value in rates._asdict().items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{key}={value}: of parameter group {i} must be at least 0")
+        found.append(rates)
+    return found
 
 
 def check_storage(space: ParameterSpace) -> None:
     """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
-    for name, given, tensor in zip(space.names, space.parameters, space.policy.local, strict=True):
-        p, _ = part_of(given)
+    places = zip(space.names, space.parameters, space.policy.local, strict=True)
+    for i, (name, given, tensor) in enumerate(places):
+        p = part_of(given)[0] if i in space.shards else given
         if (
             p.device != tensor.device
             or p.dtype != tensor.dtype

@@ -27,18 +27,16 @@ from zo.library.arguments import (
     config_of,
     groups_of,
     noise_for,
-    rates_of,
     typed,
 )
 from zo.library.checks import (
     RepeatCheck,
     ReplacedCheck,
-    TieReport,
+    StepReport,
     check_seed,
     check_storage,
     check_trained,
-    report_compile_time,
-    report_rounding,
+    rates_of,
 )
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
@@ -177,22 +175,22 @@ class ZerothOrder(_Base):
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
         self._repeats = RepeatCheck(whole, space.parameters, check_closure)
-        self._ties = TieReport()
+        self._report = StepReport()
         self._replaced = ReplacedCheck(whole, space, whole is params)
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
-        self._together: ParallelStep | None = None
-        settled = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
-        settled |= {"noise": noise, "rounding": rounding}
+        self._parallel: ParallelStep | None = None
+        everything = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
+        everything |= {"noise": noise, "rounding": rounding}
         self._settings = {
-            k: v for k, v in settled.items() if k not in ("name", "lr", "weight_decay")
+            k: v for k, v in everything.items() if k not in ("name", "lr", "weight_decay")
         }
         if group is not None:
-            self._together = DataParallel(group, check_every, self.method, settled)
+            self._parallel = DataParallel(group, check_every, self.method, everything)
         elif space.shards:
-            self._together = TensorParallel(self.method, settled)
-        if self._together is not None and not self._together.processes.leads:
+            self._parallel = TensorParallel(self.method, everything)
+        if self._parallel is not None and not self._parallel.processes.leads:
             self._recorder = None
 
     @property
@@ -203,7 +201,7 @@ class ZerothOrder(_Base):
     @property
     def processes(self) -> Processes | None:
         """The processes that make the steps together; None if there is one."""
-        return None if self._together is None else self._together.processes
+        return None if self._parallel is None else self._parallel.processes
 
     def restore_from(self, replayed: StepInfo | None) -> None:
         """Takes over result and rates of the last step that was replayed; None is none."""
@@ -243,31 +241,30 @@ class ZerothOrder(_Base):
                 "step: needs a closure that returns the loss of one mini-batch. get_state_dict"
                 " has none: save the optimizer itself, by torch.distributed.checkpoint.save({'optimizer': optimizer})"
             )
-        compiled = compiling.seconds()
-        check_storage(self.method.params)
+        compiled, method, space = compiling.seconds, self.method, self.method.params
+        check_storage(space)
         self._replaced.check()
         check_trained(self._given, self._trained)
-        if self.step_index == 0:
-            check_seed(self.method.params, self.method.seed)
+        if method.step_index == 0:
+            check_seed(space, method.seed)
         if self._repeats.due():
-            at_once = self._together is not None and self._repeats.first  # modes may differ later
-            with cast("ParallelStep", self._together).checking() if at_once else nullcontext():
+            at_once = self._parallel is not None and self._repeats.first  # modes may differ later
+            with cast("ParallelStep", self._parallel).checking() if at_once else nullcontext():
                 self._repeats.check(closure)
         loss_fn = cast("LossFn", closure)  # of which tensors are taken, too
         rates = rates_of(self.param_groups)
-        space = self.method.params
         exact = space.policy.constraints.exact
         with step_context({t.device.type for t in space.like}, exact) as context:
-            self.method.rates = rates
-            self.method.watches_rounding = self.step_index == 0
+            method.rates = rates
+            method.watches_rounding = method.step_index == 0
             folded = self._folded()
             if self._recorder is not None:
                 self._recorder.begin(folded)
             try:
-                if self._together is None:
-                    info = self.method.step(loss_fn, context)
+                if self._parallel is None:
+                    info = method.step(loss_fn, context)
                 else:
-                    info = self._together.step(self.method, loss_fn, context)
+                    info = self._parallel.step(method, loss_fn, context)
             except BaseException:
                 if self._recorder is not None and not exact:
                     self._recorder.broken_off = True
@@ -275,10 +272,8 @@ class ZerothOrder(_Base):
             self.info = info
             if self._recorder is not None:
                 self._recorder.append(rates, info.losses)
-        if self.processes is None or self.processes.leads:
-            self._ties.look_at(self.step_index, info.losses[: info.forwards])
-            report_compile_time(compiling.seconds() - compiled)
-            report_rounding(info.scalars.get("survives"), space)
+        if self._parallel is None or self._parallel.processes.leads:
+            self._report.look_at(method.step_index, info, compiling.seconds - compiled, space)
         return info.loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -1,14 +1,102 @@
-"""What surrounds a step, and each call of its closure."""
+"""What surrounds a step of somebody else's training loop, and each call of its closure: signals and autocast."""
 
-from __future__ import annotations
-
+import signal
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
 
 import torch
 
-from zo.library.signals import DeferredSignals
 from zo.weights.loss import Context
+
+HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+OTHERS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+TIMERS = OTHERS[2:]
+"""Belong to the code that they interrupt; all others ask the process to stop."""
+
+
+class DeferredSignals:
+    """Keeps the handlers of signals from interrupting a body; they are called when it ends.
+
+    Outside the main thread, where Python calls no handlers, this does nothing.
+
+    Args:
+        finish: Whether a request to stop waits for the end of the body also in `delivered`. A second one does not.
+    """
+
+    def __init__(self, finish: bool):
+        self._finish = finish
+        self._state = "closed"  # or `held`, or in `delivered` `open`
+        self._received: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "DeferredSignals":
+        """Begins to keep signals."""
+        if threading.current_thread() is threading.main_thread():
+            self._state = "held"
+            found = [(number, signal.getsignal(number)) for number in (*HEEDED, *OTHERS)]
+            self._before = {number: of for number, of in found if callable(of)}
+            try:
+                for number in self._before:
+                    signal.signal(number, self)
+            except BaseException:  # of a handler that is not replaced yet
+                self._put_back()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Puts the handlers back and calls those of the signals that came."""
+        try:
+            self._put_back()
+        finally:
+            self._state = "closed"
+            for number in self._received:
+                self._before[number](number, sys._getframe())
+
+    @contextmanager
+    def delivered(self) -> Iterator[None]:
+        """While this body runs, which may last long, signals interrupt it as `finish` allows."""
+        if self._state == "closed":
+            yield
+            return
+        try:
+            self._state = "open"
+            yield
+        finally:
+            self._state = "held"
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The handler; one that stays in place after the body passes signals on."""
+        if self._state == "closed":
+            self._before[number](number, frame)
+            return
+        waits = self._finish and number not in TIMERS and number not in self._received
+        self._received.append(number)
+        if self._state == "held" or waits:
+            return
+        self._state = "held"  # while a handler raises through the body, no other one does
+        received, self._received = self._received, []
+        for one in received:
+            self._before[one](one, frame)
+        self._state = "open"
+
+    def _put_back(self) -> None:
+        """Puts all handlers back, also where one of them raises meanwhile."""
+        left, raised = [*self._before], None
+        while left:
+            try:
+                handler: Any = signal.getsignal(left[-1])
+                if handler is self:
+                    signal.signal(left[-1], self._before[left[-1]])
+                left.pop()
+            except BaseException as error:
+                raised = error
+        if raised is not None:
+            raise raised
 
 
 @contextmanager

@@ -8,17 +8,14 @@ from contextlib import contextmanager
 LONG = 0.2
 """Seconds; a longer launch on a GPU, which is asynchronous, counts as a compilation."""
 
-_spent = [0.0]
-
-
-def seconds() -> float:
-    """Returns the seconds so far."""
-    return _spent[0]
+seconds = 0.0
+"""Of all compilations so far."""
 
 
 def add(spent: float) -> None:
     """Adds a compilation's seconds."""
-    _spent[0] += spent
+    global seconds
+    seconds += spent
 
 
 @contextmanager

@@ -17,11 +17,12 @@ Deviations: those of MeZO. As in the released code the moments have no factors (
 import torch
 from torch import Tensor
 
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_spsa import AdaMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import TensorwiseUpdate
 
 
 class AdaMeZO(MeZO):
@@ -33,12 +34,12 @@ class AdaMeZO(MeZO):
         super().__init__(params, config, lr=lr, seed=seed)
         self.series["slopes"] = []
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Notes the slope; moves θ as MeZO in the first h + 1 steps, then by the moments of the window."""
-        slopes = [*self.series["slopes"], *record][-self.config.window :]
+        slopes = [*self.series["slopes"], *coefficients][-self.config.window :]
         self.series["slopes"] = slopes
         if self.step_index <= self.config.window:
-            super().apply(record)
+            super().apply(coefficients)
             return
         window = [
             (c, self.direction_at(self.step_index - j)) for j, c in enumerate(reversed(slopes))
@@ -53,4 +54,4 @@ class AdaMeZO(MeZO):
             quotient = m.div_(v.sqrt_().add_(self.config.adam_eps))
             return [(-lr * self.config.scale, Stored({i: quotient}))]
 
-        self.move_each(terms)
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
-from zo.weights.loss import offered
+from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer
 from zo.weights.space import ParameterSpace
 
 
 class Backprop(ZOOptimizer):
     """A first-order method: `estimate` leaves the gradient in the parameters' `grad`, `apply` takes the step.
 
-    The record is empty, since the gradient is as large as the model: such a step cannot be replayed.
+    There are no coefficients, since the gradient is as large as the model: such a step cannot be replayed.
     """
 
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
@@ -34,10 +33,8 @@ class Backprop(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Computes loss and gradient at θ."""
-        backward = offered(loss_fn, "backward")
-        assert backward is not None  # of a `CountedLoss`
         self.torch_optimizer.zero_grad(set_to_none=True)
-        loss = backward()
+        loss = loss_fn.backward()  # type: ignore[attr-defined]  # of a `CountedLoss`
         norms = [p.grad.float().norm() for p in self.params.parameters if p.grad is not None]
         if not norms:
             raise RuntimeError("the loss reached no parameter: none has a gradient")
@@ -46,7 +43,7 @@ class Backprop(ZOOptimizer):
         )
         return Estimate(loss, (), {"gradient_norm": norm})
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Takes torch's step along the gradient that `estimate` left."""
         self.torch_optimizer.step()
         self.torch_optimizer.zero_grad(set_to_none=True)

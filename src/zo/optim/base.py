@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -16,17 +15,17 @@ from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.optim.losses import CountedLoss, RecordedLosses
 from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
 from zo.weights.constraints import conflicts
-from zo.weights.directions import FULL_SIZE, Direction, Terms
+from zo.weights.directions import FULL_SIZE, Direction
 from zo.weights.loss import Context, LossFn
 from zo.weights.offload.backing_store import OffloadRefused, gigabytes
 from zo.weights.offload.offloader import offload_of
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import GroupedUpdate, LinearUpdate, ParameterUpdate, TensorwiseUpdate
+from zo.weights.updates import GroupedUpdate, ParameterUpdate
 
 NORM_EPS = 1e-8
 """ζ of `step_norm=rms`; ours, the paper's could not be verified. It matters to slopes of its own size alone."""
 
-Record: TypeAlias = tuple[float, ...]
+Coefficients: TypeAlias = tuple[float, ...]
 """The scalars that a step's update is a function of, beside the seeds and the method's state."""
 
 
@@ -46,12 +45,12 @@ class Estimate:
 
     Attributes:
         loss: The mini-batch loss to report, at θ or as near to it as the method measures.
-        record: What `apply` needs.
+        coefficients: What `apply` needs.
         scalars: Signals to log, without a prefix.
     """
 
     loss: float
-    record: Record
+    coefficients: Coefficients
     scalars: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -66,6 +65,11 @@ class StepInfo(Estimate):
 
     losses: tuple[float, ...] = ()
     forwards: int = 0
+
+    @property
+    def tied(self) -> bool:
+        """Whether all of several forward passes gave the same loss, bit for bit, so that nothing was measured."""
+        return self.forwards > 1 and len({*self.losses[: self.forwards]}) == 1
 
 
 class Rates(NamedTuple):
@@ -157,8 +161,8 @@ class ZOOptimizer(ABC):
         """Measures around θ and goes back, or owes the way back. May read, but not advance, `step_index`."""
 
     @abstractmethod
-    def apply(self, record: Record) -> None:
-        """Moves θ by the update that `record` and the step's seeds determine, without a forward pass."""
+    def apply(self, coefficients: Coefficients) -> None:
+        """Moves θ by the update that `coefficients` and the step's seeds determine, without a forward pass."""
 
     def step(
         self,
@@ -172,7 +176,7 @@ class ZOOptimizer(ABC):
             context: Returns a context for each call of the loss.
 
         Returns:
-            The step's loss, record, signals and number of forward passes.
+            The step's loss, coefficients, signals and number of forward passes.
 
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
@@ -180,9 +184,9 @@ class ZOOptimizer(ABC):
         counted = CountedLoss(loss_fn, context, self._finite, self.params.policy.finish_restore)
         try:
             found = self.estimate(counted)
-            for value in found.record:
+            for value in found.coefficients:
                 self._finite("coefficient", value)
-            self.advance(found.record)
+            self.advance(found.coefficients)
             if self._survival:
                 self.params.policy.apply_deferred()  # else `survival` has not seen it
         finally:
@@ -192,7 +196,7 @@ class ZOOptimizer(ABC):
         if share is not None:
             scalars["survives"] = share
         losses = tuple(counted.losses)
-        return StepInfo(found.loss, found.record, scalars, losses, counted.forwards)
+        return StepInfo(found.loss, found.coefficients, scalars, losses, counted.forwards)
 
     def replay(self, losses: Sequence[float]) -> StepInfo:
         """Repeats a step without its forward passes, at the θ, state and step index where it was made.
@@ -219,60 +223,44 @@ class ZOOptimizer(ABC):
         with self.params.policy.unobserved():
             return self.step(RecordedLosses(losses))
 
-    def advance(self, record: Record) -> None:
-        """Applies the update that `record` and the step's seeds determine, and goes on to the next step."""
+    def advance(self, coefficients: Coefficients) -> None:
+        """Applies the update that `coefficients` and the step's seeds determine, and goes on to the next step."""
         self.params.policy.apply_deferred()  # the last update, whose state may change now
-        self.step_scale, moved = self.next_step_scale(record)
+        self.step_scale, moved = self.next_step_scale(coefficients)
         self.numbers |= moved
-        self.apply(record)
+        self.apply(coefficients)
         self.step_index += 1
 
-    def slope(self, record: Record) -> float:
+    def slope(self, coefficients: Coefficients) -> float:
         """Returns the number whose running mean of squares `step_norm=rms` divides a step by: the mean coefficient."""
-        return sum(record) / len(record)
+        return sum(coefficients) / len(coefficients)
 
-    def next_step_scale(self, record: Record) -> tuple[float, dict[str, float]]:
+    def next_step_scale(self, coefficients: Coefficients) -> tuple[float, dict[str, float]]:
         """Returns a step's factor, 1 or with `step_norm=rms` 1/(√v̂ + ζ), and the v that goes with it."""
         last = self.numbers.get("slope_square")
         if last is None:
             return 1.0, {}
-        beta, slope = self.config.norm_beta, self.slope(record)
+        beta, slope = self.config.norm_beta, self.slope(coefficients)
         square = beta * last + (1 - beta) * slope * slope
         corrected = square / (1 - beta ** (self.step_index + 1))
         return 1 / (math.sqrt(corrected) + NORM_EPS), {"slope_square": square}
 
-    def move(self, terms: Callable[[float], Terms]) -> None:
-        """Moves θ as `apply_update`, by Σ c_j z_j.
-
-        Args:
-            terms: Returns the update of a learning rate.
-        """
-        self.apply_update(lambda lr: LinearUpdate(terms(lr)))
-
-    def move_each(self, terms: Callable[[float, int, Tensor], Terms]) -> None:
-        """Moves θ as `apply_update`, each tensor by terms of its own.
-
-        Args:
-            terms: Moves the state that belongs to tensor i of θ, p, and returns the update of a learning rate.
-        """
-        self.apply_update(lambda lr: TensorwiseUpdate(partial(terms, lr)))
-
-    def apply_update(self, change: Callable[[float], ParameterUpdate]) -> None:
+    def apply_update(self, update_of: Callable[[float], ParameterUpdate]) -> None:
         """Makes an update and, in the same pass, moves θ by −η · weight_decay · θ where decay applies.
 
         Args:
-            change: Returns the update of a learning rate.
+            update_of: Returns the update of a learning rate.
         """
         if len(self.rates) == 1:
             (rates,) = self.rates
-            update, decay = change(rates.lr * self.step_scale), rates.decay
+            update, decay = update_of(rates.lr * self.step_scale), rates.decay
         else:
-            changes = [change(rates.lr * self.step_scale) for rates in self.rates]
+            updates = [update_of(rates.lr * self.step_scale) for rates in self.rates]
             decays = [
                 self.rates[group].decay if decays else 0.0
                 for group, decays in zip(self.group_of, self.params.decays, strict=True)
             ]
-            update = GroupedUpdate([changes[group] for group in self.group_of], decays)
+            update = GroupedUpdate([updates[group] for group in self.group_of], decays)
             decay = 0.0
         anchor = None
         if self.start is not None:
@@ -283,7 +271,8 @@ class ZOOptimizer(ABC):
             self._survival = Survival(of) if of else None
         if anchor or self._survival:
             update = SeenUpdate(update, anchor, self._survival)
-        self.params.apply_update(update, decay, self._update_key())
+        key = NoiseKey(self.seed, ROUNDING, self.step_index, direction=0)  # of bits that round
+        self.params.apply_update(update, decay, key)
 
     def direction(self, i: int = 0) -> Direction:
         """Returns direction `i` of the current step."""
@@ -334,10 +323,6 @@ class ZOOptimizer(ABC):
     def state_bytes(self) -> int:
         """Returns the bytes of state kept between steps that grow with the model."""
         return sum(t.numel() * t.element_size() for of in self.state.values() for t in of)
-
-    def _update_key(self) -> NoiseKey:
-        """Returns the key of the bits that round this step's update."""
-        return NoiseKey(self.seed, ROUNDING, self.step_index, direction=0)
 
     def _finite(self, what: str, value: float) -> float:
         if not math.isfinite(value):

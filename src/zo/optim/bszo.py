@@ -26,12 +26,13 @@ import warnings
 
 import numpy as np
 
-from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer
 from zo.optim.config_bszo import BSZOConfig
 from zo.optim.posterior import Posterior, Vector
 from zo.weights.directions import Terms
 from zo.weights.restore import Excursion
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import LinearUpdate
 
 NEGLIGIBLE = 1e-10
 """Coefficients at most this large, in absolute value, are not worth a pass over the weights."""
@@ -97,21 +98,21 @@ class BSZO(ZOOptimizer):
             "mu_norm": float(np.linalg.norm(posterior.mean)),
         }
         loss = float(np.mean(losses)) if self.config.two_sided else losses[0]
-        record = (*(float(mu) for mu in posterior.mean), noise_var)
-        return Estimate(loss, record, scalars)
+        coefficients = (*(float(mu) for mu in posterior.mean), noise_var)
+        return Estimate(loss, coefficients, scalars)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """θ ← θ − η (Σ_i μ_i z_i + λ θ), in one pass; the last scalar is the running σ_e²."""
-        *mean, self.numbers["noise_var"] = record
-        self.move(
-            lambda lr: [
-                (-lr * mu, self.direction(i)) for i, mu in enumerate(mean) if abs(mu) > NEGLIGIBLE
-            ]
+        *mean, self.numbers["noise_var"] = coefficients
+        self.apply_update(
+            lambda lr: LinearUpdate(
+                [(-lr * mu, self.direction(i)) for i, mu in enumerate(mean) if abs(mu) > NEGLIGIBLE]
+            )
         )
 
-    def slope(self, record: Record) -> float:
+    def slope(self, coefficients: Coefficients) -> float:
         """Returns the mean of the k coefficients."""
-        return sum(record[:-1]) / self.k
+        return sum(coefficients[:-1]) / self.k
 
     @property
     def noise_var(self) -> float:

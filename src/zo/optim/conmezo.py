@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from zo.noise import SUBSPACE, NoiseKey
-from zo.optim.base import Record, state_dtype
+from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import ConMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Gaussian, Stored, Terms, at_least_float32
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import combined
+from zo.weights.updates import TensorwiseUpdate, combined
 
 
 class ConMeZO(MeZO):
@@ -60,16 +60,16 @@ class ConMeZO(MeZO):
         weight = math.sqrt(self.params.numel) * math.cos(angle) / norm if norm else 0.0
         return [(weight, self._m), (math.sin(angle), self.direction(i))]
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by −η c z and m by (1 − β) c z."""
-        (c,), along, beta = record, self.along(0), self.beta
+        (c,), along, beta = coefficients, self.along(0), self.beta
 
         def terms(lr: float, i: int, p: Tensor) -> Terms:
             z, m = combined(along, i, p), self.state["m"][i]
             m.copy_(at_least_float32(m).mul(beta).add_(z, alpha=(1 - beta) * c))
             return [(-lr * c, Stored({i: z}))]
 
-        self.move_each(terms)
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
         self.numbers["norm"] = self._norm()
 
     def _norm(self) -> float:

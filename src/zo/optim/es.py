@@ -33,7 +33,6 @@ from zo.optim.base import Estimate, LossFn
 from zo.optim.config_evolution import ESConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Direction, Terms
-from zo.weights.loss import offered
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import OuterProduct
 
@@ -83,9 +82,8 @@ class ES(MeZO):
         spread = math.sqrt(sum(x * x for x in apart) / len(losses))
         self._finite("standard deviation of the losses", spread)
         if self.config.baseline == "prompt":
-            mean_square = offered(loss_fn, "mean_square")
-            assert mean_square is not None  # of a `CountedLoss`
-            variance = max(mean_square() - mean * mean, 0.0)
+            square = loss_fn.mean_square()  # type: ignore[attr-defined]  # of a `CountedLoss`
+            variance = max(square - mean * mean, 0.0)
             divisor = math.sqrt(variance + VARIANCE_EPS)
         else:
             divisor = spread + STD_EPS
@@ -98,12 +96,12 @@ class ES(MeZO):
         else:
             weights = [x / divisor for x in apart]
         signed = [sign * w for sign, w in zip(self.signs * len(losses), weights, strict=False)]
-        record = [
+        found = [
             sum(signed[i : i + len(self.signs)]) / len(self.signs)
             for i in range(0, len(signed), len(self.signs))
         ]
-        scalars = {"best": min(losses), "spread": spread, "slope": sum(record) / len(record)}
-        return Estimate(mean, tuple(record), scalars)
+        scalars = {"best": min(losses), "spread": spread, "slope": sum(found) / len(found)}
+        return Estimate(mean, tuple(found), scalars)
 
 
 def centred_ranks(losses: Sequence[float]) -> list[float]:

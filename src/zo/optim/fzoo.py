@@ -36,5 +36,5 @@ class FZOO(MeZO):
         mean = sum(losses) / self.config.n
         std = math.sqrt(sum((loss - mean) * (loss - mean) for loss in losses) / (self.config.n - 1))
         known = not std <= self.config.std_floor * abs(here)
-        record = tuple((loss - here) / std if known else 0.0 for loss in losses)
-        return Estimate(here, record, {"std": std, "slope": (mean - here) / self.config.eps})
+        coefficients = tuple((loss - here) / std if known else 0.0 for loss in losses)
+        return Estimate(here, coefficients, {"std": std, "slope": (mean - here) / self.config.eps})

@@ -29,7 +29,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer, state_dtype
+from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer, state_dtype
 from zo.optim.config_spsa import HiZOOConfig
 from zo.optim.kernels import HiZOOScalars, run_pass
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
@@ -102,15 +102,15 @@ class HiZOO(ZOOptimizer):
         scalars = {"slope": slope, "curvature": bend / self.config.eps**2, "smooth": self.smooth}
         return Estimate(here, (slope, bend), scalars)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves H by |ℓ₊ + ℓ₋ − 2 ℓ₀|, then θ by −η c z/√H with the new H."""
-        slope, bend = record
+        slope, bend = coefficients
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = bend, self.smooth, 2 * self.config.eps**2, in_float32
         self.apply_update(
             lambda lr: HiZOOUpdate(z, self.h, HiZOOScalars(None, -lr * slope, *scalars))
         )
 
-    def slope(self, record: Record) -> float:
+    def slope(self, coefficients: Coefficients) -> float:
         """Returns c."""
-        return record[0]
+        return coefficients[0]

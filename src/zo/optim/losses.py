@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from zo.weights.loss import Context, LossFn, offered
+from zo.weights.loss import Context, LossFn
 from zo.weights.restore import Excursion, RestorePolicy
 from zo.weights.sharded import whole
 
@@ -38,7 +38,7 @@ class CountedLoss:
         loss_fn: What is called.
         context: Returns a context for each call of the loss. `measure` is called outside of it: it moves weights.
         finite: Returns its second argument if that is finite, and raises otherwise.
-        settle: Makes the tensors θ, unless a probe is under way.
+        finish_restore: Makes the tensors θ, unless a probe is under way.
 
     Attributes:
         losses: All numbers that it measured, in their order.
@@ -50,36 +50,36 @@ class CountedLoss:
         loss_fn: LossFn,
         context: Context = nullcontext,
         finite: Callable[[str, float], float] = lambda what, value: value,
-        settle: Callable[[], None] = lambda: None,
+        finish_restore: Callable[[], None] = lambda: None,
     ):
-        self.loss_fn = loss_fn
+        self.loss_fn: Any = loss_fn
         self.context = context
         self.finite = finite
-        self.settle = settle
+        self.finish_restore = finish_restore
         self.losses: list[float] = []
         self.forwards = 0
-        self.branch_bytes = offered(loss_fn, "branch_bytes")
-        self.branches = offered(loss_fn, "branches") and self._branches
-        self.measure = offered(loss_fn, "measure") and self._measure
+        self.branch_bytes = getattr(loss_fn, "branch_bytes", None)
+        self.branches = getattr(loss_fn, "branches", None) and self._branches
+        self.measure = getattr(loss_fn, "measure", None) and self._measure
 
     def __call__(self) -> float:
         """Returns the loss at the current θ."""
-        self.settle()
+        self.finish_restore()
         with self.context():
             loss = self.loss_fn()
         return self._keep([loss])[0]
 
     def _branches(self, n: int) -> list[float]:
         with self.context():
-            losses = self._offered("branches")(n)
+            losses = self.loss_fn.branches(n)
         return self._keep(losses)
 
     def _measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
-        return self._keep(self._offered("measure")(policy, excursions))
+        return self._keep(self.loss_fn.measure(policy, excursions))
 
     def mean_square(self) -> float:
         """Returns the mean square of the texts' numbers of all passes; of another loss, a member counts as one text."""
-        if (mean_square := offered(self.loss_fn, "mean_square")) is None:
+        if (mean_square := getattr(self.loss_fn, "mean_square", None)) is None:
             square = math.fsum(loss * loss for loss in self.losses) / self.forwards
         else:
             with self.context():
@@ -88,21 +88,16 @@ class CountedLoss:
         return square
 
     def backward(self) -> float:
-        """Returns the loss and leaves its gradient in the parameters."""
-        with self.context():
-            loss = self._offered("backward")()
-        return self._keep([loss])[0]
-
-    def _offered(self, name: str) -> Callable[..., Any]:
-        """Returns a method of the loss.
+        """Returns the loss and leaves its gradient in the parameters.
 
         Raises:
-            TypeError: If it has none.
+            TypeError: If the loss has no such method.
         """
-        found = offered(self.loss_fn, name)
-        if found is None:
-            raise TypeError(f"loss: has no method `{name}`, which a first-order method needs")
-        return found
+        if (backward := getattr(self.loss_fn, "backward", None)) is None:
+            raise TypeError("loss: has no method `backward`, which a first-order method needs")
+        with self.context():
+            loss = backward()
+        return self._keep([loss])[0]
 
     def _keep(self, losses: Sequence[object]) -> list[float]:
         """Returns losses of forward passes, counted."""
@@ -119,11 +114,12 @@ def number(loss: object) -> float:
         TypeError: If it is neither a number nor a tensor.
         ValueError: If it is a tensor of several numbers.
     """
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        shape = tuple(loss.shape)
-        raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
     if isinstance(loss, Tensor):
-        loss = whole(loss)  # of a DTensor, this process may hold a part of a sum
+        if loss.numel() != 1:
+            shape = tuple(loss.shape)
+            raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
+        if type(loss) is not Tensor:
+            loss = whole(loss)  # of a DTensor, this process may hold a part of a sum
     if loss is None or not hasattr(loss, "__float__"):
         raise TypeError(f"loss: {loss!r}; the closure must return a number or a tensor of one")
     return float(loss)

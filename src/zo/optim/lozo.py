@@ -24,12 +24,13 @@ from dataclasses import replace
 from typing import Any
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import LinearUpdate
 
 
 class LOZO(MeZO):
@@ -56,9 +57,9 @@ class LOZO(MeZO):
             engine=self.params.engine,
         )
 
-    def advance(self, record: Record) -> None:
+    def advance(self, coefficients: Coefficients) -> None:
         """Applies the update and goes on to the next step; where V is redrawn, what has added up is folded into θ."""
-        super().advance(record)
+        super().advance(coefficients)
         if self.step_index % self.config.interval == 0:
             if isinstance(self.params.policy, FactoredPolicy):
                 self.params.policy.merge_factors()
@@ -79,14 +80,9 @@ class LOZO(MeZO):
             directions = [self.direction_at(self.step_index, i) for i in range(self.config.n)]
             self.state |= self.params.policy.use_subspace(directions)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """θ ← θ − η (1/n Σ c_i U_i V_iᵀ + λ θ), along the measured directions."""
-        self.move(
-            lambda lr: [
-                (
-                    -lr * c / self.config.n,
-                    replace(self.direction_at(self.step_index, i), scale=self.update_scale),
-                )
-                for i, c in enumerate(record)
-            ]
-        )
+        scale, n = self.update_scale, self.config.n
+        z = [replace(self.direction_at(self.step_index, i), scale=scale) for i in range(n)]
+        pairs = list(zip(coefficients, z, strict=True))
+        self.apply_update(lambda lr: LinearUpdate([(-lr * c / n, z_i) for c, z_i in pairs]))

@@ -19,11 +19,12 @@ from dataclasses import replace
 
 import torch
 
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import LOZOMConfig
 from zo.optim.lozo import LOZO
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import kept_left
+from zo.weights.updates import LinearUpdate
 
 
 class LOZOM(LOZO):
@@ -38,9 +39,9 @@ class LOZOM(LOZO):
             for p in params.like
         ]
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves N by c U, and θ by −η N Vᵀ."""
-        (slope,), z, first = record, self.direction_at(self.step_index), self.step_index == 0
+        (slope,), z, first = coefficients, self.direction_at(self.step_index), self.step_index == 0
         beta = 0.0 if first else self.config.momentum
         renewed = not first and self.step_index % self.config.interval == 0
         last = self.direction_at(self.step_index - 1) if renewed else None
@@ -51,4 +52,4 @@ class LOZOM(LOZO):
             new = z.left(i, p) if p.dim() > 1 else z.sample(i, p)
             n.mul_(beta).add_(new, alpha=(1 - beta) * slope)
         moved = kept_left(replace(z, scale=self.update_scale), self.state["n"])
-        self.move(lambda lr: [(-lr, moved)])
+        self.apply_update(lambda lr: LinearUpdate([(-lr, moved)]))

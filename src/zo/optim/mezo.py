@@ -19,9 +19,10 @@ released code reports ℓ₊; decay spares biases and norms by module type (the 
 
 import math
 
-from zo.optim.base import Estimate, LossFn, Record, ZOOptimizer
+from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer
 from zo.optim.config_spsa import MeZOConfig
 from zo.weights.directions import Terms
+from zo.weights.updates import LinearUpdate
 
 
 class MeZO(ZOOptimizer):
@@ -49,11 +50,10 @@ class MeZO(ZOOptimizer):
             scalars["slope_rms"] = math.hypot(*slopes) / math.sqrt(self.config.n)
         return Estimate(loss, tuple(slopes), scalars)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """θ ← θ − η (1/n Σ c_i z_i + λ θ)."""
-        self.move(
-            lambda lr: [(-lr * c / len(record), self.direction(i)) for i, c in enumerate(record)]
-        )
+        n, terms = len(coefficients), [(c, self.direction(i)) for i, c in enumerate(coefficients)]
+        self.apply_update(lambda lr: LinearUpdate([(-lr * c / n, z) for c, z in terms]))
 
     def along(self, i: int) -> Terms:
         """Returns direction `i` of the current step as the sum that probes are displaced along."""

@@ -25,7 +25,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zo.optim.base import Record, state_dtype
+from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import MeZOAdamConfig
 from zo.optim.kernels import AdamScalars, run_pass
 from zo.optim.mezo import MeZO
@@ -83,9 +83,9 @@ class MeZOAdam(MeZO):
         dtype = state_dtype(config.state_dtype)
         self.state |= {"m": params.full(0.0, dtype), "v": params.full(0.0, dtype)}
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves the moments by g = 1/n Σ c_i z_i, and θ by −η m̂ / (√v̂ + δ)."""
-        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
+        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(coefficients)]
         m, v, t = self.state["m"], self.state["v"], self.step_index + 1
         beta1, beta2 = self.config.beta1, self.config.beta2
         roots = 1 - beta1**t, math.sqrt(1 - beta2**t)

@@ -26,7 +26,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_spsa import SparseMeZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Masked, Stored, Terms, fused
@@ -79,9 +79,9 @@ class SparseMeZO(MeZO):
         """Returns direction `i` of the current step."""
         return Masked(super().direction(i), self.state["threshold"])
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
-        terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
+        terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(coefficients)]
         theta = None if self.params.residuals is None else self.params.local
         self.apply_update(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 

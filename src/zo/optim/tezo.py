@@ -25,12 +25,13 @@ import torch
 from torch import Tensor
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import TeZOConfig
 from zo.optim.lozo import LOZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import Temporal, kept_left
+from zo.weights.updates import LinearUpdate, TensorwiseUpdate
 
 
 class TeZO(LOZO):
@@ -63,12 +64,12 @@ class TeZO(LOZO):
             kept=NoiseKey(self.seed, SUBSPACE, interval, 0),
         )
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves the moments of c τ, and θ by what the variant makes of them."""
         if self.config.variant == "sgd":
-            super().apply(record)
+            super().apply(coefficients)
             return
-        (c,), z = record, self.direction_at(self.step_index)
+        (c,), z = coefficients, self.direction_at(self.step_index)
         beta1, beta2 = self.config.beta1, self.config.beta2
         a, tensors = self.state["tau_a"], self.params.like
         tau = [z.coefficients(i, p) for i, p in enumerate(tensors)]
@@ -79,7 +80,7 @@ class TeZO(LOZO):
                 z.factor(i, p) * a[i][:, None] if p.dim() > 1 else a[i]
                 for i, p in enumerate(tensors)
             ]
-            self.move(lambda lr: [(-lr, kept_left(z, left))])
+            self.apply_update(lambda lr: LinearUpdate([(-lr, kept_left(z, left))]))
             return
         b, t = self.state["tau_b"], self.step_index + 1
         for b_p, tau_p in zip(b, tau, strict=True):
@@ -94,4 +95,4 @@ class TeZO(LOZO):
                 square = z.product(u**2 * square[:, None], v**2).mul_(z.scale**2).view(p.shape)
             return [(-lr, Stored({i: m / (square.sqrt() + self.config.adam_eps)}))]
 
-        self.move_each(terms)
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))

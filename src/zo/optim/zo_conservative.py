@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zo.optim.base import Estimate, LossFn, Record
+from zo.optim.base import Coefficients, Estimate, LossFn
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Direction, Terms
 
@@ -42,13 +42,13 @@ class ZOConservative(MeZO):
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures the slopes, and then the candidate steps."""
         measured = super().estimate(loss_fn)
-        points = [self._step(-side, measured.record) for side in SIDES]
+        points = [self._step(-side, measured.coefficients) for side in SIDES]
         losses = self.params.measure(loss_fn, [points])
         side = SIDES[losses.index(min(losses))]
-        record = tuple(side * c for c in measured.record)
-        return Estimate(losses[0], record, {**measured.scalars, "side": side})
+        coefficients = tuple(side * c for c in measured.coefficients)
+        return Estimate(losses[0], coefficients, {**measured.scalars, "side": side})
 
-    def _step(self, sign: float, slopes: Record) -> Terms:
+    def _step(self, sign: float, slopes: Coefficients) -> Terms:
         """Returns a step of ± η g, of each group's own η."""
         if sign == 0.0:
             return []

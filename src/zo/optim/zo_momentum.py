@@ -16,12 +16,12 @@ goes with that, as in torch.
 
 from torch import Tensor
 
-from zo.optim.base import Record, state_dtype
+from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import ZOMomentumConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import add_
+from zo.weights.updates import TensorwiseUpdate, add_
 
 
 class ZOMomentum(MeZO):
@@ -33,13 +33,13 @@ class ZOMomentum(MeZO):
         super().__init__(params, config, lr=lr, seed=seed)
         self.state["m"] = params.full(0.0, state_dtype(config.state_dtype))
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves m by the estimate, and θ by −η m."""
-        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(record)]
+        gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(coefficients)]
         m, beta = self.state["m"], self.config.momentum
 
         def terms(lr: float, i: int, p: Tensor) -> Terms:
             add_(m[i], m[i], i, gradient, decay=1 - beta)  # in one pass
             return [(-lr, Stored(m))]
 
-        self.move_each(terms)
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
-from zo.optim.base import Record
+from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import ZOMuonConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import RowSubspace, bases
+from zo.weights.updates import TensorwiseUpdate
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of a X + b (X Xᵀ) X + c (X Xᵀ)² X."""
@@ -69,10 +70,11 @@ class ZOMuon(MeZO):
             p=self.state["p"],
         )
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """W ← W − η (P msign(G) + λ W)."""
         slopes = [
-            (c / self.config.n, self.direction_at(self.step_index, i)) for i, c in enumerate(record)
+            (c / self.config.n, self.direction_at(self.step_index, i))
+            for i, c in enumerate(coefficients)
         ]
 
         def terms(lr: float, i: int, p: Tensor) -> Terms:
@@ -86,11 +88,11 @@ class ZOMuon(MeZO):
             step = z.product(z.left(i, p)[:r], msign(g, self.config.msign)).view(p.shape)
             return [(-lr, Stored({i: step}))]
 
-        self.move_each(terms)
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
 
-    def advance(self, record: Record) -> None:
+    def advance(self, coefficients: Coefficients) -> None:
         """Applies the update and goes on to the next step, where an interval ends with a new P."""
-        super().advance(record)
+        super().advance(coefficients)
         if self.step_index % self.config.interval == 0:
             self._renew_subspace()
 

@@ -14,16 +14,22 @@ formula, and this file, take the sign of every entry. Liu et al. measure one-sid
 sphere.
 """
 
-from zo.optim.base import Record
+from torch import Tensor
+
+from zo.optim.base import Coefficients
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Stored
-from zo.weights.updates import combined
+from zo.weights.directions import Stored, Terms
+from zo.weights.updates import TensorwiseUpdate, combined
 
 
 class ZOSign(MeZO):
     """θ ← θ − η sign(Σ c_i z_i)."""
 
-    def apply(self, record: Record) -> None:
+    def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by η in every entry."""
-        slopes = [(c, self.direction(i)) for i, c in enumerate(record)]
-        self.move_each(lambda lr, i, p: [(-lr, Stored({i: combined(slopes, i, p).sign_()}))])
+        slopes = [(c, self.direction(i)) for i, c in enumerate(coefficients)]
+
+        def terms(lr: float, i: int, p: Tensor) -> Terms:
+            return [(-lr, Stored({i: combined(slopes, i, p).sign_()}))]
+
+        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))

@@ -22,7 +22,7 @@ from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.batches import batch_indices
 from zo.tasks.measures import LOSS
-from zo.weights.anchor import LOW_SURVIVAL
+from zo.weights.anchor import rounding_notice
 from zo.weights.offload.backing_store import OffloadRefused
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
@@ -50,14 +50,14 @@ class Journal:
     def say_of_rounding(self, step: int, session: Session, share: float | None) -> None:
         """Says once that less than half of a step is left after rounding, and what keeps it."""
         params = session.assembly.params
-        if share is None or share >= LOW_SURVIVAL or params.rounding != "nearest" or self.rounds:
+        if share is None or self.rounds:
             return
-        self.rounds = True
-        self.progress.say(
-            f"step {step}: {share:.0%} of the step is left after rounding to {params.like[0].dtype}; precision=fp32"
-            " keeps all of it, precision.noise=philox precision.rounding=stochastic its mean, and"
-            " precision.rounding=compensated the rest for the next step"
-        )
+        if notice := rounding_notice(share, params.rounding, params.like[0].dtype):
+            self.rounds = True
+            self.progress.say(
+                f"step {step}: {notice}; precision=fp32 keeps all of it, precision.noise=philox"
+                " precision.rounding=stochastic its mean, and precision.rounding=compensated the rest for the next step"
+            )
 
 
 def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
@@ -155,11 +155,7 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
     info = assembly.optimizer.step(loss_fn)
-    ties = (
-        {}
-        if session.scorer.differentiable
-        else {TIE: int(len(set(info.losses[: info.forwards])) == 1)}
-    )
+    ties = {} if session.scorer.differentiable else {TIE: int(info.tied)}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
     exchanged = {

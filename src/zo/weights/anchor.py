@@ -157,3 +157,10 @@ def watched(matrices: Sequence[bool], tensors: Sequence[Tensor]) -> set[int]:
     half = [i for i, t in enumerate(tensors) if t.dtype.itemsize < 4]
     found = [i for i in half if matrices[i]] or half
     return set(found[:: math.ceil(len(found) / WATCHED)]) if found else set()
+
+
+def rounding_notice(share: float, rounding: str, dtype: torch.dtype) -> str:
+    """Returns a notice if less than half of a step survives rounding to nearest, else an empty text."""
+    if share >= LOW_SURVIVAL or rounding != "nearest":
+        return ""
+    return f"{share:.0%} of the step is left after rounding to {dtype}"

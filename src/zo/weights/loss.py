@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 
 class LossFn(Protocol):
@@ -28,9 +28,3 @@ class LossFn(Protocol):
 
 Context: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Returns what surrounds one call of a loss."""
-
-
-def offered(loss_fn: LossFn, name: str) -> Callable[..., Any] | None:
-    """Returns the method of a loss with one of the names above; None if it offers none."""
-    found: Callable[..., Any] | None = getattr(loss_fn, name, None)
-    return found

@@ -47,8 +47,8 @@ class GuardedParameter(nn.Parameter):
         """Calls the function once the values are up to date."""
         name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
         attribute = getattr(of, "__name__", "") if name == "__get__" else name
-        with torch._C.DisableTorchFunctionSubclass():
-            if attribute not in METADATA:
+        if attribute not in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
                 found: list[Any] = [*args, *(kwargs or {}).values()]
                 while found:
                     item = found.pop()
@@ -56,7 +56,8 @@ class GuardedParameter(nn.Parameter):
                         found += item
                     elif isinstance(item, GuardedParameter):
                         type(item).before_reading(item)
-            return function(*args, **(kwargs or {}))
+        # No `with`, at whose end Ctrl-C would leave it disabled.
+        return torch._C._disabled_torch_function_impl(function, kinds, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """Returns a plain parameter of θ."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
-from zo.weights.loss import LossFn, offered
+from zo.weights.loss import LossFn
 from zo.weights.offload.parameter import OffloadedParameter
 from zo.weights.restore import POLICIES, Excursion, FactoredPolicy
 from zo.weights.sharded import whole
@@ -118,7 +118,7 @@ class ParameterSpace(TrainableTensors):
             excursions: Points of each, see `Probe.losses`. θ alone, `[[]]`, is measured without a probe.
         """
         found: list[float] = []
-        if (measure := offered(loss_fn, "measure")) is not None:
+        if (measure := getattr(loss_fn, "measure", None)) is not None:
             found += measure(self.policy, excursions)
             return found
         for points in excursions:

@@ -148,14 +148,16 @@ class TensorwiseUpdate(ParameterUpdate):
     """Adds other terms to each tensor.
 
     Attributes:
-        of: `terms`.
+        of: `terms`, of a learning rate.
+        lr: The learning rate.
     """
 
-    of: Callable[[int, Tensor], Terms]
+    of: Callable[[float, int, Tensor], Terms]
+    lr: float
 
     def terms(self, i: int, p: Tensor) -> Terms:
         """As `ParameterUpdate.terms`."""
-        return self.of(i, p)
+        return self.of(self.lr, i, p)
 
 
 @dataclass(frozen=True, eq=False)

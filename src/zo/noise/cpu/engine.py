@@ -14,12 +14,15 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
-from zo.noise.engines import Move, PhiloxEngine
+from zo.noise.engines import DTYPES, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 from zo.noise.reference import flat_array
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""
+
+LIKE = {dtype: flat_array(torch.empty(0, dtype=dtype)) for dtype in DTYPES}
+"""Dtype -> an array of it for the kernels."""
 
 
 class NumbaEngine(PhiloxEngine):
@@ -36,8 +39,9 @@ class NumbaEngine(PhiloxEngine):
         keeps: Sequence[float] | None = None,
     ) -> None:
         """As `PhiloxEngine.add_to_all_`; in place, one call for all tensors: a call costs as much as 10⁵ values."""
-        of_one_dtype = len({t.dtype for t in thetas}) == 1
-        if out is not thetas or not of_one_dtype or not all(t.is_contiguous() for t in thetas):
+        dtype = thetas[0].dtype
+        apart = any(t.dtype != dtype or not t.is_contiguous() for t in thetas)
+        if out is not thetas or apart:
             super().add_to_all_(out, thetas, move, keeps)
             return
         addresses = np.array([t.data_ptr() for t in thetas], np.int64)
@@ -45,7 +49,7 @@ class NumbaEngine(PhiloxEngine):
         shares = np.array(keeps or [move.keep] * len(thetas), F)
         of = _terms(move._replace(tensor=0))
         fixed = *of, key_words(move.rounding, 0), move.signs or None
-        like = flat_array(thetas[0])[:0]
+        like = LIKE[dtype]
         in_parts(
             int(ends[-1]), lambda a, b: add_to_all(addresses, ends, shares, a, b, like, *fixed)
         )

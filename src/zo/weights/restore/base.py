@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import ClassVar, TypeAlias
 
 from torch import Tensor, nn
@@ -128,10 +128,6 @@ class RestorePolicy(Probe):
         finally:
             self.observed = True
 
-    def timed(self, passes: int = 1) -> AbstractContextManager[None]:
-        """Counts passes over the weights, and their time; 0 for a part of a pass."""
-        return self.space.stopwatch.running("weights", passes)
-
     def begin(self) -> None:
         """Prepares a probe: called before the first `to`."""
 
@@ -147,7 +143,7 @@ class RestorePolicy(Probe):
     ) -> None:
         """Updates θ as `ParameterSpace.apply_update`, each tensor once its `pending` displacement is undone."""
         residuals = None if key is None else self.space.residuals
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             update.apply_to_all(self.targets(decay, key), pending, residuals)
 
     def targets(self, decay: float, key: NoiseKey | None) -> list[UpdateTarget]:
@@ -156,8 +152,8 @@ class RestorePolicy(Probe):
         if key is not None and self.space.rounding == "stochastic":
             assert isinstance(self.space.engine, PhiloxEngine)
             rounding = Rounding(self.space.engine, key)
-        shares = [decay if decays else 0.0 for decays in self.space.decays]
-        return [UpdateTarget(p, i, shares[i], rounding) for i, p in enumerate(self.local)]
+        pairs = enumerate(zip(self.local, self.space.decays, strict=True))
+        return [UpdateTarget(p, i, decay * decays, rounding) for i, (p, decays) in pairs]
 
     def prepare(self) -> None:
         """Prepares the tensors for updates: called once, before the first of them.

@@ -23,7 +23,7 @@ from zo.noise import NoiseKey
 from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
-from zo.weights.loss import LossFn, offered
+from zo.weights.loss import LossFn
 from zo.weights.patching import ReplacedForward, factored
 from zo.weights.restore.base import (
     BranchBudgetError,
@@ -111,7 +111,7 @@ class Factors(FactoredPolicy):
         Raises:
             RuntimeError: If no layer computed with one of the tensors: it is not read, or outside of its layer.
         """
-        if (branches := offered(loss_fn, "branches")) is not None:
+        if (branches := getattr(loss_fn, "branches", None)) is not None:
             found = []
             for chunk in self.chunks(loss_fn, points):
                 self._displace(chunk)
@@ -133,7 +133,7 @@ class Factors(FactoredPolicy):
             BranchBudgetError: If it allows none.
         """
         own = _have_own_factors(points)
-        branch_bytes = offered(loss_fn, "branch_bytes")
+        branch_bytes = getattr(loss_fn, "branch_bytes", None)
         needed = 0 if branch_bytes is None else branch_bytes(own)
         if needed == 0:
             return [points]
@@ -170,7 +170,7 @@ class Factors(FactoredPolicy):
             return
         if decay:
             raise ValueError("restore=factors: weight decay would write every weight at every step")
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             terms = inner.of
             drawn = self._draw(terms)
             self._add_left(self.a, terms, drawn)
@@ -186,7 +186,7 @@ class Factors(FactoredPolicy):
 
     def merge_factors(self) -> None:
         """W ← W + A Vᵀ, in float32, rounded once, where A is not 0; A ← 0."""
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             if not self._layers.moved:
                 return
             for i in self._matrices:
@@ -240,7 +240,7 @@ class Factors(FactoredPolicy):
         if _have_own_factors(points):
             self._displace_own(points)
             return
-        with self.timed(passes=0):
+        with self.space.stopwatch.running("weights", 0):
             drawn = self._drawn = self._draw([term for terms in points for term in terms])
             likes = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
             self._buffers = _zeros(self._buffers, [(len(points), *t.shape) for t in likes], likes)
@@ -258,7 +258,7 @@ class Factors(FactoredPolicy):
 
     def _displace_own(self, points: Sequence[Terms]) -> None:
         """Has branch b compute at θ + Σ c_j U_j V_jᵀ, concatenated in its own left and right factors."""
-        with self.timed(passes=0):
+        with self.space.stopwatch.running("weights", 0):
             n, p = len(points), self._tensors
             wide = max(sum(_low_rank(z).rank for _, z in terms) for terms in points)
             sides = [_sides(t) if t.dim() > 1 else (t.numel(), 0) for t in p]

@@ -16,7 +16,7 @@ class Snapshot(RestorePolicy):
 
     def begin(self) -> None:
         """Copies θ into buffers that the first probe allocates."""
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             if self.copies is None:
                 self.copies = [torch.empty_like(p) for p in self.local]
             torch._foreach_copy_(self.copies, self.local)
@@ -24,11 +24,11 @@ class Snapshot(RestorePolicy):
     def to(self, terms: Terms) -> None:
         """Writes all tensors anew."""
         assert self.copies is not None
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             add_to_all_(self.local, self.copies, terms)
 
     def restore(self) -> None:
         """Copies θ back."""
         assert self.copies is not None
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             torch._foreach_copy_(self.local, self.copies)

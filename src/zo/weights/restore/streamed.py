@@ -195,7 +195,7 @@ class Streamed(RestorePolicy):
 
     def _displace(self, out: Tensor, theta: Tensor, i: int, rows: Tensor | None) -> None:
         """Writes tensor i, displaced, or its rows with these indices, (r,), into `out`, which may be `theta`."""
-        with self.timed(passes=0), uncast(theta.device):
+        with self.space.stopwatch.running("weights", 0), uncast(theta.device):
             if rows is None:
                 add_(out, theta, i, self._terms)
             else:
@@ -226,7 +226,7 @@ class Streamed(RestorePolicy):
             super().apply_update(update, decay, key, pending)
             return
         targets = self.targets(decay, key)
-        with self.timed():
+        with self.space.stopwatch.running("weights"):
             for at in targets:
                 if at.i not in self._offloaded.values():
                     update.apply(at, pending)
