@@ -12,21 +12,18 @@ from zo.tasks.templates import is_text, shown
 ROLES = {"human": "user", "gpt": "assistant"}
 """ShareGPT's name of a role -> ours."""
 
+KEYS = {"role", "content"}, {"from", "value"}
+"""Of a message, and of one of ShareGPT's."""
+
 JOINED = " + "
 """Separator of the columns in `task.messages` that together form a conversation."""
 
 
 def is_conversation(value: Any) -> bool:
     """Returns whether a cell is a list of messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(m, Mapping)
-            and ({"role", "content"} <= m.keys() or {"from", "value"} <= m.keys())
-            for m in value
-        )
-    )
+    messages = value if isinstance(value, list) else []
+    known = (isinstance(m, Mapping) and any(keys <= m.keys() for keys in KEYS) for m in messages)
+    return bool(messages) and all(known)
 
 
 def holds_conversations(rows: Rows, column: str) -> bool:
@@ -51,8 +48,8 @@ def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
     columns = columns if task.kind == "completion" else columns[:1]
     for column in columns:
         rows.require(column, "messages")
-    cells = zip(*map(rows.values, columns), strict=True)
-    return [_joined(of, int(row)) for of, row in zip(cells, rows.numbers, strict=True)]
+    cells = map(rows.values, columns)
+    return [_joined(of, row) for row, *of in zip(rows.numbers.tolist(), *cells, strict=True)]
 
 
 def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:

@@ -37,12 +37,9 @@ def patient(local: bool = False) -> Iterator[None]:
     Raises:
         ConnectionError: If the hub does not answer and the cache does not have it; one sentence.
     """
-    if local:
-        yield
-        return
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or answers():
+    if local or constants.HF_HUB_OFFLINE or answers():
         yield
         return
     constants.HF_HUB_OFFLINE = True

@@ -50,10 +50,9 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
     notes = [*rows.notes, *_duplicates(rows)]
     if task.kind == "classification":
         task = _classification(task, rows)
-        pairs = zip(task.labels or (), task.words, strict=True)
-        named = ", ".join(f"{label!r} is {word!r}" for label, word in list(pairs)[:SHOWN])
-        text = task.prompt if task.messages is None else task.messages
-        found = f"text {text!r}, label {task.label!r}; {named}"
+        pairs = list(zip(task.labels or (), task.words, strict=True))[:SHOWN]
+        found = f"text {task.messages or task.prompt!r}, label {task.label!r}; "
+        found += ", ".join(f"{label!r} is {word!r}" for label, word in pairs)
         notes += _alike(task)
     else:
         task = _completion(task, rows)
@@ -86,41 +85,36 @@ def _with_splits(task: TaskConfig) -> TaskConfig:
 
 
 def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
+    """Returns the task with its label, text and candidates."""
     label = task.label or _find(rows, "label", "the true label")
-    text = task.text or task.prompt or task.messages
-    if text is None:
-        text = _find(rows, "text", "", label) or _find(rows, "messages", "", label)
-    text = text or _find(rows, "text", "the text", label)
-    labels, words = _labels(task, rows, label)
-    given: dict[str, Any] = {"label": label, "labels": task.labels or labels}
-    given["candidates"] = task.candidates
-    if task.candidates is None:
-        given["candidates"] = [" " + _escaped(word) for word in words]
-    if len(given["candidates"]) != len(given["labels"]):
+    text = task.text or task.prompt or task.messages or _named(rows, "text", label)
+    text = text or _named(rows, "messages", label) or _find(rows, "text", "the text", label)
+    labels, words = _labels(rows, label)
+    candidates = task.candidates
+    if candidates is None:
+        candidates = [" " + word.replace("{", "{{").replace("}", "}}") for word in words]
+    if len(candidates) != len(task.labels or labels):
         raise TaskError(
-            f"task.candidates: {len(given['candidates'])} given, but the label {label!r} has"
+            f"task.candidates: {len(candidates)} given, but the label {label!r} has"
             f" {len(labels)} values: {', '.join(map(repr, labels[:SHOWN]))}"
         )
+    given: dict[str, Any] = {"label": label, "labels": task.labels or labels, "text": None}
+    given["candidates"] = candidates
+    if task.label_words is None:
+        given["label_words"] = [w.replace("{{", "{").replace("}}", "}") for w in candidates]
     column = text.strip("{}")
     if column in rows.names and holds_conversations(rows, column):
         given |= {"messages": column, "prompt": None}
     elif task.prompt is None:
         text = _template(text)
         given["prompt"] = f"{text}\nLabel:"
-        if task.masked_prompt is None:
-            given["masked_prompt"] = f"{text} Label: {MASK} ."
-    if task.label_words is None:
-        given["label_words"] = [
-            w.replace("{{", "{").replace("}}", "}") for w in given["candidates"]
-        ]
-    return replace(task, text=None, **given)
+        given["masked_prompt"] = task.masked_prompt or f"{text} Label: {MASK} ."
+    return replace(task, **given)
 
 
-def _labels(task: TaskConfig, rows: Rows, label: str) -> tuple[list[Any], list[str]]:
+def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     """Returns the labels in the data, sorted, and the name of each."""
-    if label not in rows.names:
-        columns = ", ".join(sorted(rows.names))
-        raise TaskError(f"task.label: the data have no column {label!r}, only {columns}")
+    rows.require(label, "label")
     if names := rows.classes.get(label):
         return list(range(len(names))), [str(name).strip() for name in names]
     values = [v for v in rows.values(label) if v is not None and v == v and shown(v).strip()]
@@ -128,15 +122,15 @@ def _labels(task: TaskConfig, rows: Rows, label: str) -> tuple[list[Any], list[s
         raise TaskError(f"task.label: {label!r} holds a {other[0]}; a column with texts is needed")
     by_text = {shown(value) if isinstance(value, Written) else value: value for value in values}
     distinct = sorted(by_text, key=lambda v: (isinstance(v, str), v))
+    several = ""
     if len(distinct) > MOST_LABELS:
+        several = f"{len(distinct)} different values, more than {MOST_LABELS}"
+    elif 2 < len(distinct) == len(values):
+        several = f"another value in each of {len(values)} rows, so no class has two"
+    if several:
         raise TaskError(
-            f"task.label: {label!r} has {len(distinct)} different values, more than {MOST_LABELS}; name the column"
-            " with the classes as task.label=..., or use task=completion for free texts"
-        )
-    if 2 < len(distinct) == len(values):
-        raise TaskError(
-            f"task.label: {label!r} has another value in each of {len(values)} rows, so no class has two; name the"
-            " column with the classes as task.label=..., or use task=completion for free texts"
+            f"task.label: {label!r} has {several}; name the column with the classes as task.label=..., or use"
+            " task=completion for free texts"
         )
     if len(distinct) < 2:
         only = f"all {len(values)} rows are {distinct[0]!r}" if distinct else "no row has one"
@@ -152,41 +146,40 @@ def _word(value: Any) -> str:
 
 def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
     """Returns the task with its prompt and completion, or with the column of conversations."""
-    if task.prompt is None and task.text is None and task.messages is None:
-        messages = _find(rows, "messages", "")
-        if messages:
-            return replace(task, messages=messages)
+    if not (task.prompt or task.text or task.messages):
+        task = replace(task, messages=_named(rows, "messages") or None)
     if task.messages is not None:
         return task
     prompt = task.prompt or _template(task.text or _find(rows, "prompt", "the prompt"))
     column = prompt.strip("{}")
     of_messages = column in rows.names and holds_conversations(rows, column)
-    if task.kind == "prompts" and of_messages:
-        return replace(task, messages=column, prompt=None, text=None)
+    task = replace(task, prompt=prompt, text=None)
     if task.kind == "prompts":
-        return replace(task, prompt=prompt, text=None)
+        return replace(task, messages=column, prompt=None) if of_messages else task
     if task.references is not None and task.completion is None:
-        return replace(task, prompt=prompt, completion=" {reference}", text=None)
+        return replace(task, completion=" {reference}")
     what = "what follows the prompt"
     completion = task.completion or _find(rows, "completion", what, but=column)
     if of_messages:
         messages = JOINED.join([column, completion.strip("{}")])
-        return replace(task, messages=messages, prompt=None, completion=None, text=None)
-    return replace(task, prompt=prompt, completion=_template(completion), text=None)
+        return replace(task, messages=messages, prompt=None, completion=None)
+    return replace(task, completion=_template(completion))
+
+
+def _named(rows: Rows, key: str, but: str | None = None) -> str:
+    """Returns the column whose name fits a key; an empty text if there is none."""
+    there = {name.strip().lower(): name for name in rows.names if name != but}
+    return next((there[name] for name in COLUMNS[key] if name in there), "")
 
 
 def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
-    """Returns the column whose name fits a key; an empty text if there is none and `what` is empty."""
-    there = {name.strip().lower(): name for name in rows.names if name != but}
-    found = next((there[name] for name in COLUMNS[key] if name in there), "")
-    if found or not what:
+    """Returns the column whose name fits a key, or the only one besides `but`; raises TaskError if there is none."""
+    left = [name for name in rows.names if name != but]
+    if found := _named(rows, key, but) or (left[0] if but and len(left) == 1 else ""):
         return found
-    if but and len(there) == 1:
-        return next(iter(there.values()))
-    first = next((name for name in rows.names if name != but), rows.names[0])
     raise TaskError(
         f"task.{key}: none of the columns {', '.join(rows.names)} is called {', '.join(COLUMNS[key][:4])}, ...;"
-        f" name the one with {what}, as {typed(key, first)}"
+        f" name the one with {what}, as {typed(key, (left or rows.names)[0])}"
     )
 
 
@@ -195,27 +188,21 @@ def _template(text: str) -> str:
     return text if "{" in text else f"{{{text}}}"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     """Returns a warning about unused columns, if there are any."""
     named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
     used = {rows.column(name) for name in (*named, *parts_of(task.messages, rows.names))}
-    unused = [c for c in rows.names if c not in used and c.lower() not in IDENTIFIERS]
-    unused = [c for c in unused if not c.startswith(UNNAMED)]
+    unused = [name for name in rows.names if name not in used]
+    unused = [n for n in unused if n.lower() not in IDENTIFIERS and not n.startswith(UNNAMED)]
     if not unused:
         return []
+    listed = ", ".join(unused)
     if task.kind == "prompts":
-        return [f"reward functions get the columns {', '.join(unused)}, too, by their names"]
+        return [f"reward functions get the columns {listed}, too, by their names"]
     if task.messages is not None:
-        return [f"task.messages: columns that are not used: {', '.join(unused)}"]
-    named = [*columns(str(task.prompt), "prompt"), *unused[:1]]
-    joined = " ".join(f"{{{name}}}" for name in named)
-    return [
-        f"task.prompt: columns that are not used: {', '.join(unused)}; {typed('text', joined)} joins them"
-    ]
+        return [f"task.messages: columns that are not used: {listed}"]
+    joined = " ".join(f"{{{n}}}" for n in [*columns(str(task.prompt), "prompt"), unused[0]])
+    return [f"task.prompt: columns that are not used: {listed}; {typed('text', joined)} joins them"]
 
 
 def _alike(task: TaskConfig) -> list[str]:
@@ -234,13 +221,12 @@ def _duplicates(rows: Rows) -> list[str]:
     """Returns a warning if a column of identifiers has duplicates: a row may then train and test."""
     for column in rows.names:
         if column.lower() in IDENTIFIERS:
-            values = list(map(shown, rows.values(column)))
-            twice = Counter(values)
-            first = next((i for i, value in enumerate(values) if twice[value] > 1), None)
-            if first is not None:
-                count = sum(n - 1 for n in twice.values())
+            values = [*map(shown, rows.values(column))]
+            if copies := len(values) - len({*values}):
+                counts = Counter(values)
+                first = next(i for i, value in enumerate(values) if counts[value] > 1)
                 return [
-                    f"task.path: {count} rows have the {column} of another one (the first is {values[first]} in row"
+                    f"task.path: {copies} rows have the {column} of another one (the first is {values[first]} in row"
                     f" {rows.numbers[first]}, counted from 0); all are used, take copies out of the file"
                 ]
     return []

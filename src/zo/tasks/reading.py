@@ -6,16 +6,16 @@ import glob
 import importlib.util
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from zo.tasks import hub, package_files
-from zo.tasks import rows as files
+from zo.tasks import hub, package_files, rows
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.rows import Rows
+from zo.tasks.rows import ENDINGS, Rows
 from zo.tasks.templates import shown
 
 MISSING_PACKAGE = (
@@ -24,9 +24,6 @@ MISSING_PACKAGE = (
 
 FORMATS = ("csv", "json", "parquet")
 """Values of ``task.path`` that give the format of ``task.data_files``."""
-
-ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
-ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 SAVED = ("state.json", "dataset_dict.json")
 """Files in a directory written by ``save_to_disk`` of `datasets`."""
@@ -48,14 +45,14 @@ def read_split(task: TaskConfig, split: str) -> Rows:
     Raises:
         TaskError: If they cannot be loaded, or a file has another format than the one it is read as.
     """
-    rows = _load(task, split)
-    keep = np.ones(len(rows), dtype=bool)
+    found = _load(task, split)
+    keep = np.ones(len(found), dtype=bool)
     for column, wanted in (task.where or {}).items():
-        rows.require(column, "where")
+        found.require(column, "where")
         values = wanted if isinstance(wanted, list) else [wanted]
         texts = {shown(value) for value in values}
-        keep &= [v in values or shown(v) in texts for v in rows.values(column)]
-    return rows if keep.all() else rows.select(np.flatnonzero(keep))
+        keep &= [v in values or shown(v) in texts for v in found.values(column)]
+    return found if keep.all() else found.select(np.flatnonzero(keep))
 
 
 def check_addresses(task: TaskConfig) -> None:
@@ -103,55 +100,55 @@ def split_names(task: TaskConfig) -> list[str]:
     Raises:
         TaskError: As `read_split`.
     """
-    check_addresses(task)
     local = _local_files(task)
     return [name for name in (_of_data_set(task, None) if local is None else local) if name]
 
 
 def _load(task: TaskConfig, split: str) -> Rows:
     """Returns a split without filtering."""
-    check_addresses(task)
     local = _local_files(task)
     if local is None:
         return _of_data_set(task, split)
     left = [str(file) for _, file in local.pop("", [])]
     if split not in local:
-        raise _no_split(task, split, f"must be one of {', '.join(local)}")
+        raise _no_split(task, split, local)
     parts = []
     for key, file in local[split]:
         try:
-            parts.append(files.read(file, key, _format(task, key, file)))
+            parts.append(rows.read(file, key, task.path if task.path in FORMATS else None))
         except OSError as error:
             raise TaskError(
                 f"{key}: {file}: {error.strerror}; give a file that can be read"
             ) from None
-    rows = files.joined(parts, [str(file) for _, file in local[split]])
+    found = rows.joined(parts, [file for _, file in local[split]])
     said = f"{task.path}: files of another format or that name no split are not read: {', '.join(left)}"
-    return replace(rows, notes=[*rows.notes, *[said] * bool(left)])
+    return replace(found, notes=[*found.notes, *[said] * bool(left)])
 
 
 def _local_files(task: TaskConfig) -> dict[str, list[Named]] | None:
     """Returns the key and path of each split's files; None if `datasets` reads a data set."""
-    path = Path(package_files.resolve(task.path))
-    given = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
+    check_addresses(task)
+    path, given = Path(package_files.resolve(task.path)), _data_files(task)
     found: dict[str, list[Named]] = {}
-    if path.is_file() and task.path not in FORMATS:
-        found, base = {"train": [("task.path", path)]}, Path()
-    elif path.is_dir() and task.path not in FORMATS:
+    base = Path()
+    if task.path not in FORMATS and path.is_file():
+        found = {"train": [("task.path", path)]}
+    elif task.path not in FORMATS:
         base = path / (task.data_dir or "")
-        if not given:
-            return None if _is_data_set(task, path) else _of_directory(base)
-    elif task.path in FORMATS:
-        base = Path()
-    else:
-        return None
+        if not given or not path.is_dir():
+            return _of_directory(base) if path.is_dir() and not _is_data_set(task, path) else None
     for split, file in given.items():
         whole = base / file
-        places = [whole] if whole.is_file() else [Path(f) for f in sorted(glob.glob(str(whole)))]
+        places = [whole] if whole.is_file() else [*map(Path, sorted(glob.glob(str(whole))))]
         if not places or not all(place.is_file() for place in places):
             return None
         found[split] = [(f"task.data_files.{split}", place) for place in places]
     return found
+
+
+def _data_files(task: TaskConfig) -> dict[str, str]:
+    """Returns the address of each split's file, if the task names files."""
+    return {n: package_files.resolve(file) for n, file in (task.data_files or {}).items()}
 
 
 def _is_data_set(task: TaskConfig, path: Path) -> bool:
@@ -188,48 +185,23 @@ def _split_of(name: str) -> str:
     return next((split for word in words for split, of in SPLITS.items() if word in of), "")
 
 
-def _format(task: TaskConfig, key: str, file: Path) -> str:
-    """Returns the format of a file's content."""
-    if not file.stat().st_size:
-        raise TaskError(f"{key}: {file} is empty")
-    found, named = files.format_of(file), ENDINGS.get(file.suffix.lower())
-    if task.path in FORMATS:
-        if found not in (task.path, None):
-            raise TaskError(
-                f"task.path={task.path}: {file} looks like {found}; use task.path={found}"
-            )
-        return task.path
-    if found is None or (found == "csv" and named is None):
-        raise TaskError(
-            f"{key}: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
-        )
-    return found
-
-
 def _of_data_set(task: TaskConfig, split: str | None) -> Any:
     """Returns the rows of a split of the hub or of a directory of a data set, or all data sets by name."""
     import datasets  # takes a second, and local files need none of it
 
-    counted = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a load is counted by asking the hub
     path = package_files.resolve(task.path)
-    local = path in FORMATS or Path(path).exists()
-    files_given = {n: package_files.resolve(f) for n, f in (task.data_files or {}).items()}
-    options: dict[str, Any] = {
-        "name": task.subset,
-        "data_dir": task.data_dir,
-        "revision": task.revision,
-        "data_files": files_given or None,
-    }
+    options: dict[str, Any] = {"data_files": _data_files(task) or None}
+    options |= {"name": task.subset, "data_dir": task.data_dir, "revision": task.revision}
     if path == "csv":  # words as NA and null stay text
         options["keep_default_na"] = False
     try:
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS &= not local  # to count a load it asks the hub
-        with hub.quiet(datasets.logging), hub.patient(local):
+        with hub.quiet(datasets.logging), hub.patient(path in FORMATS or Path(path).exists()):
             if any((Path(path) / name).exists() for name in SAVED):
                 found = datasets.load_from_disk(path)
                 found = found if isinstance(found, dict) else {"train": found}
                 if split is not None and split not in found:
-                    raise _no_split(task, split, f"must be one of {', '.join(found)}")
+                    raise _no_split(task, split, found)
                 found = found if split is None else found[split]
             else:
                 found = datasets.load_dataset(path, split=split, **options)
@@ -237,16 +209,15 @@ def _of_data_set(task: TaskConfig, split: str | None) -> Any:
         raise
     except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
         raise _unreachable(task, split, error) from error
-    finally:
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counted
-    return found if split is None else files.of_data_set(found)
+    return found if split is None else rows.of_data_set(found)
 
 
-def _no_split(task: TaskConfig, split: str | None, right: str) -> TaskError:
+def _no_split(task: TaskConfig, split: str | None, there: Iterable[str]) -> TaskError:
     """Returns the error for a split that the data do not have."""
     keys = ("train_split", "validation_split", "test_split")
     given = next((k for k in keys if getattr(task, k) == split), "train_split")
-    return TaskError(f"task.{given}={split}: {right}, the splits of {_named(task)}")
+    right = f"must be one of {', '.join(there)}, the splits of {_named(task)}"
+    return TaskError(f"task.{given}={split}: {right}")
 
 
 def _named(task: TaskConfig) -> str:
@@ -258,23 +229,23 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
     """Returns the error for a data set that cannot be loaded, with what to do."""
     reason = hub.first_line(error)
     if reason.startswith("Unknown split"):
-        names = re.findall(r"'([^']+)'", reason.split(". ")[-1])
-        return _no_split(task, split, f"must be one of {', '.join(names)}")
+        return _no_split(task, split, re.findall(r"'([^']+)'", reason.split(". ")[-1]))
     key = "task.data_files" if task.data_files else "task.path"
     named = "the splits" if split is None else f"split {split!r}"
     message = f"{key}: {named} of {_named(task)} cannot be loaded ({reason})"
     if hub.cannot_write(error):
-        return TaskError(f"{message}; {hub.ELSEWHERE}")
-    if not isinstance(error, OSError):  # there, but not as the configuration says
+        remedy = hub.ELSEWHERE
+    elif not isinstance(error, OSError):  # there, but not as the configuration says
         return TaskError(message)
-    if task.install:
-        return TaskError(f"{message}; `{task.install}` installs it")
-    if task.data_files or Path(task.path).is_dir():
-        return TaskError(f"{message}; give the path of a copy that has it")
-    command = f"hf download --repo-type dataset {task.path}"
-    if task.revision:
-        command += f" --revision {task.revision}"
-    return TaskError(
-        f"{message}; where the hub can be reached, `{command} --local-dir"
-        f" {task.path.split('/')[-1]}` downloads a copy for task.path=<local copy>"
-    )
+    elif task.install:
+        remedy = f"`{task.install}` installs it"
+    elif task.data_files or Path(task.path).is_dir():
+        remedy = "give the path of a copy that has it"
+    else:
+        command = f"hf download --repo-type dataset {task.path}"
+        command += f" --revision {task.revision}" if task.revision else ""
+        command += f" --local-dir {task.path.split('/')[-1]}"
+        remedy = (
+            f"where the hub can be reached, `{command}` downloads a copy for task.path=<local copy>"
+        )
+    return TaskError(f"{message}; {remedy}")

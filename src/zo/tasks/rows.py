@@ -18,13 +18,18 @@ import numpy as np
 from zo.tasks.config import TaskError
 from zo.tasks.templates import FIELDS
 
+ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
+ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number as json writes it."""
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
-KEPT = 1 << 26
-"""Largest text file whose rows are cached, bytes: a task reads them twice."""
 BLANK = re.compile(r"[ \t\r\n]*")
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
+
+CACHED = 1 << 26
+"""Largest text file whose rows are cached, bytes: a task reads them twice."""
+
 UNNAMED = "Unnamed: "
 """Prefix of the name of an unnamed csv column, often a row number."""
 
@@ -38,13 +43,8 @@ Record: TypeAlias = tuple[int, list[str]]
 class Written(float):
     """A number that keeps its text, as 1.50 or 1e10. Pickling keeps only the number."""
 
-    text: str
-
-    def __new__(cls, text: str) -> Written:
-        """Returns the number of a text."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+    def __init__(self, text: str):
+        self.text = text
 
     def __str__(self) -> str:
         return self.text
@@ -82,7 +82,7 @@ class Rows:
 
     def column(self, name: str) -> str | None:
         """Returns the column that a name, or the beginning of a name, refers to; None if there is none."""
-        return (self._place(name) or (None,))[0]
+        return self._place(name)[0]
 
     def require(self, column: str, key: str) -> None:
         """Checks that a column exists; ``answers.text`` is the part ``text`` of the column ``answers``.
@@ -92,51 +92,44 @@ class Rows:
         """
         if self.column(column) is not None:
             return
-        name, _, _ = column.rpartition(":")
-        if name in self.names:
+        if column.rpartition(":")[0] in self.names:
             raise TaskError(f"task.{key}: {{{column}}} names none of {', '.join(FIELDS)}")
         there = ", ".join(sorted(self.names))
         raise TaskError(f"task.{key}: the data have no column {column!r}, only {there}")
 
     def values(self, column: str) -> list[Any]:
         """Returns the values of a column or of a part of it; None for rows without the part."""
-        name, parts = self._place(column) or (column, [])
-        found = self.cells(name, self.numbers)
+        name, parts = self._place(column)
+        found = self.cells(name or column, self.numbers)
         for part in parts:
             found = [of.get(part) if isinstance(of, Mapping) else None for of in found]
         return found
 
-    def _place(self, column: str) -> tuple[str, list[str]] | None:
+    def _place(self, column: str) -> tuple[str | None, list[str]]:
         """Returns the column at the beginning of a name, and the parts that follow."""
         parts = column.split(".")
         for n in range(len(parts), 0, -1):
             if (name := ".".join(parts[:n])) in self.names:
                 return name, parts[n:]
-        return None
+        return None, []
 
 
-def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
-    """Returns rows from columns of equal length."""
-    count = len(next(iter(columns.values()), ()))
-    return Rows(
-        [*columns], np.arange(count), lambda name, at: [columns[name][i] for i in at.tolist()]
-    )
+def _whole(names: Sequence[str], count: int, column: Callable[[str], Sequence[Any]]) -> Rows:
+    """Returns rows from columns of equal length, which `column` returns whole."""
+    cells = lambda name, at: [column(name)[i] for i in at.tolist()]  # noqa: E731
+    return Rows(names, np.arange(count), cells)
 
 
 def of_data_set(data: Any) -> Rows:
     """Returns the rows of a split that the library `datasets` has read."""
-    every = np.arange(len(data))
-
-    def cells(name: str, at: np.ndarray) -> list[Any]:
-        chosen = data if np.array_equal(at, every) else data.select(at)
-        return list(chosen[name][:])
-
     named = {name: getattr(of, "names", None) for name, of in data.features.items()}
-    return Rows(data.column_names, every, cells, {n: of for n, of in named.items() if of})
+    classes = {name: of for name, of in named.items() if of}
+    cells = lambda name, at: list(data.select(at)[name][:])  # noqa: E731
+    return Rows(data.column_names, np.arange(len(data)), cells, classes)
 
 
-def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
-    """Returns the rows of several named files, one file after another.
+def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
+    """Returns the rows of several files, one file after another.
 
     Raises:
         TaskError: If the files differ in their columns.
@@ -144,54 +137,67 @@ def joined(parts: Sequence[Rows], names: Sequence[str]) -> Rows:
     first = parts[0]
     if len(parts) == 1:
         return first
-    for rows, name in zip(parts, names, strict=True):
+    for rows, file in zip(parts, files, strict=True):
         if other := {*rows.names} ^ {*first.names}:
             raise TaskError(
-                f"task.path: {names[0]} and {name} differ in the columns {', '.join(sorted(other))}; give files with"
+                f"task.path: {files[0]} and {file} differ in the columns {', '.join(sorted(other))}; give files with"
                 " equal columns"
             )
-    columns = functools.cache(lambda name: [v for rows in parts for v in rows.values(name)])
-    return Rows(
-        first.names,
-        np.arange(sum(map(len, parts))),
-        lambda name, at: [columns(name)[i] for i in at.tolist()],
-        first.classes,
-        [note for rows in parts for note in rows.notes],
-        first.nothing,
-    )
+    column = functools.cache(lambda name: [v for rows in parts for v in rows.values(name)])
+    notes = [note for rows in parts for note in rows.notes]
+    whole = _whole(first.names, sum(map(len, parts)), column)
+    return replace(whole, classes=first.classes, notes=notes, nothing=first.nothing)
 
 
-def format_of(file: Path) -> str | None:
-    """Returns the format by a file's first bytes: csv, json or parquet; None if it is unclear."""
-    with file.open("rb") as stream:
-        begin = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    if begin.startswith(b"PAR1"):
-        return "parquet"
-    if begin.startswith((b"{", b"[")):
-        return "json"
-    return "csv" if b"\0" not in begin and not begin.startswith((b"\x1f\x8b", b"PK")) else None
+def read(file: Path, key: str, given: str | None = None) -> Rows:
+    """Returns the rows of a file.
 
-
-def read(file: Path, key: str, kind: str) -> Rows:
-    """Returns the rows of a file of a format: csv, json or parquet.
+    Args:
+        file: The file.
+        key: The file's key in the task.
+        given: Its format in the task: csv, json or parquet; None: that of its first bytes.
 
     Raises:
-        TaskError: If the file is not of that format; names the file's key.
-        OSError: If it cannot be read.
+        TaskError: If the file cannot be read as that format; names the key.
+        OSError: If it cannot be opened.
     """
+    kind = _format(file, key, given)
     try:
         if kind == "parquet":
             rows = _parquet(file)
         else:
             content = file.read_bytes()
-            kept = len(content) <= KEPT
-            rows = (_of_text if kept else _of_text.__wrapped__)(content, kind, file)
+            cached = len(content) <= CACHED
+            rows = (_of_text if cached else _of_text.__wrapped__)(content, kind, file)
     except ValueError as error:
         raise TaskError(f"{key}: {error}") from error
     if not len(rows):
         below = " below its header" if kind == "csv" else ""
         raise TaskError(f"{key}: {file} has no rows{below}")
     return rows
+
+
+def _format(file: Path, key: str, given: str | None) -> str:
+    """Returns the format of a file; its first bytes must be of the format that is given."""
+    with file.open("rb") as stream:
+        begin = stream.read(4096)
+    if not begin:
+        raise TaskError(f"{key}: {file} is empty")
+    begin = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
+    found = ""
+    if begin.startswith(b"PAR1"):
+        found = "parquet"
+    elif begin.startswith((b"{", b"[")):
+        found = "json"
+    elif b"\0" not in begin and not begin.startswith((b"\x1f\x8b", b"PK")):
+        found = "csv"
+    if given is not None and found not in (given, ""):
+        raise TaskError(f"task.path={given}: {file} looks like {found}; use task.path={found}")
+    if given is None and (not found or (found == "csv" and file.suffix.lower() not in ENDINGS)):
+        raise TaskError(
+            f"{key}: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
+        )
+    return given or found
 
 
 @functools.lru_cache(maxsize=2)  # by content
@@ -219,12 +225,10 @@ def _parquet(file: Path) -> Rows:
     schema = opened.schema_arrow
     about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = about.get("info", {}).get("features", {})
-    classes = {
-        name: of["names"] for name, of in features.items() if isinstance(of, dict) and "names" in of
-    }
+    named = {n: of["names"] for n, of in features.items() if isinstance(of, dict) and "names" in of}
     column = functools.cache(lambda name: opened.read(columns=[name]).column(name))
     cells = lambda name, at: column(name).take(pyarrow.array(at)).to_pylist()  # noqa: E731
-    return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, classes)
+    return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, named)
 
 
 def _json(text: str, file: Path) -> Rows:
@@ -242,17 +246,17 @@ def _json(text: str, file: Path) -> Rows:
             rows.append(row)
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}: line {error.lineno} is not JSON: {error.msg}") from None
-    other = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
-    if other is not None:
-        raise ValueError(
-            f"row {other} of {file}, counted from 0, is no object; give an object for each row"
-        )
-    if "\\ud" in text.lower():
-        for row, cells in enumerate(rows):
-            if re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
-                raise ValueError(f"row {row} of {file}, counted from 0, has half of a character")
+    halves = "\\ud" in text.lower()
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"row {i} of {file}, counted from 0, is no object; give an object for each row"
+            )
+        if halves and re.search("[\ud800-\udfff]", json.dumps(row, ensure_ascii=False)):
+            raise ValueError(f"row {i} of {file}, counted from 0, has half of a character")
     names = dict.fromkeys(name for row in rows for name in row)
-    return _of_columns({name: [row.get(name) for row in rows] for name in names})
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return _whole([*names], len(rows), columns.__getitem__)
 
 
 def _csv(text: str, file: Path) -> Rows:
@@ -261,7 +265,10 @@ def _csv(text: str, file: Path) -> Rows:
     body = text[given.end() :] if given else text
     delimiter = given[1] if given else _delimiter(body, file)
     try:
-        records = _tsv(body) if delimiter == "\t" else _quoted(body, delimiter)
+        if delimiter == "\t":
+            records = _tsv(body)
+        else:  # strict, since a backslash before a quote is an error: csv has no such escape
+            records = _records(body, delimiter=delimiter, strict='\\"' in body)
     except csv.Error as error:
         raise ValueError(f"{file}: {error}") from None
     rows = [cells for _, cells in records]
@@ -279,10 +286,10 @@ def _csv(text: str, file: Path) -> Rows:
             f"{len(other)} rows of {file} do not have the {len(names)} columns of its header (the first in line"
             f" {line + bool(given)}: {len(cells)}); {remedy}"
         )
-    columns = map(_numbers, zip(*rows, strict=True)) if rows else [()] * len(names)
+    columns = dict(zip(names, map(_numbers, zip(*rows, strict=True)), strict=False))
     lines = sum(1 for line in io.StringIO(body, newline="") if line.strip("\r\n")) - 1
     said = f"{file}: {lines} lines below the header are {len(rows)} rows; texts in quotes have line breaks"
-    found = _of_columns(dict(zip(names, columns, strict=True)))
+    found = _whole(names, len(rows), columns.__getitem__)
     return replace(found, notes=[said] * (lines != len(rows)), nothing="")
 
 
@@ -293,38 +300,29 @@ def _delimiter(text: str, file: Path) -> str:
     return max(known, key=lambda mark: max(map(len, csv.reader(header, delimiter=mark)), default=0))
 
 
-def _quoted(text: str, delimiter: str) -> list[Record]:
-    """Returns the records of a csv. A backslash before a quote is an error, since csv has no such escape."""
-    if '\\"' in text:
-        _records(text, delimiter, strict=True)
-    return _records(text, delimiter)
-
-
 def _tsv(text: str) -> list[Record]:
     """Returns the records of a tsv. Quotes are plain characters unless each cell that begins with one ends with one."""
-    plain = _records(text, "\t", quotes=False)
-    even = len({len(cells) for _, cells in plain}) == 1
+    plain = _records(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     marked = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
     header = plain[0][1] if plain else []
-    if even and not all(map(QUOTED.fullmatch, marked)) and not all(map(QUOTED.fullmatch, header)):
+    if _even(plain) and not any(all(map(QUOTED.fullmatch, of)) for of in (marked, header)):
         return plain
     try:
-        quoted = _records(text, "\t", strict=True)
+        quoted = _records(text, delimiter="\t", strict=True)
     except csv.Error:
         return plain
-    return quoted if len({len(cells) for _, cells in quoted}) == 1 else plain
+    return quoted if _even(quoted) else plain
 
 
-def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = False) -> list[Record]:
-    """Returns the non-empty records; raises csv.Error with the reason, if `strict` for text after a quote."""
+def _even(records: Sequence[Record]) -> bool:
+    """Returns whether all records have equally many cells."""
+    return len({len(cells) for _, cells in records}) == 1
+
+
+def _records(text: str, **options: Any) -> list[Record]:
+    """Returns the non-empty records; options are those of csv.reader. Raises csv.Error with the reason."""
     csv.field_size_limit(sys.maxsize)
-    stream = io.StringIO(f"{text}\n{END}", newline="")
-    reader = csv.reader(
-        stream,
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-        strict=strict,
-    )
+    reader = csv.reader(io.StringIO(f"{text}\n{END}", newline=""), **options)
     found, line = [], 1
     try:
         for cells in reader:
@@ -345,10 +343,8 @@ def _records(text: str, delimiter: str, quotes: bool = True, strict: bool = Fals
 
 def _numbers(cells: Sequence[str]) -> Sequence[Any]:
     """Returns a column's numbers if every non-empty cell is a json number, else the texts."""
-    distinct = {*cells}
-    if not all(NUMBER.fullmatch(cell) for cell in distinct - {""}):
-        return [cell or None for cell in cells] if "" in distinct else cells
-    numbers = {
-        cell: int(cell) if WHOLE.fullmatch(cell) else Written(cell) for cell in distinct - {""}
-    }
+    distinct = {*cells} - {""}
+    if not all(map(NUMBER.fullmatch, distinct)):
+        return [cell or None for cell in cells]
+    numbers = {cell: int(cell) if WHOLE.fullmatch(cell) else Written(cell) for cell in distinct}
     return [*map(numbers.get, cells)]

@@ -78,15 +78,13 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     Raises:
         TaskError: one is malformed or names no column, or a masked prompt has no mask.
     """
-    templates = [("candidates", c) for c in task.words]
-    for key in ("prompt", "completion", "masked_prompt"):
-        if (template := getattr(task, key)) is not None:
-            templates.insert(0 if key == "prompt" else len(templates), (key, template))
+    words = [("candidates", word) for word in task.words]
+    after = ("completion", task.completion), ("masked_prompt", task.masked_prompt)
     if task.masked_prompt is not None and task.masked_prompt.count(MASK) != 1:
         raise TaskError(f"task.masked_prompt: one {MASK} is needed in {task.masked_prompt!r}")
     found: dict[str, str] = {}
-    for key, template in templates:
-        for column in columns(template, key):
+    for key, template in (("prompt", task.prompt), *words, *after):
+        for column in columns(template or "", key):
             if column not in MADE:
                 found.setdefault(column, key)
     for key in ("prompt", "masked_prompt"):
@@ -151,14 +149,16 @@ def _parse(template: str, key: str) -> list[tuple[str, str | None, str | None]]:
     for piece in PIECES.findall(template):
         if piece in ("{", "}"):
             raise TaskError(f"task.{key}: {template!r} is not a template (a single {piece})")
-        if len(piece) < 2 or piece in ("{{", "}}") or not piece.startswith("{"):
-            literal += piece[:1] if piece in ("{{", "}}") else piece
-            continue
-        column, _, function = piece[1:-1].rpartition(":")
-        if function not in FIELDS:
-            column, function = piece[1:-1], ""
-        if not column.strip():
-            raise TaskError(f"task.{key}: {piece} is not the name of a column in {template!r}")
-        found.append((literal, column, function or None))
-        literal = ""
+        if piece in ("{{", "}}"):
+            literal += piece[0]
+        elif not piece.startswith("{"):
+            literal += piece
+        else:
+            column, _, function = piece[1:-1].rpartition(":")
+            if function not in FIELDS:
+                column, function = piece[1:-1], ""
+            if not column.strip():
+                raise TaskError(f"task.{key}: {piece} is not the name of a column in {template!r}")
+            found.append((literal, column, function or None))
+            literal = ""
     return [*found, (literal, None, None)] if literal else found
