@@ -13,17 +13,16 @@ Hours are steps times the time per step: the median of finished runs of the same
 on top.
 """
 
+import csv
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
-from launch import parser
+from launch import ROOT, parser
 from launch.profile import register
 from launch.records import QueueError
 from launch.sweep import ENDED, STATES, Run, Standing, Sweep, counted, standings
@@ -32,6 +31,7 @@ from zo.config import ConfigError
 from zo.extras import print_every_character
 
 MS_PER_HOUR = 3.6e6
+PAPER = ROOT / "results" / "paper" / "table4.csv"
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
 Kind = tuple[str, str, str]  # model, precision, method
 
@@ -44,17 +44,16 @@ def step_times(
     for run in sweep.runs:
         if (taken := found[run.run_id].status.get("time/step_ms_median")) is not None:
             measured[run.kind].append(float(taken))  # type: ignore[arg-type]
-    paper = yaml.safe_load(Path(__file__).with_name("step_times.yaml").read_text(encoding="utf-8"))
-    for printed in paper.values():
-        printed["bszo_b"] = printed["bszo"] * 4 / 3  # 4 forward passes for 3
+    with PAPER.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["quantity"] == "step_ms"]
+    paper = {(row["model"], row["method"]): row["printed"] for row in rows}
     times = {}
     for kind in {run.kind for run in sweep.runs}:
-        model, _, method = kind
         own = statistics.median(measured[kind]) if measured[kind] else given
         if own is not None:
             times[kind] = own, ""
-        elif method in (printed := paper.get(model, {})):
-            times[kind] = printed[method], "*"
+        elif kind[::2] in paper:
+            times[kind] = float(paper[kind[::2]]), "*"
     return times
 
 
