@@ -108,8 +108,12 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
         console.print("* the paper's time per step, on an H200; --step-ms gives another")
     done = sum(standing.state in ENDED for standing in found.values())
     print(hours_left(sweep, found, given))
-    shared = sweep.cells - len(sweep.runs)
-    note = f" ({sweep.cells} cells, {shared} are the same run as another)" if shared else ""
+    known = max(len(sweep.manifest) - len(sweep.runs), 0)
+    shared = sweep.cells - len(sweep.runs) - known
+    others = [f"{known} recorded"] * bool(known) + [f"{shared} the same run as another"] * bool(
+        shared
+    )
+    note = f" ({', '.join([f'{sweep.cells} cells', *others])})" if others else ""
     print(f"{done} of {len(found)} runs done{note}: {counted(found)}")
 
 

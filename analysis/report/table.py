@@ -184,15 +184,32 @@ def latex(table: Table) -> str:
 
 
 def show(table: Table, console: Console) -> None:
-    """Print the table."""
+    """Print the table without the last columns that do not fit."""
+    count = len(table.columns)
+    widest = console.options.update(max_width=WIDEST)
+    while (
+        count > table.names + 1
+        and console.measure(_grid(table, count), options=widest).maximum > console.width
+    ):
+        count -= 1
+    console.print()
+    console.print(_grid(table, count))
+    if left_out := ", ".join(table.columns[count:]):
+        console.print(Text(f"No room for: {left_out}. The files have them."), style="bold")
+    for line in table.below:
+        console.print(Text(line), style="dim")
+
+
+def _grid(table: Table, count: int) -> Grid:
+    """The first columns of a table, for the terminal."""
     grid = Grid(
         title=table.title, box=SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False
     )
     texts = [
-        [Text(table.shown(cell), style="bold" if cell.bold else "") for cell in row]
+        [Text(table.shown(cell), style="bold" if cell.bold else "") for cell in row[:count]]
         for row in table.frame.to_numpy()
     ]
-    for i, column in enumerate(table.columns):
+    for i, column in enumerate(table.columns[:count]):
         width = max(map(len, [*column.split(), *(row[i].plain for row in texts)]), default=1)
         header = Text("\n".join(wrap(column, width)))  # no wider than the cells below it
         grid.add_column(header, justify="right" if table.right(i) else "left", no_wrap=True)
@@ -200,13 +217,7 @@ def show(table: Table, console: Console) -> None:
         if i in table.breaks and i:
             grid.add_section()
         grid.add_row(*row)
-    console.print()
-    console.print(grid)
-    needed = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
-    if needed > console.width:
-        console.print(f"Cut: this table needs {needed} columns.", style="bold")
-    for line in table.below:
-        console.print(Text(line), style="dim")
+    return grid
 
 
 def console(width: int = 120) -> Console:

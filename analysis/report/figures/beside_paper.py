@@ -33,7 +33,9 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     chart = alt.hconcat(*(bars for _, bars in panels), spacing=24)
     frame = pd.concat([rows for rows, _ in panels], ignore_index=True)
     devices = sorted(data["device"].dropna().unique()) if "device" in data else []
-    notes = [f"Measured on {', '.join(devices)}: medians over the sweep's runs."]
+    notes = [
+        f"Measured on {', '.join(devices)}: medians over the seeds at the chosen learning rate."
+    ]
     notes = notes if devices else [NOTHING]
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
@@ -43,10 +45,10 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
 
 
 def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
-    """Median memory and time of each model and method that trains."""
+    """Median memory and time of each model and method that trains, at its chosen learning rate as in the tables."""
     if trials is None:
         return pd.DataFrame()
-    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
+    table = trials.table[trials.table["chosen"] & ~trials.table["method"].isin(UNTRAINED)]
     several = table.groupby("model")["precision"].transform("nunique") > 1
     model = table["model"].where(~several, table["model"] + " " + table["precision"])
     table = table.assign(memory_gb=table["peak_gib"] * GIB_IN_GB, model=model)

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from analysis.report.command import main
 from analysis.report.sweep import method_frame, method_table
+from analysis.report.table import Table, show
 from analysis.select.cell_runs import fill
 from analysis.select.trials import of_name
 from tests.analysis.make_frames import expected, made_frames
@@ -137,3 +139,16 @@ def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> N
     assert list(frame["p_mezo"].dropna()) == pytest.approx([p, p])
     names = [cell.text for cell in method_table(trials, frame).frame["method"]]
     assert names == ["MeZO", "MyMethod", "→ MeZO", "→ MyMethod"]
+
+
+def test_a_narrow_terminal_drops_whole_columns_and_names_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Table("t", ["method", "test accuracy", "passes"], [["MeZO", "14.25 ± 0.12", "1,234"]])
+    show(table, Console(width=20))
+    narrow = capsys.readouterr().out
+    assert "14.25 ± 0.12" in narrow
+    assert "1,234" not in narrow
+    assert "No room for: passes." in narrow
+    show(table, Console(width=60))
+    assert "1,234" in capsys.readouterr().out
