@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A reward that has no gradient: the length of a text and a keyword. Its mean over the validation texts goes from -1.00 to 0.35 in 60 steps.
+# A reward that has no gradient: the length of a text and a keyword. Over four validation texts, which are training texts, too,
+# its mean rises from -1.00 to 0.35 at step 45 and is 0.25 at step 60.
 #
 #   bash examples/reward.sh [DIRECTORY] [STEPS]
 set -euo pipefail
@@ -7,7 +8,7 @@ cd "$(dirname "$0")/.."
 out=${1:-build/reward}
 steps=${2:-60}
 
-# ε is large, since a small one changes no text: equal rewards give no slope.
+# ε is large: a small one changes no text, and equal rewards give no slope.
 common=(
   task=reward task.path=examples/prompts.jsonl objective.function=examples/rules.py:score task.max_new_tokens=12
   precision.restore=merged out="$out/runs"

@@ -1,4 +1,4 @@
-"""A reward that has no gradient: short texts that say "great" are rated best."""
+"""A reward without a gradient: short texts with the word "great" get the highest reward."""
 
 
 def score(prompts: list[str], texts: list[str]) -> list[float]:
