@@ -28,7 +28,7 @@ def started(overrides):
 def test_one_of_a_packed_jobs_runs_fails_without_the_others_and_is_made_again(sweep):
     grid = [*sweep, "optimizer=mezo", "seed=0,1,2", "steps=20", "hydra.launcher.runs_per_job=2"]
     process, runs = started(grid)
-    lost = runs[0].directory / "predictions.json"
+    lost = runs[0].directory / "predictions.csv"
     lost.mkdir(parents=True)  # a file cannot be written there
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 1, output

@@ -93,7 +93,7 @@ def what_it_came_to(directory: Path) -> dict[str, Any]:
     def untimed(data: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in data.items() if not key.startswith(TIMED)}
 
-    written = [directory / name for name in ("predictions.json", "trajectory.bin")]
+    written = [directory / name for name in ("predictions.csv", "trajectory.bin")]
     left = [*directory.glob(".*"), *directory.glob("checkpoints/*")]
     return {
         "history": [untimed(row) for row in read_rows(directory)],

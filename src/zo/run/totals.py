@@ -52,13 +52,11 @@ class Best:
         """The value on the validation split for people; empty before the first evaluation."""
         return self.measure.shown(self.value("val")) if self.row else ""
 
-    def predictions(self) -> dict[str, Any]:
-        """Returns what predictions.json holds."""
-        test, validation = (
-            [ord(c) - ord("0") for c in self.row[f"best/{split}_predictions"]]
-            for split in ("test", "val")
-        )
-        return {"step": self.step, "test": test, "validation": validation}
+    def predictions(self) -> dict[str, list[int]]:
+        """Returns the predicted candidates of the test and the validation split."""
+        splits = {"test": "test", "validation": "val"}
+        texts = {name: self.row[f"best/{short}_predictions"] for name, short in splits.items()}
+        return {name: [ord(c) - ord("0") for c in text] for name, text in texts.items()}
 
     def probabilities(self, split: str) -> list[float]:
         """Returns those of the predictions of `val` or `test`; none of a run that did not store them."""

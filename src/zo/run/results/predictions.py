@@ -1,4 +1,4 @@
-"""The best step's predictions: files in the run's directory, F1 and the confusion matrix of its summary."""
+"""The best step's predictions: a file in the run's directory, F1 and the confusion matrix of its summary."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from zo.tasks.predictions import Confusion, class_names, names_of, table
 DIGITS = 6
 """Of a probability that is stored."""
 
-INDICES = "predictions.json"
 TABLE = "predictions.csv"
 
 
@@ -22,12 +21,8 @@ def rounded(probabilities: list[float]) -> list[float]:
 
 
 def write(directory: Path, best: Best, session: Session) -> None:
-    """Writes the best step's predictions: as indices, and for people as a table; nothing before an evaluation."""
-    if best.step < 0:
-        return
-    stored = best.predictions()
-    atomic.replace_json(directory / INDICES, stored)
-    if not stored["test"]:
+    """Writes the best step's predictions as a table; nothing before an evaluation."""
+    if best.step < 0 or not (stored := best.predictions())["test"]:
         return
     examples: list[Example] = []
     added: dict[str, list[Any]] = {
