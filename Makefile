@@ -8,6 +8,7 @@ BENCH ?=
 COMPARE ?= compare
 LOCK ?=
 BEST ?= 3
+AGAIN = $(shell grep -q tune_best conf/sweep/$(COMPARE).yaml && echo $(COMPARE)_tune_best)
 PAPER ?=
 
 .PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format lock clean
@@ -33,9 +34,9 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
 	$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune
-	$(BIN)/python -m analysis choose $(COMPARE)_tune_best --of $(COMPARE)_tune --best $(BEST)
-	$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune_best
-	$(BIN)/python -m analysis choose $(COMPARE) --of $(COMPARE)_tune $(COMPARE)_tune_best
+	$(if $(AGAIN),$(BIN)/python -m analysis choose $(COMPARE)_tune_best --of $(COMPARE)_tune --best $(BEST))
+	$(if $(AGAIN),$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune_best)
+	$(BIN)/python -m analysis choose $(COMPARE) --of $(COMPARE)_tune $(AGAIN)
 	$(BIN)/python train.py -m sweep=$(COMPARE)
 	$(BIN)/python -m analysis tables $(COMPARE)
 

@@ -50,7 +50,16 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
 
     Each run's `tracking.cell` is set to its line, so that W&B has it, too. Without a name there are no lines.
     """
-    of_lines = dict.fromkeys(key for _, line in asked.cells if line for key in line.values)
+    sweeper = asked.sweeper
+    own = {
+        **(sweeper.lines or {}),
+        **(sweeper.others or {}),
+        "grid": sweeper.grid,
+        "": {"optimizer"},
+    }
+    of_lines = dict.fromkeys(
+        key for values in own.values() if sweeper.lines for key in values or ()
+    )
     changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}

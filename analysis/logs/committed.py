@@ -36,7 +36,7 @@ def read(path: Path) -> Frames:
 
 def merge(parts: Sequence[Frames]) -> Frames:
     """Several frames as one; of a run that two have the first one's counts, and `replaced` says how far they differ."""
-    replaced = {}
+    replaced = {run_id: gap for part in parts for run_id, gap in part.replaced.items()}
     for i, part in enumerate(parts):
         for other in parts[:i]:
             for run_id in sorted({*part.runs["run_id"]} & {*other.runs["run_id"]}):

@@ -17,7 +17,7 @@ from analysis.report.comparison import comparison
 from analysis.report.markdown import write_record
 from analysis.report.page import build
 from analysis.select.cell_runs import fill
-from analysis.select.comparison import LOSSES, run_losses
+from analysis.select.comparison import LOSSES, SHARES, run_losses
 from launch import multirun
 from launch.sweep import Sweep
 from tests.analysis.make_frames import STEPS, composed, made_frames
@@ -26,6 +26,7 @@ from zo.config import ConfigError, command_line, lines
 from zo.config.schema import to_run_config
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config_spsa import MeZOConfig
+from zo.run.store.rows import evaluates
 
 config.register()
 TUNE = ("sweep=compare", "stage=tune")
@@ -74,6 +75,40 @@ def test_typed_values_choose_among_the_lines():
     assert named(*one, "seed=7,8") == [("bszo, k=4", seed, 1e-4, 1e-3) for seed in (7, 8)]
     with pytest.raises(ConfigError, match=r"sweep=compare stage=tune: no line has optimizer=sgd"):
         named("optimizer=sgd")
+
+
+def test_a_cells_command_makes_a_cell_of_the_same_comparison():
+    """Settings that other lines vary are typed, too, and change nothing."""
+    one = (*TUNE, "optimizer=bszo", "lr=3e-4", "optimizer.eps=1e-4", "optimizer.m=6")
+    (cell,) = Sweep.of(one, whole=True).manifest
+    typed = cell["command"].split()[2:]
+    assert "optimizer.k=2" in typed
+    (again,) = Sweep.of(typed, whole=True).manifest
+    assert again == cell
+    assert not again["changed"]
+
+
+def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path, monkeypatch):
+    tuned = command_line.read(["sweep=compare_smollm2_long", "stage=tune"]).cells
+    rates = pd.DataFrame({"line": line.name, "lr": run.lr} for run, line in tuned if run.steps)
+    ratios = rates.groupby("line")["lr"].apply(lambda lr: (lr / lr.shift()).dropna())
+    assert (rates["line"].value_counts() == 4).all()
+    assert ratios.between(2.9, 3.4).all()
+    monkeypatch.setattr(lines, "SETTINGS", tmp_path)
+    chosen = rates.drop_duplicates("line").assign(setting=[
+        json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
+    chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
+    reported = Sweep.of(["sweep=compare_smollm2_long"], whole=True)
+    assert len(reported.runs) == 6 * 3 + 1
+    assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
+    texts = [{run.task.train_set_seed for run in runs}
+             for runs in ((run for run, _ in tuned), (run.cfg for run in reported.runs))]  # fmt: skip
+    assert texts == [{1}, {0}]
+    for run in (run.cfg for run in reported.runs if run.cfg.steps):
+        at = [100 * step / run.steps for step in range(1, run.steps + 1) if evaluates(run, step)]
+        assert len(at) == 13
+        for share in SHARES:
+            assert any(abs(one / share - 1) < 0.005 for one in at), (run.optimizer.name, share)
 
 
 @dataclass
@@ -139,6 +174,7 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
     made = {
         "steps": 24,
         "eval_every": 6,
+        "eval_growth": 1.4142135623730951,
         "task": {"train_size": 64, "validation_size": 16, "test_size": 16},
     }
     path = conf / "sweep" / "compare.yaml"
@@ -146,7 +182,7 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
     sweeper = sweep["hydra"]["sweeper"]
     for stage, swept in {"tune": "101", "tune_best": "102", "report": "1,2"}.items():
         sweeper["stages"][stage]["params"]["seed"] = swept
-    sweeper["grid"] = {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}
+    sweeper |= {"grid": {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}, "levels": [10.0, 0.01]}
     sweeper["lines"]["bszo"] = None
     sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
     sweeper["others"]["adam"] = {"optimizer.eps": None}
@@ -170,6 +206,9 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
     assert (table["seeds"].drop("zero_shot") == 2).all()
     assert (table.loc["mezo_clip", "collapsed"], table.loc["bszo", "tried"]) == (2, 4)
     assert table.loc["mezo_clip", "loss_100"] >= table.loc["zero_shot", "loss_100"] - 1e-9
+    assert (table.loc[["mezo", "bszo", "adam"], "passes_0"] <= 6).all()
+    assert table.loc["mezo", ["passes_1", "reached_1"]].tolist() == [24, 0]
+    assert (results / "compare" / "passes.png").is_file()
     assert "minus MeZO" in (results / "compare" / "comparison.md").read_text()
 
 

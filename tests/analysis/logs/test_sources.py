@@ -73,7 +73,7 @@ def recorded_again(tmp_path, other: float):
         runs=pd.concat([first.runs, again.runs]),
         history=History.of_frame(pd.DataFrame(rows)),
     )
-    return committed.merge([again, kept])
+    return committed.merge([committed.merge([again, kept])])
 
 
 @pytest.mark.parametrize(
