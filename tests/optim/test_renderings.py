@@ -13,7 +13,6 @@ import torch
 from tests.support import plain_methods as plain
 from tests.support.pairwise import pairwise
 from tests.support.quadratic import FIRST_ORDER, Quadratic, make
-from zo.config.method_code import RELEASED
 from zo.optim import OPTIMIZERS
 from zo.optim.posterior import Posterior
 
@@ -147,4 +146,4 @@ def test_widest_axis_is_the_top_eigenvectors_not_the_diagonals():
 
 
 def test_every_released_method_has_a_rendering():
-    assert {name for name, *_ in EXACT + WITHIN} == RELEASED <= OPTIMIZERS.keys()
+    assert {name for name, *_ in EXACT + WITHIN} == OPTIMIZERS.keys()
