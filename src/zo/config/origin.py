@@ -75,16 +75,17 @@ def pinned(group: str, path: str) -> tuple[str, str] | None:
 
 def trained_with(*paths: str | None) -> set[int]:
     """Returns the seeds of the runs that made the weights in some directories, if this suite exported them."""
-    found, seen, left = set[int](), set[Path](), [path for path in paths if path]
+    found, seen, left = set[int](), set[Path](), list(paths)
     while left:
-        file = Path(package_files.resolve(left.pop())).expanduser() / SETTINGS
-        if file in seen or not file.is_file():
+        path = left.pop()
+        file = Path(path or "").expanduser() / SETTINGS
+        if not path or not _is_directory(path) or file in seen or not file.is_file():
             continue
         seen.add(file)
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         if settings.get("steps"):
             found.add(settings["seed"])
-        left += [p for group in ("model", "adapter") if (p := settings[group].get("path"))]
+        left += [settings[group].get("path") for group in ("model", "adapter")]
     return found
 
 
