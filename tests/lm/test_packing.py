@@ -80,7 +80,7 @@ def test_a_model_that_sorts_padding_in_computes_texts_of_one_length_at_a_time():
     scorer = CandidateScorer(reformer(), pad_id=1)
     scorer.check(examples)
     assert scorer.notes == [
-        "ReformerModelWithLMHead computes a text otherwise where padding follows it: each pass has texts of one length"
+        "padding changes the scores of ReformerModelWithLMHead: each pass has texts of one length"
     ]
     batch = scorer.collate(examples)
     alone = torch.cat([scorer.scores(scorer.collate([example])) for example in examples])

@@ -61,7 +61,7 @@ def test_texts_that_padding_would_change_are_written_one_by_one(name):
     generator = Generator(model, TOKENS, 12, None)
     generator.check(ASKED)
     assert generator.notes == [
-        f"{kind} computes a prompt otherwise beside longer ones: texts are written one by one"
+        f"padding changes the scores of {kind}: texts are generated one by one"
     ]
     assert write(ROWS, model) == [write([row], model)[0] for row in ROWS]
     examples = [e for e, _ in ROWS]

@@ -83,14 +83,14 @@ QUANTISED = {
 
 REFUSED = [
     (with_own_code, r"needs Python code of its own \(auto_map in its config.json\), which is never run here"),
-    (padded("FNet", **FNET), "FNetForMaskedLM computes a text otherwise where padding follows it"),
-    (padded("ConvBert", **CONVBERT), "ConvBertForMaskedLM computes a text otherwise where padding"),
+    (padded("FNet", **FNET), "padding changes the scores of FNetForMaskedLM, so batches"),
+    (padded("ConvBert", **CONVBERT), "padding changes the scores of ConvBertForMaskedLM"),
     (padded("Nystromformer", **NYSTROM), "NystromformerForMaskedLM cannot be scored: "),
-    (padded("Nystromformer", **WIDE), "NystromformerForMaskedLM computes a text otherwise where padding"),
+    (padded("Nystromformer", **WIDE), "padding changes the scores of NystromformerForMaskedLM"),
     *((quantised(quantization_config=how), rf"is quantised by {name}, and its weights cannot be moved; give the plain")
         for name, how in QUANTISED.items()),
     (quantised(quantization_config={"load_in_8bit": True}), "is quantised by bitsandbytes, and its weights"),
-    (saved(llama, without="layers.1."), r"lacks 9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\)"),
+    (saved(llama, without="layers.1."), r"9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\) of .* missing in"),
     (saved(llama, **SHAPE),
         r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),
     (saved(roberta), r"use model\.kind=masked"),
@@ -106,7 +106,7 @@ REFUSED = [
     (scored(opt, examples_of([1, 2], [64])), "task.max_length: 65 tokens, but the model sees 64 at a time"),
     (lambda _: CandidateScorer(opt(), 1, graphs=True), r"precision\.graphs: needs a GPU"),
     (lambda _: adapted(llama(), "bias"), r"adapter=bias: LlamaForCausalLM has no biases; there are model\."),
-    (lambda _: adapted(llama(), "layers", pattern="layer9"), "adapter.pattern=layer9: is found in no name"),
+    (lambda _: adapted(llama(), "layers", pattern="layer9"), "adapter.pattern=layer9: matches no parameter name"),
     (lambda _: adapted(llama(), "lora", targets=["query"]), "has the linear layers q_proj, k_proj, v_proj"),
     (lambda _: adapted(opt(), "ia3", targets=["query"]), r"adapter\.targets: "),
     (lambda _: text_scorer(TASK, None, opt(), TOKENS).check([Encoded([5] * 60, [], 0, row=7)]),

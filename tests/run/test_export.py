@@ -121,7 +121,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
     (rowless / "trajectory.bin").unlink()
     capsys.readouterr()
     for arguments, why in (
-        ([of_prompt, "--step", "1", "--merge"], "virtual tokens are no weights of the"),
+        ([of_prompt, "--step", "1", "--merge"], "virtual tokens cannot be merged into"),
         ([rowless, "--step", "1"], "metrics.jsonl: no step of "),
         ([renamed], "or rename the directory"),
         ([directory], "steps of sgd cannot be made again"),

@@ -83,7 +83,7 @@ ONCE = r"computed once per mini-batch: blocks 0 to \d+ of model\.decoder\.layers
         ),
         (
             ("adapter=layers", r'adapter.pattern="embed_tokens|layers\.[1-9]"', "optimizer=mezo"),
-            f"{EVERY}: what enters model.decoder.layers is computed with trained weights",
+            f"{EVERY}: the input of model.decoder.layers depends on trained weights",
         ),
         (("adapter=lora", "optimizer=mezo"), None),
         (("optimizer=mezo",), None),

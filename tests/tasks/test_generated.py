@@ -76,7 +76,7 @@ def test_where_there_are_few_questions_splits_share_none_or_say_so():
     assert {*questions(splits.train)}.isdisjoint(questions(splits.test + splits.validation))
     with pytest.raises(
         TaskError,
-        match=r"^task\.validation_size=150: chain_sum has \d+ questions for it among 3000",
+        match=r"^task\.validation_size=150: 3000 tries found \d+ new questions of chain_sum",
     ):
         load_splits(task("chain_sum", **few, validation_size=150, test_size=100))
 

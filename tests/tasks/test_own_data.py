@@ -222,8 +222,8 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     (path / "about.json").write_text("{}")
     notes = "\n".join(complete(own(path))[1])
     assert "train.csv: 12 lines below the header are 8 rows; texts in quotes" in notes
-    assert "'Positive' and 'positive' are classes of their own" in notes
-    assert re.search(r"name no split are not read: .*about\.json, .*other\.csv$", notes, re.M)
+    assert "'Positive' and 'positive' are separate classes" in notes
+    assert re.search(r"names name no split: .*about\.json, .*other\.csv$", notes, re.M)
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
     (path / "train.csv").rename(path / "a.csv")
     with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):
@@ -271,7 +271,7 @@ def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_
 def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_tokens(tmp_path):
     twice = [{"id": i // 2, **row} for i, row in enumerate(ROWS)]
     task, notes = complete(own(write(tmp_path / "mine.jsonl", twice)))
-    assert "10 rows have the id of another one (the first is 0 in row 0" in notes[1]
+    assert "10 rows repeat the id of another row (the first is 0 in row 0" in notes[1]
     train = load_splits(task).train
     lines = preview(task, train, tokenize(task, TOKENS, train, "decoder"), TOKENS)
     assert len(lines) == 6
@@ -311,7 +311,7 @@ TALK = [
             [{**SAME, "label": "ab"[i % 4 == 0]} for i in range(12)],
             "classification",
             [
-                r"task\.prompt: columns that are not used: extra; 'task\.text=.\{text\} \{extra\}.' joins them",
+                r"task\.prompt: unused columns: extra; 'task\.text=.\{text\} \{extra\}.' joins them",
                 r"1 of 1 test texts are training texts, too \(the first is row \d+,",
                 r"task\.test_size: 1 test example; its result says nothing",
                 r"1 texts have two labels \(one is 'film\\nLabel:'\)",
@@ -322,8 +322,8 @@ TALK = [
             [ALPACA] * 9,
             "completion",
             [
-                r"columns that are not used: input; 'task\.text=.\{instruction\} \{input\}.' joins",
-                r"9 of 9 prompts and completions stand side .* \(row \d+: 'dd 1 to 1617'\); 'task\.completion=. \{out",
+                r"unused columns: input; 'task\.text=.\{instruction\} \{input\}.' joins",
+                r"9 of 9 prompts and completions have no .* \(row \d+: 'dd 1 to 1617'\); 'task\.completion=. \{out",
             ],
         ),
         ([{"messages": TALK}] * 9, "completion", [r"9 turns of the assistant are empty \(the first in row 0,"]),

@@ -76,7 +76,7 @@ class ModelConfig:
             found.append(("offload", "must be cpu, disk or null"))
         elif self.offload is not None and self.weights == "random":
             found.append(
-                ("offload", "must be null with weights=random, which are drawn on the device")
+                ("offload", "must be null with weights=random, which are made on the device")
             )
         elif self.offload is not None and self.quantization is not None:
             found.append(("offload", f"must be null with quantization={self.quantization}"))

@@ -224,8 +224,7 @@ def _check_complete(cfg: ModelConfig, model: Any, info: Mapping[str, Any]) -> No
     parameters = {key for key, _ in model.named_parameters(remove_duplicate=False)}
     if missing := sorted(parameters & set(info["missing_keys"])):
         raise ModelError(
-            f"model.path: {cfg.path} lacks {_listed(missing)} of {name}, which would be"
-            " random; give a complete checkpoint"
+            f"model.path: {_listed(missing)} of {name} missing in {cfg.path} would be random; give all of them"
         )
 
 

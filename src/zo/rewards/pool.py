@@ -154,7 +154,7 @@ class _Supervised:
             self.restart()
             return {"failed": "exit", "said": "its supervisor was ended", "seconds": 0.0}
         if "values" in answer and not _fits(answer, task):
-            said = "its answer is not what a grader writes"
+            said = "its answer does not have a grader's format"
             return {"failed": "raise", "said": said, "seconds": answer["seconds"]}
         return answer
 

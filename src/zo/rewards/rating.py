@@ -225,7 +225,7 @@ def _missing(barriers: Mapping[str, bool]) -> list[str]:
     """Returns a sentence about barriers that are missing on this machine."""
     found = {
         "processes": "no namespaces: a text that runs code can send signals to your processes",
-        "network": "no seccomp filter: a text that runs code has the network",
+        "network": "no seccomp filter: a text that runs code can use the network",
         "files": "no Landlock: a text that runs code can write where you can",
     }
     return [

@@ -34,7 +34,7 @@ PRINTED = 2_000
 
 LONGEST_SENTENCE, LONGEST_TRACEBACK = 1_000, 20_000
 SCALARS = (str, int, float, type(None))
-FORGED = "its answer is not what a grader writes"
+FORGED = "its answer does not have a grader's format"
 
 PIECE = 1 << 16
 CLOSING_S, ENDING_S = 0.5, 5.0

@@ -65,8 +65,8 @@ def check_tokens(
         twice = [r for r, e in zip(rows, encoded, strict=True) if e.prompt_ids[:2] == [first] * 2]
         if twice:
             notes.append(
-                f"task.prompt: {len(twice)} of {len(encoded)} {split} prompts begin with two of the tokenizer's first"
-                f" token (the first in the file is row {min(twice)}, counted from 0); it adds one, so leave yours out"
+                f"task.prompt: {len(twice)} of {len(encoded)} {split} prompts begin with the first token of the"
+                f" tokenizer twice (the first is row {min(twice)}, counted from 0); it adds the token, so remove yours"
             )
         same = [
             row
@@ -101,7 +101,7 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
         if known:
             notes.append(
                 f"task.path: {len(known)} of {len(examples)} {name} texts are training texts, too (the first is row"
-                f" {known[0]}, counted from 0); take copies out of the data"
+                f" {known[0]}, counted from 0); remove the copies"
             )
         if len(examples) == 1:
             notes.append(f"task.{name}_size: 1 {name} example; its result says nothing, give more")
@@ -117,7 +117,7 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
         ((label, count),) = Counter(e.label for e in splits.test).most_common(1)
         notes.append(
             f"task.label: {count / len(splits.test):.1%} of the {len(splits.test)} test examples are"
-            f" {task.words[label]!r}, which is the accuracy of always answering so"
+            f" {task.words[label]!r}, which is the accuracy of always predicting it"
         )
     every = [e for of in vars(splits).values() for e in of]
     if task.kind == "completion" and task.completion is not None and task.references is None:
@@ -163,8 +163,8 @@ def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
     if not found:
         return []
     return [
-        f"task.prompt: {len(found)} of {len(examples)} prompts and completions stand side by side without a space (row"
-        f" {found[0][0]}: {found[0][1]!r}); {typed('completion', f' {task.completion}')} puts one between them"
+        f"task.prompt: {len(found)} of {len(examples)} prompts and completions have no space between them (row"
+        f" {found[0][0]}: {found[0][1]!r}); {typed('completion', f' {task.completion}')} adds one"
     ]
 
 
@@ -182,7 +182,7 @@ def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
         return []
     return [
         f"task.messages: {len(rows)} turns of the assistant are empty (the first in row {min(rows)}, counted from 0);"
-        " fill them or take them out"
+        " fill or remove them"
     ]
 
 

@@ -247,7 +247,7 @@ def _require_values(
         first = min(row for row, none in zip(places, missing, strict=True) if none)
         raise TaskError(
             f"{key}: {sum(missing)} of {len(places)} rows of split {split!r} have nothing in {column} (the first is row"
-            f" {first}, counted from 0); fill them or take them out"
+            f" {first}, counted from 0); fill or remove them"
         )
 
 

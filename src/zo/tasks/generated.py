@@ -127,8 +127,8 @@ def _split(
             if len(examples) == size:
                 return examples
     raise TaskError(
-        f"task.{split}_size={size}: {task.name} has {len(examples)} questions for it among {ROUNDS * size} tried,"
-        " without those of other splits; give less, or task.options with more different problems"
+        f"task.{split}_size={size}: {ROUNDS * size} tries found {len(examples)} new questions of {task.name}; give"
+        " less, or task.options with more different problems"
     )
 
 

@@ -126,7 +126,7 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     if len(distinct) > MOST_LABELS:
         several = f"{len(distinct)} different values, more than {MOST_LABELS}"
     elif 2 < len(distinct) == len(values):
-        several = f"another value in each of {len(values)} rows, so no class has two"
+        several = f"a different value in each of {len(values)} rows, so no class has two"
     if several:
         raise TaskError(
             f"task.label: {label!r} has {several}; name the column with the classes as task.label=..., or use"
@@ -200,9 +200,9 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     if task.kind == "prompts":
         return [f"reward functions get the columns {listed}, too, by their names"]
     if task.messages is not None:
-        return [f"task.messages: columns that are not used: {listed}"]
+        return [f"task.messages: unused columns: {listed}"]
     joined = " ".join(f"{{{n}}}" for n in [*columns(str(task.prompt), "prompt"), unused[0]])
-    return [f"task.prompt: columns that are not used: {listed}; {typed('text', joined)} joins them"]
+    return [f"task.prompt: unused columns: {listed}; {typed('text', joined)} joins them"]
 
 
 def _alike(task: TaskConfig) -> list[str]:
@@ -211,7 +211,7 @@ def _alike(task: TaskConfig) -> list[str]:
     for label in task.labels or ():
         alike[shown(label).strip().casefold()].append(repr(label))
     return [
-        f"task.label: {' and '.join(of)} are classes of their own; write them alike if they are one"
+        f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
         for of in alike.values()
         if len(of) > 1
     ]
@@ -226,7 +226,7 @@ def _duplicates(rows: Rows) -> list[str]:
                 counts = Counter(values)
                 first = next(i for i, value in enumerate(values) if counts[value] > 1)
                 return [
-                    f"task.path: {copies} rows have the {column} of another one (the first is {values[first]} in row"
-                    f" {rows.numbers[first]}, counted from 0); all are used, take copies out of the file"
+                    f"task.path: {copies} rows repeat the {column} of another row (the first is {values[first]} in row"
+                    f" {rows.numbers[first]}, counted from 0); all are used, so remove copies from the file"
                 ]
     return []

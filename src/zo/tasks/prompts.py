@@ -84,7 +84,7 @@ def encode(
     encoded = []
     for example, (prompt, answers), ids in zip(examples, texts, prompt_ids, strict=True):
         if not ids:
-            raise TaskError(f"task.prompt: it renders to no tokens for {example.fields}")
+            raise TaskError(f"task.prompt: there are no tokens for {example.fields}")
         if separate:
             tails = [tokenizer(text_target=a.strip())["input_ids"] for a in answers]
         elif task.kind == "classification":
@@ -142,7 +142,7 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
         return prompt, [fill(c, example.fields, "candidates") for c in task.words]
     if not whole.startswith(prompt):
         raise TaskError(
-            f"task.messages: {where}: the chat template writes the answer elsewhere than behind the prompt"
+            f"task.messages: {where}: the chat template does not put the answer after the prompt"
         )
     return prompt, [whole[len(prompt) :]]
 

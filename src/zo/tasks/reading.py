@@ -121,7 +121,7 @@ def _load(task: TaskConfig, split: str) -> Rows:
                 f"{key}: {file}: {error.strerror}; give a file that can be read"
             ) from None
     found = rows.joined(parts, [file for _, file in local[split]])
-    said = f"{task.path}: files of another format or that name no split are not read: {', '.join(left)}"
+    said = f"{task.path}: not read, since their format differs or their names name no split: {', '.join(left)}"
     return replace(found, notes=[*found.notes, *[said] * bool(left)])
 
 

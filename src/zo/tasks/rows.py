@@ -250,10 +250,12 @@ def _json(text: str, file: Path) -> Rows:
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             raise ValueError(
-                f"row {i} of {file}, counted from 0, is no object; give an object for each row"
+                f"row {i} of {file}, counted from 0, is not an object; give an object for each row"
             )
         if halves and re.search("[\ud800-\udfff]", json.dumps(row, ensure_ascii=False)):
-            raise ValueError(f"row {i} of {file}, counted from 0, has half of a character")
+            raise ValueError(
+                f"row {i} of {file}, counted from 0, has an invalid character (a lone surrogate)"
+            )
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     return _whole([*names], len(rows), columns.__getitem__)
@@ -332,12 +334,14 @@ def _records(text: str, **options: Any) -> list[Record]:
     except csv.Error as error:
         if "end of data" not in str(error):
             raise csv.Error(
-                f"line {line} has text behind a closing quote; within quotes csv has two for one, and no backslash"
+                f"line {line} has text after a closing quote; within quotes write two quotes, not a backslash and one"
             ) from None
         found.append((line, []))
     line, last = found.pop()
     if last != [END]:
-        raise csv.Error(f"the quote in line {line} is not closed; close it, or write two for one")
+        raise csv.Error(
+            f"the quote in line {line} is not closed; close it, or write it as two quotes"
+        )
     return found
 
 

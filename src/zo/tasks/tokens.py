@@ -25,7 +25,7 @@ def tokenize(
     if kind != "masked":
         return encode(task, tokenizer, examples, kind)
     if task.kind != "classification":
-        raise TaskError(f"task.kind={task.kind}: a masked model writes no text; use a decoder")
+        raise TaskError(f"task.kind={task.kind}: a masked model generates no text; use a decoder")
     return encode_masked(task, tokenizer, examples)
 
 

@@ -81,7 +81,7 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
         chosen = {
             name for name in own if name.startswith(within or "") and re.search(cfg.pattern, name)
         }
-        wrong = f"adapter.pattern={cfg.pattern}: is found in no name of a parameter"
+        wrong = f"adapter.pattern={cfg.pattern}: matches no parameter name"
     else:
         chosen = {name for name in own if name.split(".")[-1] == "bias"}
         wrong = f"adapter=bias: {type(model).__name__} has no biases"
@@ -195,7 +195,7 @@ def _check_loaded(made: Any, stored: Mapping[str, Tensor], path: str) -> None:
     if other or missing:
         name = type(made.get_base_model()).__name__
         raise ModelError(
-            f"adapter.path={path}: does not fit {name}: {len(other)} of its {len(stored)} tensors have no place there,"
+            f"adapter.path={path}: does not fit {name}: {len(other)} of its {len(stored)} tensors are not in the model,"
             f" {len(missing)} are missing ({(other or missing)[0]}); load it onto the model that it was trained on"
         )
 
@@ -226,6 +226,8 @@ def merged(loaded: Loaded) -> Any:
         ModelError: If the adapter has no weights to merge into.
     """
     if isinstance(loaded.model, VirtualTokens):
-        raise ModelError("--merge: virtual tokens are no weights of the model; export without it")
+        raise ModelError(
+            "--merge: virtual tokens cannot be merged into weights; export without --merge"
+        )
     dequantise(loaded.model)
     return loaded.adapter.merge_and_unload() if loaded.adapter is not None else loaded.model

@@ -72,7 +72,7 @@ class VirtualTokens(nn.Module):
         wrong = (found - expected).abs().max() / expected.abs().max()
         if wrong > torch.finfo(self.dtype).eps ** 0.5:  # nan, of a collapsed model, is not
             raise ModelError(
-                f"adapter: {_name(model)} computes with virtual tokens something else than with tokens; take lora"
+                f"adapter: {_name(model)} has other results with virtual tokens than with tokens; use adapter=lora"
             )
 
 

@@ -224,7 +224,7 @@ class CandidateScorer:
     @property
     def notes(self) -> list[str]:
         """Sentences for the log about the scoring of texts."""
-        said = f"{self._name} computes a text otherwise where padding follows it: each pass has texts of one length"
+        said = f"padding changes the scores of {self._name}: each pass has texts of one length"
         return [said] if self.apart else []
 
     @torch.inference_mode()

@@ -92,9 +92,7 @@ class Generator:
     def notes(self) -> list[str]:
         """Sentences for the log about the generation of texts."""
         name = type(self._model).__name__
-        said = (
-            f"{name} computes a prompt otherwise beside longer ones: texts are written one by one"
-        )
+        said = f"padding changes the scores of {name}: texts are generated one by one"
         return [said] if self.alone else []
 
     def _check_room(self, examples: Sequence[Encoded]) -> None:

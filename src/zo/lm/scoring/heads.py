@@ -45,7 +45,9 @@ def check_head(model: Any, kind: str = "decoder") -> None:
     """
     name = type(model).__name__
     if model.base_model is model:
-        raise ModelError(f"model.path: {name} has no part below its head, which scoring needs")
+        raise ModelError(
+            f"model.path: {name} has no base model below its head, which scoring needs"
+        )
     options = {"use_cache": False} if kind == "decoder" else {}
     tokens = _tokens(model)
     expected = model(input_ids=tokens, **options).logits.float()
@@ -68,7 +70,7 @@ def check_head(model: Any, kind: str = "decoder") -> None:
         begin = model.base_model(input_ids=tokens[:, :3], **options).last_hidden_state
         if differs(hidden[:, :3], begin, model.dtype):  # a collapsed model has nan
             raise ModelError(
-                f"model.kind: {name} is no decoder, its tokens see later ones; model.kind=masked?"
+                f"model.kind: {name} is not a decoder: its tokens see later ones; is it model.kind=masked?"
             )
 
 
@@ -92,8 +94,8 @@ def check_padding(model: Any, kind: str) -> None:
         ) from None
     if differs(found[:, : tokens.shape[1]], alone, model.dtype):
         raise ModelError(
-            f"model.path: {type(model).__name__} computes a text otherwise where padding follows it, so that batches"
-            " cannot be scored; take another model, as roberta-large"
+            f"model.path: padding changes the scores of {type(model).__name__}, so batches cannot be scored; use"
+            " another model, as roberta-large"
         )
 
 

@@ -89,7 +89,7 @@ class FrozenBlocks:
         if not self.called:
             raise StatesError(f"the loss does not call {', '.join(self.lists)}")
         if not fit:
-            raise StatesError(f"what enters {self.called[0]} is computed with trained weights")
+            raise StatesError(f"the input of {self.called[0]} depends on trained weights")
         self.lists = {p: of for p, of in self.lists.items() if p in fit}
         if len(self.called) > len({*self.called}):
             raise StatesError("the loss calls a list of blocks several times")

@@ -163,7 +163,7 @@ class TextScorer:
                 if one != other:
                     raise TaskError(
                         f"objective.function: {how} {one} and {other} (row {example.row}); a step compares losses,"
-                        " so that a reward must depend on prompt and text alone"
+                        " so a reward must depend on prompt and text alone"
                     )
 
     def begin(self, step: int, steps: int) -> None:
