@@ -45,7 +45,7 @@ class InterruptAt:
 
 def interrupted(optimizer, model, number):
     """Makes a step with Ctrl-C at a line; returns its number of lines."""
-    weights(model)  # read before every step: under factors that folds
+    weights(model)  # read before every step: under factors that merges
     tracer, before = InterruptAt(number), sys.gettrace()
     sys.settrace(tracer)
     try:

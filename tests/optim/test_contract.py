@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+import zo
 from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import (
     DTYPES,
     FIRST_ORDER,
     LR,
     POLICIES,
+    SMALL_PROBLEM,
     TRAINING,
     UNIT_ROUNDOFF,
     ZEROTH_ORDER,
@@ -118,7 +120,7 @@ def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, pa
     pairwise(TRAINING, POLICIES, DTYPES, [Interrupted(), math.nan, -math.inf], NOISES),
 )
 def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
-    name, restore, dtype, answer, noise
+    name, restore, dtype, answer, noise, monkeypatch
 ):
     """Or what comes behind the last one. θ is back within half a unit in the last place per move, or to the bit."""
     forwards = start(name, Quadratic()).forwards_per_step
@@ -128,7 +130,7 @@ def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
         was, state = steps(opt, loss, 2), opt.state_dict()
         loss.answers[loss.calls + 1 + n] = answer
         if n == forwards:
-            opt.advance = interrupt
+            monkeypatch.setattr(type(opt), "advance", interrupt)
         raises = Interrupted if isinstance(answer, Interrupted) or n == forwards else NonFiniteError
         with pytest.raises(raises) as error:
             opt.step(loss)
@@ -194,6 +196,56 @@ def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded)
         assert same([made, again.weights(), replayed.state_dict()], runs[-1])
         assert replayed.step(again) == opt.step(loss)  # and goes on as the run itself
     assert same(*runs[:2])
+
+
+@pytest.mark.parametrize(("name", "restore", "noise"), rotated(TRAINING, POLICIES, NOISES))
+def test_a_method_made_of_the_weights_of_its_state_goes_on_bit_for_bit(name, restore, noise):
+    """As in a loop that loads the model first: what the method makes of the weights is part of its state."""
+    loss, again = (Quadratic(restore=restore, noise=noise) for _ in range(2))
+    opt = start(name, loss)
+    for p, q in zip(again.params.local, steps(opt, loss, 3), strict=True):
+        p.copy_(q)
+    resumed = start(name, again)
+    resumed.load_state_dict(opt.state_dict())
+    assert same(steps(opt, loss, 3), steps(resumed, again, 3))
+    assert same(opt.state_dict(), resumed.state_dict())
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in ZEROTH_ORDER}))
+def test_an_optimizer_of_the_library_goes_on_bit_for_bit(name):
+    tensors, found = [torch.nn.Parameter(torch.ones(4, 5)), torch.nn.Parameter(torch.ones(3))], []
+    settings = {"seed": 3, "noise": "torch", **SMALL_PROBLEM.get(name, {})}
+
+    def step(opt) -> None:
+        for _ in range(3):
+            opt.step(lambda: sum((p - 0.3).square().sum() for p in tensors))
+
+    opt = zo.optimizer(name, tensors, 1e-3, **settings)
+    step(opt)
+    state, was = opt.state_dict(), [p.detach().clone() for p in tensors]
+    for resumed in (opt, None):
+        if resumed is None:
+            with torch.no_grad():
+                for p, q in zip(tensors, was, strict=True):
+                    p.copy_(q)
+            resumed = zo.optimizer(name, tensors, 1e-3, **settings)
+            resumed.load_state_dict(state)
+        step(resumed)
+        found.append([*(p.detach().clone() for p in tensors), resumed.state_dict()])
+    assert same(*found)
+
+
+def test_what_a_method_keeps_outside_of_its_state_is_refused():
+    class Scaled(OPTIMIZERS["mezo"].optimizer):
+        def __init__(self, params, config, **kwargs):
+            super().__init__(params, config, **kwargs)
+            self.scale = float(params.local[0].norm())
+
+    loss, config = Quadratic(), OPTIMIZERS["mezo"].config()
+    with pytest.raises(TypeError, match=r"^Scaled\.scale: .* self\.numbers"):
+        Scaled(loss.params, config, lr=1e-3, seed=0).step(loss)
+    Scaled.unsaved = ("scale",)
+    Scaled(loss.params, config, lr=1e-3, seed=0).step(loss)
 
 
 @pytest.mark.parametrize(("name", "norm"), rotated(ZEROTH_ORDER, ["l2", "l1"]))

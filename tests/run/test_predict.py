@@ -108,7 +108,7 @@ def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, ov
         found = [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
         if source == directory:
             assert found == stored(directory)
-        else:  # weights whose factors were folded in
+        else:  # weights whose factors were merged
             assert [of[:2] for of in found] == [of[:2] for of in stored(directory)]
             probabilities = [of[2] for of in stored(directory)]
             assert [of[2] for of in found] == pytest.approx(probabilities, abs=1e-4)

@@ -112,19 +112,19 @@ def test_matrices_are_written_once_per_interval():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_fold_rounds_once_and_in_whatever_pieces(dtype, monkeypatch):
-    folded = []
+    merged = []
     for values in (factors.MERGED_VALUES, 100):
         monkeypatch.setattr(factors, "MERGED_VALUES", values)
         trial = Trial(opt().to(dtype), rank=3)
         trial.steps(2)
         exact, was, sides = trial.theta(), trial.weights(), trial.sides()
         trial.params.policy.merge_factors()
-        folded.append(trial.weights())
-        for p, q, e, (a, v) in zip(folded[-1], was, exact, sides, strict=True):
+        merged.append(trial.weights())
+        for p, q, e, (a, v) in zip(merged[-1], was, exact, sides, strict=True):
             size = q.double().abs() + (a.abs().t() @ v.abs() if p.dim() > 1 else 0)
             half = e.abs().clamp_min(torch.finfo(dtype).tiny) * torch.finfo(dtype).eps / 2
             assert (p.double() - e).abs().le(half + 2**-22 * size).all()
-    assert same(*folded)
+    assert same(*merged)
 
 
 @pytest.mark.parametrize("where", ["model.decoder.embed_positions", "lm_head", None])
@@ -293,7 +293,7 @@ def test_a_state_that_was_saved_inside_an_interval_goes_on_with_the_same_bits(na
 
 @pytest.mark.slow
 def test_a_compiled_model_measures_what_it_measures_uncompiled():
-    """Reading the weights in between folds them."""
+    """Reading the weights in between merges the factors."""
     found = []
     for compiled in (False, True):
         model, optimizer = trained("tezo", 1)

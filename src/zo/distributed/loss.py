@@ -17,7 +17,7 @@ from zo.weights.directions import Terms
 from zo.weights.loss import LossFn
 from zo.weights.restore import Excursion, FactoredPolicy, RestorePolicy
 
-Visits: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
+ShardedPoints: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
 """Of one excursion: points that one pass measures, and the shards that this process measures there."""
 
 
@@ -83,17 +83,17 @@ class DividedLoss:
         found = [x for of_one in self._processes.exchange([*self._squares()]) for x in of_one]
         return math.fsum(found) / len(found) if found else 0.0
 
-    def _excursion(self, policy: RestorePolicy, visits: Visits) -> Iterator[list[float]]:
+    def _excursion(self, policy: RestorePolicy, own: ShardedPoints) -> Iterator[list[float]]:
         """Makes one excursion; yields the losses of each of this process's passes."""
         exact = policy.constraints.exact
-        if exact and not any(shards for _, shards in visits):
+        if exact and not any(shards for _, shards in own):
             return
-        if not any(any(points) for points, _ in visits):  # θ itself
+        if not any(any(points) for points, _ in own):  # θ itself
             policy.finish_restore()
-            yield from ([self._part(s)()] * len(points) for points, of in visits for s in of)
+            yield from ([self._part(s)()] * len(points) for points, of in own for s in of)
             return
         with policy.excursion() as probe:
-            for points, shards in visits:
+            for points, shards in own:
                 if isinstance(policy, FactoredPolicy):
                     yield from (probe.losses(self._part(s), points) for s in shards)
                 elif shards or not exact:

@@ -170,7 +170,7 @@ class ZerothOrder(_Base):
             raise ValueError("record: the weights are sharded; it needs whole ones")
         if self.method.start is not None and RESTORE_POLICIES[restore].low_rank:
             raise ValueError(
-                f"restore={restore!r}: must be another with anchor='start': a folded step is not pulled back"
+                f"restore={restore!r}: must be another with anchor='start': a merged step is not pulled back"
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
@@ -257,9 +257,9 @@ class ZerothOrder(_Base):
         with step_context({t.device.type for t in space.like}, exact) as context:
             method.rates = rates
             method.watches_rounding = method.step_index == 0
-            folded = self._folded()
+            merged = self._merged_by_reader()
             if self._recorder is not None:
-                self._recorder.begin(folded)
+                self._recorder.begin(merged)
             try:
                 if self._parallel is None:
                     info = method.step(loss_fn, context)
@@ -354,14 +354,14 @@ class ZerothOrder(_Base):
             policy.merge_for_reader()
             policy.merged_for_reader |= made
 
-    def _folded(self) -> bool:
-        """Returns whether the weights were folded since the last step, on any process; then they are on all."""
+    def _merged_by_reader(self) -> bool:
+        """Returns whether factors were merged since the last step on any process; merges them on all then."""
         policy = self.method.params.policy
         if not isinstance(policy, FactoredPolicy):
             return False
-        folded, policy.merged_for_reader = policy.merged_for_reader, False
+        merged, policy.merged_for_reader = policy.merged_for_reader, False
         if self.processes is not None:
-            folded = any(flag for (flag,) in self.processes.gather([float(folded)]))
-        if folded:
+            merged = any(flag for (flag,) in self.processes.gather([float(merged)]))
+        if merged:
             policy.merge_factors()
-        return folded
+        return merged

@@ -18,6 +18,8 @@ class Backprop(ZOOptimizer):
     There are no coefficients, since the gradient is as large as the model: such a step cannot be replayed.
     """
 
+    unsaved = ("torch_optimizer",)
+
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
         pairs = list(zip(params.parameters, params.decays, strict=True))

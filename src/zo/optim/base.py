@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -117,6 +117,9 @@ class ZOOptimizer(ABC):
             signals, of half-precision weights.
     """
 
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a method adds: what the settings alone decide, and references to state. Others are refused."""
+
     def __init__(self, params: ParameterSpace, config: Any, *, lr: float, seed: int):
         restore, rounding = params.policy.name, params.rounding
         for key, right in conflicts(restore, rounding, **config.restore_needs()):
@@ -145,6 +148,7 @@ class ZOOptimizer(ABC):
             self.state["residual"] = params.residuals
         if getattr(config, "step_norm", "none") == "rms":
             self.numbers["slope_square"] = 0.0
+        self._known = {*vars(self), *self.unsaved, "_known"}
 
     @property
     def forwards_per_step(self) -> int:
@@ -158,7 +162,7 @@ class ZOOptimizer(ABC):
 
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:
-        """Measures around θ and goes back, or owes the way back. May read, but not advance, `step_index`."""
+        """Measures around θ; θ is restored at the end, or by the next pass. May read, but not advance, `step_index`."""
 
     @abstractmethod
     def apply(self, coefficients: Coefficients) -> None:
@@ -180,7 +184,13 @@ class ZOOptimizer(ABC):
 
         Raises:
             NonFiniteError: If a loss or a coefficient is not finite; θ is back where the step began.
+            TypeError: If the method has an attribute that a resumed training would not have.
         """
+        for name in vars(self).keys() - self._known:
+            raise TypeError(
+                f"{type(self).__name__}.{name}: is lost when a training resumes; keep it in self.numbers (a number),"
+                " self.series (a list) or self.state (tensors), or name it in `unsaved` if the settings alone decide it"
+            )
         counted = CountedLoss(loss_fn, context, self._finite, self.params.policy.finish_restore)
         try:
             found = self.estimate(counted)

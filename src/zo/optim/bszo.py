@@ -46,6 +46,7 @@ class BSZO(ZOOptimizer):
     """θ ← θ − η B μ, with μ the posterior mean of the slopes along the columns of B."""
 
     config: BSZOConfig
+    unsaved = ("k", "m", "prior_std", "noise_std_start")
 
     def __init__(self, params: ParameterSpace, config: BSZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)

@@ -42,7 +42,6 @@ class ConMeZO(MeZO):
         for i, (m, p) in enumerate(zip(self.state["m"], params.like, strict=True)):
             m.copy_(start.sample(i, p))
         self.numbers["norm"] = self._norm()
-        self._m = Stored(self.state["m"])
 
     @property
     def beta(self) -> float:
@@ -58,7 +57,7 @@ class ConMeZO(MeZO):
         """Returns z: cos ϑ of its length along m, sin ϑ along u; u alone where m is 0."""
         norm, angle = self.numbers["norm"], self.config.angle
         weight = math.sqrt(self.params.numel) * math.cos(angle) / norm if norm else 0.0
-        return [(weight, self._m), (math.sin(angle), self.direction(i))]
+        return [(weight, Stored(self.state["m"])), (math.sin(angle), self.direction(i))]
 
     def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by −η c z and m by (1 − β) c z."""

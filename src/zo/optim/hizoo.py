@@ -81,8 +81,7 @@ class HiZOO(ZOOptimizer):
 
     def __init__(self, params: ParameterSpace, config: HiZOOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
-        self.h = params.full(1.0, state_dtype(config.state_dtype))
-        self.state["h"] = self.h
+        self.state["h"] = params.full(1.0, state_dtype(config.state_dtype))
 
     @property
     def smooth(self) -> float:
@@ -94,7 +93,7 @@ class HiZOO(ZOOptimizer):
 
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures slope and curvature along z/√H."""
-        z = Preconditioned(self.direction(), self.h)
+        z = Preconditioned(self.direction(), self.state["h"])
         pair = [[(self.config.eps, z)], [(-self.config.eps, z)]]
         here, plus, minus = self.params.measure(loss_fn, [[[]], pair])
         slope = (plus - minus) / (2 * self.config.eps)
@@ -108,7 +107,7 @@ class HiZOO(ZOOptimizer):
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = bend, self.smooth, 2 * self.config.eps**2, in_float32
         self.apply_update(
-            lambda lr: HiZOOUpdate(z, self.h, HiZOOScalars(None, -lr * slope, *scalars))
+            lambda lr: HiZOOUpdate(z, self.state["h"], HiZOOScalars(None, -lr * slope, *scalars))
         )
 
     def slope(self, coefficients: Coefficients) -> float:

@@ -58,7 +58,7 @@ class LOZO(MeZO):
         )
 
     def advance(self, coefficients: Coefficients) -> None:
-        """Applies the update and goes on to the next step; where V is redrawn, what has added up is folded into θ."""
+        """Applies the update and goes on to the next step; where V is redrawn, the factors are merged into θ."""
         super().advance(coefficients)
         if self.step_index % self.config.interval == 0:
             if isinstance(self.params.policy, FactoredPolicy):

@@ -49,11 +49,11 @@ class Recorder:
         self._rates: tuple[float, ...] = ()
         self.broken_off = False
 
-    def begin(self, folded: bool = False) -> None:
+    def begin(self, merged: bool = False) -> None:
         """Opens the file before a step, unless it is open and ends where the training is.
 
         Args:
-            folded: Whether the weights were folded since the last step, see `restore=factors`.
+            merged: Whether factors were merged since the last step, see `restore=factors`.
 
         Raises:
             FileExistsError: If the file exists and the training starts at step 0.
@@ -67,11 +67,11 @@ class Recorder:
                 " weights that no replay makes; load a saved state with its weights, or train with restore='snapshot'"
             )
         if self._file is None or self._method.step_index != self._step:
-            self._open(folded)
-        if folded:
-            self._write(self._frames.fold(self._step))
+            self._open(merged)
+        if merged:
+            self._write(self._frames.merge(self._step))
 
-    def _open(self, folded: bool) -> None:
+    def _open(self, merged: bool) -> None:
         """Opens the file where the training is."""
         step, header = self._method.step_index, header_of(self._method)
         self._frames = Frames(header)
@@ -84,7 +84,7 @@ class Recorder:
                 )
             check_noise(found, header.noise)
             other = step == 0 and found.header.base != header.base
-            digest = b"" if folded else found.digests.get(step, b"")  # of the weights before a fold
+            digest = b"" if merged else found.digests.get(step, b"")  # of unmerged weights
             if other or digest not in (b"", digest_of(self._method)):
                 raise TrajectoryError(
                     f"{self._path}: the weights are not those after its step {step}; load the model's, too"
@@ -131,10 +131,10 @@ class Recorder:
             self._file.close()
         self._file, self.broken_off = None, False
 
-    def close(self, folded: bool = False) -> None:
-        """Closes the file with a digest of the last step's weights, unless they were folded since."""
+    def close(self, merged: bool = False) -> None:
+        """Closes the file with a digest of the last step's weights, unless factors were merged into them since."""
         if self._file is not None and not self.broken_off and self._step == self._method.step_index:
             has_one = read_record(self._path).digests.get(self._step) is not None
-            if self._step and not has_one and not folded:
+            if self._step and not has_one and not merged:
                 self._write(self._frames.digest(self._step, digest_of(self._method)))
             self.suspend()

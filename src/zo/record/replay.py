@@ -93,9 +93,9 @@ def replay_steps(
 
 
 def _replay_step(found: Trajectory, method: ZOOptimizer) -> StepInfo:
-    """Makes the next step, with its rates, and folds before it as the training did."""
+    """Makes the next step, with its rates, and merges the factors before it as the training did."""
     step, policy = method.step_index, method.params.policy
-    if step in found.folds and isinstance(policy, FactoredPolicy):
+    if step in found.merges and isinstance(policy, FactoredPolicy):
         policy.merge_factors()
     if found.header.groups:  # of a record; rates of a run never change
         rates = found.rates[step]

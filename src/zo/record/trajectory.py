@@ -7,10 +7,10 @@ The file, all numbers little endian:
     behind a new best:  b"B", validation and test accuracy: 2 × f64, hash of the weights: 16 bytes, CRC-32: u32
     before other rates: b"L", learning rate and weight decay of each parameter group: 2 × f64 per group, CRC-32: u32
     now and then:       b"D", digest of weights and state after the step: 16 bytes, CRC-32: u32
-    before a step:      b"F", CRC-32: u32, if the weights were folded since the last one, under restore=factors
+    before a step:      b"F", CRC-32: u32, if factors were merged since the last one, under restore=factors
 
-Bests are in the files of runs, which have version 1; rates, digests and folds in the records of the library, which have
-version 2. Records of version 1 have no digests. The CRC-32 of a frame is that of the number of the
+Bests are in the files of runs, which have version 1; rates, digests and merges in the records of the library, which
+have version 2. Records of version 1 have no digests. The CRC-32 of a frame is that of the number of the
 last step up to it (u32) and of the bytes before it.
 """
 
@@ -105,8 +105,8 @@ class Frames:
         """Returns the bytes of a digest, 16 bytes, after step `step`."""
         return self._sealed(step, b"D" + self._bodies[b"D"].pack(digest))
 
-    def fold(self, step: int) -> bytes:
-        """Returns the bytes of a fold after step `step`."""
+    def merge(self, step: int) -> bytes:
+        """Returns the bytes of a merge of factors after step `step`."""
         return self._sealed(step, b"F")
 
     def best(self, step: int, best: Best) -> bytes:
@@ -142,7 +142,7 @@ class Trajectory:
         bests: Step -> evaluation that was the best so far.
         rates: Of every step of a record: learning rate and weight decay of each parameter group.
         digests: Step -> digest of weights and state after it, of a record.
-        folds: Steps after which the weights were folded, of a record.
+        merges: Steps after which factors were merged, of a record.
         ends: Length of a file up to each step, its digest included; `ends[0]` is the header's.
         torn: Whether the file has bytes after these steps that are not whole.
     """
@@ -153,7 +153,7 @@ class Trajectory:
     bests: dict[int, Best] = field(default_factory=dict)
     rates: list[tuple[float, ...]] = field(default_factory=list)
     digests: dict[int, bytes] = field(default_factory=dict)
-    folds: set[int] = field(default_factory=set)
+    merges: set[int] = field(default_factory=set)
     ends: list[int] = field(default_factory=list)
     torn: bool = False
 
@@ -185,7 +185,7 @@ class Trajectory:
             if kind == b"L":
                 rates = content
             elif kind == b"F":
-                found.folds.add(len(found.losses))
+                found.merges.add(len(found.losses))
             elif kind == b"S":
                 found.losses.append(content)
                 found.rates.append(rates)

@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from zo.config import digests
+from zo.record.header import hash_of
 
 SOURCES = ("lm/scoring", "noise", "optim", "weights")
 """Packages whose code decides a run's numbers."""
@@ -23,11 +24,9 @@ LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb"
 
 def weights_hash(names: Sequence[str], tensors: Iterable[Tensor]) -> str:
     """Returns a hash of names, shapes, dtypes and bits: equal for equal weights, on any device."""
-    digest = xxhash.xxh3_128()
-    for name, tensor in zip(names, tensors, strict=True):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
-    return f"xxh3_128:{digest.hexdigest()}"
+    pairs = zip(names, tensors, strict=True)
+    described = ((f"{name} {tuple(t.shape)} {t.dtype};", t) for name, t in pairs)
+    return f"xxh3_128:{hash_of(described, xxhash.xxh3_128())}"
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

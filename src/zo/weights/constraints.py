@@ -94,7 +94,7 @@ def conflicts(
     if decay and accumulates_factors and not policy.decay:
         yield (
             "weight_decay",
-            f"must be 0 with restore={restore}, which writes no weight until a fold",
+            f"must be 0 with restore={restore}, which writes no weight until its factors are merged",
         )
     if anchor and policy.low_rank:
         kept = "l2 and directions whose right factor stays for good, as tezo's"

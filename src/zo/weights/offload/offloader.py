@@ -239,7 +239,7 @@ class Offload:
         self.visited.update(id(self.parameters[i]) for *_, i in entries)
         self._in_use += self._bytes[module]
         try:
-            fetched = self._arrive(module, args)
+            fetched = self._weights_of(module, args)
             scratch, views = fetched.scratch, {s: s.views() for s in fetched.scratch.values()}
             compute = partial(self._forwards[module].inner, *args, **kwargs)
             on_device = lambda i: scratch[i].part(self.parameters[i])[0]  # noqa: E731
@@ -253,7 +253,7 @@ class Offload:
         self._pool.give_back(scratch.values())
         return output
 
-    def _arrive(self, module: nn.Module, args: tuple[Any, ...]) -> Fetched:
+    def _weights_of(self, module: nn.Module, args: tuple[Any, ...]) -> Fetched:
         """Returns a module's weights on the device, displaced during a probe."""
         if self._last is not None:
             self._after[self._last] = module

@@ -70,11 +70,11 @@ def offload(
     found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
     _check(found, files)
     if where == "cpu":
-        stored = {p: _in_memory(p, files.get(p), device) for p in found.values()}
+        stores = {p: _in_memory(p, files.get(p), device) for p in found.values()}
     else:
-        stored = _on_disk(found, files, Path(str(directory)))
-    _move_others(model, stored, device)
-    return Offload(model, stored, device, None if directory is None else Path(directory))
+        stores = _on_disk(found, files, Path(str(directory)))
+    _move_others(model, stores, device)
+    return Offload(model, stores, device, None if directory is None else Path(directory))
 
 
 def _in_memory(p: nn.Parameter, file: BackingStore | None, device: torch.device) -> BackingStore:
@@ -90,18 +90,18 @@ def _on_disk(
     parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk], directory: Path
 ) -> dict[nn.Parameter, BackingStore]:
     """Returns parameters' values in files: where they are, or copies of what is in memory or of another dtype."""
-    stored: dict[nn.Parameter, BackingStore] = {}
+    stores: dict[nn.Parameter, BackingStore] = {}
     wanted: dict[str, tuple[BackingStore, torch.dtype]] = {}
     for name, p in parameters.items():
         if p in files and files[p].entry.dtype == p.dtype:
-            stored[p] = files[p]
+            stores[p] = files[p]
         else:
             source = files.get(p) or InMemory(p.data.to("cpu").contiguous(), CPU)
             wanted[name] = source, p.dtype
     if wanted:
         made = copies(directory / "model.safetensors", wanted)
-        stored |= zip([parameters[name] for name in wanted], made, strict=True)
-    return stored
+        stores |= zip([parameters[name] for name in wanted], made, strict=True)
+    return stores
 
 
 def _check(parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk]) -> None:

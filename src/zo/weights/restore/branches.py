@@ -211,7 +211,7 @@ class BranchedLayers:
                 given = there.get(name, getattr(module, name))
                 if given is not None:
                     each = given.dim() > 1  # else it is not trained
-                    found = combine(found, (_beside(given, found) if each else given).float())
+                    found = combine(found, (_broadcast(given, found) if each else given).float())
             return found.to(parts.dtype).flatten(0, 1)
         if self._together.get(kind) is False:
             return None
@@ -281,6 +281,6 @@ def _add_in_place(y: Tensor, rows: Tensor, second: Tensor, shift: Tensor | None)
     return y
 
 
-def _beside(values: Tensor, rows: Tensor) -> Tensor:
+def _broadcast(values: Tensor, rows: Tensor) -> Tensor:
     """Returns each branch's values, (n, values), in a shape that broadcasts over its rows, (n, P, …, values)."""
     return values.view(len(values), *[1] * (rows.dim() - 2), values.shape[1])

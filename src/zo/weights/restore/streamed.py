@@ -263,13 +263,13 @@ class _Buffer(Scratch):
 
 def _nested_bytes(
     module: nn.Module,
-    holders: ParameterOwners,
+    owners: ParameterOwners,
     sizes: Sequence[int],
     outer: frozenset[int] = frozenset(),
 ) -> int:
     """Returns the most bytes that the calls of `module` and its children use, within modules that hold `outer`."""
-    own = {i for *_, i in holders.get(module, [])} - outer
-    inner = (_nested_bytes(child, holders, sizes, outer | own) for child in module.children())
+    own = {i for *_, i in owners.get(module, [])} - outer
+    inner = (_nested_bytes(child, owners, sizes, outer | own) for child in module.children())
     return sum(sizes[i] for i in own) + max(inner, default=0)
 
 
