@@ -66,7 +66,9 @@ def test_a_cell_is_written_once_and_again_when_its_data_change(own_grid, data, t
     (path,) = (out / "sweeps").iterdir()
     assert len(path.read_text().splitlines()) == len(first) + 1
     edit(data)
-    manifest.write(Sweep.of(grid).manifest, out)
+    edited = Sweep.of(grid).manifest
+    assert not any(a["inputs"] == b["inputs"] for a, b in zip(edited, first, strict=True))
+    manifest.write(edited, out)
     assert len(path.read_text().splitlines()) == 2 * len(first) + 1
     manifest.write(first, out)  # the old data are back
     assert json.loads(path.read_text().splitlines()[-1])["run_id"] == first[-1]["run_id"]
