@@ -21,6 +21,10 @@ def main() -> int:
         answer = hydra.main(version_base="1.3", config_path="conf", config_name="config")
         answer(lambda cfg: None)()
         return 0
+    if asked.estimate:
+        from zo.run import fit
+
+        return fit.show(cfg for cfg, _ in asked.cells)
     if asked.multirun:
         from launch import multirun  # here: --help needs nothing of it
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -29,6 +29,7 @@ from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
 from zo.config.lines import Line, Staged, SweeperConfig, expand, staged
+from zo.config.method_file import with_options
 from zo.config.origin import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
 from zo.config.settings import RunConfig
@@ -52,6 +53,7 @@ class CommandLine:
         launcher: The option of hydra/launcher, and its settings.
         cells: The runs in order, each with the line that it is of, if the sweep has lines.
         typed_sweeps: Keys that were typed with several values.
+        estimate: Whether memory and time are asked for, and no run.
     """
 
     overrides: tuple[str, ...]
@@ -61,6 +63,7 @@ class CommandLine:
     launcher: tuple[str, Any]
     cells: list[tuple[RunConfig, Line | None]]
     typed_sweeps: tuple[str, ...] = ()
+    estimate: bool = False
 
     @property
     def swept(self) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ def in_hydra(override: str) -> str:
         if not re.fullmatch(r"[\w.+-]+", value):
             raise ConfigError([Problem("name", value, "must be letters, digits, and . _ + or -")])
         return f"tracking.group={value}"
-    return f"hydra.sweeper.{override}" if key == "stage" else override
+    return f"hydra.sweeper.{override}" if key == "stage" else with_options(override)
 
 
 def check_command_line(argv: Sequence[str]) -> CommandLine | None:
@@ -115,10 +118,14 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
             right = "conf/config.yaml is the only one; choose its parts, as model=opt-13b task=rte"
             raise ConfigError([Problem(key, args.config_name or args.config_path, right)])
         if any(informs):
+            for override in args.overrides:
+                in_hydra(override)
             return None
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
         asked = read(args.overrides, multirun=args.multirun)
+        if args.estimate:
+            return replace(asked, estimate=True)
         configs = [cfg for cfg, _ in asked.cells]
         places = [directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
@@ -140,6 +147,7 @@ def _options() -> argparse.ArgumentParser:
     made.add_argument("overrides", nargs="*")
     for names in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
         made.add_argument(*names.split(), action="store_true")
+    made.add_argument("--estimate", action="store_true")
     made.add_argument("--shell-completion", "-sc", action="store_true")
     made.add_argument("--version", action="version", version=f"Hydra {__version__}")
     made.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
