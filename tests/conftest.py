@@ -7,6 +7,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+# Workers share the machine; torch reads it once, when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import submitit  # noqa: F401  # first: it closes what absl logs to, and that would be pytest's own file
 import torch
@@ -15,7 +18,6 @@ from hypothesis import settings
 settings.register_profile("quick", max_examples=40, deadline=None, derandomize=True)
 settings.load_profile("quick")
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 if not torch.cuda.is_available():  # read when Triton is imported: its kernels then run by numpy
