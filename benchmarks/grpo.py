@@ -25,7 +25,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.graders import exact, in_place
-from zo.config.origin import CONFIG_DIR
+from zo.config.presets import CONFIG_DIR
 from zo.tasks.config import GENERATED, TaskConfig
 from zo.tasks.examples import Example
 from zo.tasks.generated import load_generated

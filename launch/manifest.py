@@ -6,7 +6,7 @@
 | `model`, `task`, `optimizer`, `precision`, `seed`, `lr`, `steps` | the run's own |
 | `variant` | what else the sweep varies, as {"optimizer.k": 4} |
 | `changed` | keys of `variant` that were typed beside the sweep's file: no cells of the sweep as it stands in conf/ |
-| `line`, `role`, `smallest`, `levels` | in a comparison: see zo.config.lines |
+| `line`, `role`, `smallest`, `levels` | in a comparison: see zo.config.arms |
 | `inputs` | digests of local data, weights, reward code and edited method code, by key |
 | `settings` | digest of everything else that decides the run's numbers |
 | `command` | makes this cell alone |
@@ -52,14 +52,12 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     """
     sweeper = asked.sweeper
     own = {
-        **(sweeper.lines or {}),
-        **(sweeper.others or {}),
+        **(sweeper.arms or {}),
+        **(sweeper.references or {}),
         "grid": sweeper.grid,
         "": {"optimizer"},
     }
-    of_lines = dict.fromkeys(
-        key for values in own.values() if sweeper.lines for key in values or ()
-    )
+    of_lines = dict.fromkeys(key for values in own.values() if sweeper.arms for key in values or ())
     changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}
@@ -82,7 +80,7 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "variant": {key: given[key] for key in varied if key not in PLAIN} | changed,
             "changed": list(changed),
             **({"line": line.name, "role": line.role} if line else {}),
-            **({"smallest": asked.sweeper.smallest} if line else {}),
+            **({"smallest": asked.sweeper.equivalence_margin} if line else {}),
             **({"levels": list(asked.sweeper.levels)} if line and asked.sweeper.levels else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),

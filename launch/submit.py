@@ -30,7 +30,7 @@ from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.command_line import CommandLine
-from zo.config.origin import unknown_copies
+from zo.config.presets import unknown_copies
 from zo.extras import print_every_character
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder

@@ -58,7 +58,7 @@ class Sweep:
     @classmethod
     def composed(cls, asked: CommandLine, whole: bool = False) -> "Sweep":
         """Returns the different runs of a command line; `whole`: also recorded ones."""
-        known = frozenset() if whole else recorded(asked.recorded)
+        known = frozenset() if whole else recorded(asked.stored_runs)
         configs = [cfg for cfg, _ in asked.cells]
         set_group(configs, asked.overrides, asked.sweep)
         group = configs[0].tracking.group if len(configs) > 1 else None

@@ -1,6 +1,6 @@
 """A comparison: the settings that each line chose by its tuning runs, and what the chosen ones lose after the budget.
 
-A sweep of lines (`zo.config.lines`) has a row per line here. A line's loss is the validation loss after the whole
+A sweep of lines (`zo.config.arms`) has a row per line here. A line's loss is the validation loss after the whole
 budget. A collapsed run counts with the loss of the untrained model, or with its own last loss if that is higher.
 """
 

@@ -39,7 +39,7 @@ def main() -> None:
         print(f"zo: no command {name!r}; must be one of {', '.join(COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     try:
-        from zo.config.origin import SUITE
+        from zo.config.presets import SUITE
     except ModuleNotFoundError as error:
         sys.exit(missing("zo", error))
     module, *first = COMMANDS[name]

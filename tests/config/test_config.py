@@ -187,8 +187,8 @@ def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():
     assert (run.steps, run.eval_every, run.patience) == (600, 100, None)
     assert (run.precision.noise, run.precision.restore) == ("philox", "streamed")
     assert the_run("steps=7").steps == 7
-    quickstart = [config.scientific(run) for run in command_line.runs(["sweep=quickstart"])]
-    assert config.scientific(run) in quickstart
+    quickstart = [config.identity_settings(run) for run in command_line.runs(["sweep=quickstart"])]
+    assert config.identity_settings(run) in quickstart
     given = command_line.runs(["sweep=quickstart", "lr=7e-7"])
     assert {run.lr for run in given if run.steps} == {7e-7}, "what is typed wins over the grid"
 
@@ -371,6 +371,7 @@ GLOBAL = "# @package _global_\n"
         ("precision: {restor: x}", "sweep=mine: precision.restor: no such key; did you mean restore?"),
         (SWEEPER.replace("params", "parms"), "sweep=mine: hydra.sweeper.parms: no such key; did you mean params?"),
         (SWEEPER.replace("mode", "mod"), "sweep=mine: hydra.mod: no such key; did you mean mode?"),
+        ("hydra: {sweeper: {lines: {mezo: }}}", "sweep=mine: hydra.sweeper.lines: is called arms now"),
         ("steps:\n\t6", "sweep/mine.yaml: line 3 has a tab; indent with spaces"),
         ("steps: [6", "sweep/mine.yaml: line 2 is not YAML: "),
         (None, "conf: is not installed with "),

@@ -10,8 +10,8 @@ import pytest
 from launch.sweep import Sweep
 from zo import config
 from zo.config import command_line
+from zo.config.arms import NotChosenError
 from zo.config.identity import run_id
-from zo.config.lines import NotChosenError
 
 # Cells, different runs, precision, where the loss is computed.
 PAPER = {

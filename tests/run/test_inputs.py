@@ -13,7 +13,7 @@ import pytest
 from tests.support.victims import At, armed
 from zo import config
 from zo.config import command_line, method_code
-from zo.config.addresses import missing
+from zo.config.addresses import check_paths
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.from_file import Trust
 from zo.run.__main__ import main
@@ -188,13 +188,13 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     """It may have ended: its result is shown then."""
     cfg = make_run("task.data_files.train='package:no_such/r.csv'")
     told = "task.data_files.train: the pip package 'no_such' is not installed; "
-    assert str(missing(cfg)).startswith(told)
+    assert str(check_paths(cfg)).startswith(told)
     directory_of(cfg).mkdir(parents=True)
-    assert missing(cfg) is None
+    assert check_paths(cfg) is None
     told = "model.path: there is no file or directory /no/such"
-    assert str(missing(make_run("model.path=/no/such"))).startswith(told)
+    assert str(check_paths(make_run("model.path=/no/such"))).startswith(told)
     random = ["model.weights=random", "+model.architecture={model_type:opt}"]
-    assert missing(make_run("model.path=/no/such", *random)) is None
+    assert check_paths(make_run("model.path=/no/such", *random)) is None
 
 
 def rewarded(folder, function, *more):

@@ -11,7 +11,7 @@ from torch import Tensor
 from zo.config import RunConfig
 from zo.distributed.processes import Processes
 from zo.lm.config import ModelError
-from zo.run import runner, together
+from zo.run import dist_checks, runner
 from zo.run.assembly import Session
 from zo.weights.space import ParameterSpace
 
@@ -46,8 +46,8 @@ SABOTAGE: dict[str, Callable[[RunConfig], None]] = {
     "a flipped bit": _third_update(4, lambda w: w.view(torch.int32)[5:6].bitwise_xor_(1)),
     "an infinite weight": _third_update(0, lambda w: w[-1:].fill_(torch.inf)),
     "another rate": lambda cfg: setattr(cfg, "lr", 2 * (cfg.lr or 0)),
-    "other code": lambda _: setattr(together, "code_digest", lambda: "other"),
-    "another device": lambda _: setattr(together, "device_name", lambda device: "another GPU"),
+    "other code": lambda _: setattr(dist_checks, "code_digest", lambda: "other"),
+    "another device": lambda _: setattr(dist_checks, "device_name", lambda device: "another GPU"),
     "no directory": lambda _: setattr(runner, "CONFIG", "not-there"),
     "no model": lambda _: setattr(Session, "open", _refuse),
 }

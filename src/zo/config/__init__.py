@@ -5,20 +5,20 @@ May import the configuration dataclasses of `zo.optim`, `zo.lm` and `zo.tasks`; 
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.schema import (
-    NOT_SCIENTIFIC,
+    OUTSIDE_IDENTITY,
     describe,
     from_plain,
     from_yaml,
+    identity_settings,
     notes,
     register,
-    scientific,
     to_run_config,
     to_yaml,
 )
 from zo.config.settings import CheckpointConfig, RunConfig, TrackingConfig
 
 __all__ = [
-    "NOT_SCIENTIFIC",
+    "OUTSIDE_IDENTITY",
     "CheckpointConfig",
     "ConfigError",
     "Problem",
@@ -27,9 +27,9 @@ __all__ = [
     "describe",
     "from_plain",
     "from_yaml",
+    "identity_settings",
     "notes",
     "register",
-    "scientific",
     "to_run_config",
     "to_yaml",
 ]

@@ -12,7 +12,7 @@ from zo.tasks.config import TaskError
 from zo.tasks.reading import check_addresses
 
 
-def missing(cfg: RunConfig) -> Problem | None:
+def check_paths(cfg: RunConfig) -> Problem | None:
     """Returns why a new run cannot read its model or data here; None if they are here, or the run has begun.
 
     Does not import torch, so that the answer takes no longer than the check of a value.

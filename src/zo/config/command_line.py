@@ -23,14 +23,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zo.config.addresses import missing
+from zo.config.addresses import check_paths
+from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
 from zo.config.explain import by_path, explain, explain_yaml
-from zo.config.lines import Line, Staged, SweeperConfig, expand, staged
 from zo.config.method_file import with_options
-from zo.config.origin import CONFIG_DIR, shared_copy, trained_with
+from zo.config.presets import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
 from zo.config.settings import RunConfig
 
@@ -73,9 +73,9 @@ class CommandLine:
         return tuple(dict.fromkeys((*of_file, *self.typed_sweeps)))
 
     @property
-    def recorded(self) -> Path | None:
+    def stored_runs(self) -> Path | None:
         """The file whose runs the sweep does not make again, if it names one."""
-        name = self.sweeper.recorded
+        name = self.sweeper.stored_runs
         return None if name is None else CONFIG_DIR.parent / name
 
 
@@ -129,7 +129,7 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
         configs = [cfg for cfg, _ in asked.cells]
         places = [directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
-            places.append(missing(configs[0]))
+            places.append(check_paths(configs[0]))
         if problems := [problem for problem in places if problem]:
             raise ConfigError(problems)
         return asked

@@ -7,7 +7,7 @@ import yaml
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.explain import explain_yaml
-from zo.config.origin import CONFIG_DIR
+from zo.config.presets import CONFIG_DIR
 
 
 def check_installed() -> None:

@@ -22,6 +22,15 @@ EXPECTED = {
 }
 """OmegaConf's words -> what would be right."""
 
+RENAMED = {
+    "lines": "arms",
+    "others": "references",
+    "smallest": "equivalence_margin",
+    "recorded": "stored_runs",
+    "settings": "stages",
+}
+"""Earlier keys of `hydra.sweeper`."""
+
 
 def explain(error: BaseException) -> str:
     """Says in one sentence what would be right, from Hydra's or OmegaConf's exception."""
@@ -44,6 +53,8 @@ def explain(error: BaseException) -> str:
     key = getattr(error, "key", None)
     if is_dataclass(object_type) and "not in" in lines[0]:
         names = [f.name for f in fields(object_type)]
+        if RENAMED.get(str(key)) in names:
+            return f"{inside}is called {RENAMED[str(key)]} now"
         close = difflib.get_close_matches(str(key).lower(), names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         return f"{inside}no such key; {hint}"

@@ -7,8 +7,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from zo.config import digests, method_code, origin, reward_code
-from zo.config.schema import LABEL, scientific
+from zo.config import digests, method_code, presets, reward_code
+from zo.config.schema import LABEL, identity_settings
 from zo.config.settings import RunConfig
 from zo.lm.baselines import reads_train
 from zo.tasks import package_files
@@ -103,7 +103,7 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
         digest = None
         try:
             if name == "path" and group in PINNED:
-                copied = origin.pinned(group, getattr(run, group).path)
+                copied = presets.pinned(group, getattr(run, group).path)
                 digest = HUB + "@".join(copied) if copied else None
             digest = digest or digests.of_address(package_files.resolve(address))
         except OSError:  # not there, or not to be read: whoever loads it says so
@@ -143,7 +143,7 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
 
 def _normalised(run: RunConfig) -> dict[str, Any]:
     """Returns a run's settings, each in one form, without those that decide nothing."""
-    plain = scientific(run)
+    plain = identity_settings(run)
     for group in ("model", "task", "precision"):
         del plain[group]["name"]
     plain["model"].pop("sha256")

@@ -25,7 +25,7 @@ class PrecisionConfig:
     Attributes:
         name: The YAML file's name.
         dtype: Of the weights and the forward pass: float32, bfloat16 or float16. A checked run has one of them, a file
-            may say `auto`, see `zo.config.origin.follow_path`.
+            may say `auto`, see `zo.config.presets.follow_path`.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.weights.restore`.

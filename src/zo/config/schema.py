@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from zo.config import method_file
+from zo.config.arms import SweeperConfig
 from zo.config.checks import ConfigError, Problem, problems
-from zo.config.lines import SweeperConfig
-from zo.config.origin import CONFIG_DIR, follow_path, read_also, stored_dtype
 from zo.config.precision import PrecisionConfig
+from zo.config.presets import CONFIG_DIR, follow_path, read_also, stored_dtype
 from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
 from zo.lm.baselines import BASELINES
@@ -26,7 +26,7 @@ from zo.tasks.config import TaskConfig
 from zo.tasks.objective import NAMES as OBJECTIVES
 from zo.tasks.objective import ObjectiveConfig
 
-NOT_SCIENTIFIC = (
+OUTSIDE_IDENTITY = (
     *("lr_index", "eval_tokens", "out", "resume", "device", "threads"),
     *("checkpoint", "tracking"),
 )
@@ -127,14 +127,14 @@ def _count_in_steps(run: RunConfig) -> None:
     run.budget = "steps"
 
 
-def scientific(run: RunConfig) -> dict[str, Any]:
+def identity_settings(run: RunConfig) -> dict[str, Any]:
     """Returns a run's settings as plain nested data, without those of output, device and logging.
 
     W&B shows them. `zo.config.identity.identity` says which of them make another run.
     """
     plain = asdict(run)
     del plain["budget"]
-    for key in NOT_SCIENTIFIC:
+    for key in OUTSIDE_IDENTITY:
         del plain[key]
     divided = plain.pop("distributed")
     parts = {key: divided[key] for key in ("shards", "tensor") if divided[key] > 1}
@@ -225,7 +225,7 @@ def from_yaml(text: str) -> RunConfig:
 
 
 def from_plain(given: Any) -> RunConfig:
-    """Returns the configuration that plain nested data stand for, what `scientific` leaves out at its default.
+    """Returns the configuration that plain nested data stand for, what `identity_settings` leaves out at its default.
 
     `${...}` is text here: a stored configuration refers to nothing.
 

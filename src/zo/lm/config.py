@@ -26,7 +26,7 @@ class ModelConfig:
         name: registry name, the YAML file's name.
         path: hub id, local directory, or ``package:<package>/<directory or .gguf file>``.
         kind: ``decoder``: scores continuations of a prompt; ``masked``: fills in one mask;
-            ``encoder-decoder``: as T5. Found from `path`, see `zo.config.origin.follow_path`.
+            ``encoder-decoder``: as T5. Found from `path`, see `zo.config.presets.follow_path`.
         weights: ``pretrained``; ``random``: this architecture with random weights and the tokenizer
             of reviews-tiny, without reading `path` if `architecture` is given. For times and memory.
         architecture: transformers' configuration, ``model_type`` among it; empty: read from `path`.

@@ -20,19 +20,19 @@ from zo.distributed.processes import Processes, join
 from zo.lm.adapters.adapt import adapt
 from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
+from zo.lm.initial_weights import rereads
 from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
 from zo.lm.scoring import baselines
 from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.texts import TextScorer
-from zo.lm.start import rereads
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run import memory
-from zo.run.also import Also
 from zo.run.losses import BatchLoss, ShardedLoss
 from zo.run.provenance import weights_hash
+from zo.run.second_task import Also
 from zo.run.store.directory import base_of
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize

@@ -1,4 +1,4 @@
-"""One run as a command: its title, its exit status, and one line for whatever the user can mend."""
+"""One run as a command: its title, its exit status, and one line for whatever the user can fix."""
 
 import signal
 import sys

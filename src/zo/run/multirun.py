@@ -17,8 +17,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from zo.config import RunConfig, scientific
-from zo.config.addresses import missing
+from zo.config import RunConfig, identity_settings
+from zo.config.addresses import check_paths
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
 from zo.run.store.inputs import flat
@@ -58,7 +58,7 @@ class Multirun:
         """Leaves out cells that repeat a run."""
         different: dict[str, RunConfig] = {}
         for cfg in cells:
-            different.setdefault(json.dumps(scientific(cfg)), cfg)
+            different.setdefault(json.dumps(identity_settings(cfg)), cfg)
         runs = list(different.values())
         return cls(runs, differences(runs))
 
@@ -73,7 +73,7 @@ class Multirun:
         differ = f"; they differ in {keys}" if keys else ""
         screen.say(f"{_count(len(self.runs))}, one after the other{differ}")
         for i, cfg in enumerate(self.runs):
-            if (why := missing(cfg)) is not None:
+            if (why := check_paths(cfg)) is not None:
                 if str(why) not in self.errors.values():
                     screen.say(self._title(i))
                 self._fail(i, str(why))
@@ -209,7 +209,7 @@ def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     plain = [
         {
             key: f"{v:g}" if isinstance(v, float) else str(v)
-            for key, v in flat(scientific(cfg)).items()
+            for key, v in flat(identity_settings(cfg)).items()
         }
         for cfg in runs
     ]

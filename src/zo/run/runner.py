@@ -13,8 +13,9 @@ from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
 from zo.record.trajectory import TrajectoryError
 from zo.rewards.rating import RewardError
-from zo.run import memory, provenance, signals, together
+from zo.run import dist_checks, memory, provenance, signals
 from zo.run.assembly import DeviceError, Session
+from zo.run.dist_checks import Start, losing
 from zo.run.estimate import estimated
 from zo.run.logs.progress import Progress, Screen
 from zo.run.logs.rewards import reward_log
@@ -55,7 +56,6 @@ from zo.run.store.rows import (
     trajectory_of,
     write_rows,
 )
-from zo.run.together import Start, losing
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
@@ -96,7 +96,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
     """
     with losing():
         processes = join(cfg.distributed.timeout, cfg.distributed.tensor > 1)
-        together.check_start(processes, cfg)
+        dist_checks.check_start(processes, cfg)
     start = Start(processes)
     if not processes.leads:
         return _follow(cfg, start)
@@ -182,7 +182,7 @@ def _make(
     with requests.loading(), processes.together():
         session = Session.open(cfg, scratch)
     assembly = session.assembly
-    together.check_loaded(processes, cfg, session)
+    dist_checks.check_loaded(processes, cfg, session)
     with processes.together():
         if processes.leads:
             _record_inputs(cfg, directory, session)
@@ -192,7 +192,7 @@ def _make(
         memory.release()  # of the weights before they were quantised
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
-        divided = together.notes(processes, cfg, session)
+        divided = dist_checks.notes(processes, cfg, session)
         for note in [*notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = resume(cfg, directory, session, progress, requests)

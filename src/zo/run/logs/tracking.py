@@ -9,7 +9,7 @@ from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig, TrackingConfig, scientific
+from zo.config import RunConfig, TrackingConfig, identity_settings
 from zo.record.appender import Appender
 from zo.run.logs.wandb_run import WandbRun
 from zo.run.store import atomic
@@ -127,7 +127,7 @@ def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
             attempts.append(json.loads(line))
     told = ("after_step", "started", "git_revision", "device")
     return {
-        **scientific(cfg),
+        **identity_settings(cfg),
         "provenance": {
             "run_id": directory.name,
             "sweep": cfg.tracking.group,

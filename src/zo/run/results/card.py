@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from zo.config import RunConfig, describe, scientific
+from zo.config import RunConfig, describe, identity_settings
 from zo.run import provenance
 from zo.run.logs.tracking import logged_config, read_status
 from zo.run.store.inputs import Inputs, flat
@@ -68,7 +68,7 @@ def card(cfg: RunConfig, step: int, run: Path | None, weights: str, whole: bool)
     head["library_name"] = "transformers" if whole else "peft"
     head["tags"] = ["zeroth-order", cfg.optimizer.name]
     names = {"kind": CLASSES[cfg.model.kind], "base": package_files.resolve(path)}
-    settings = {k: v for k, v in flat(scientific(cfg)).items() if v not in (None, "", [])}
+    settings = {k: v for k, v in flat(identity_settings(cfg)).items() if v not in (None, "", [])}
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers"))
     facts = {**settings, "step": f"{step} of at most {cfg.steps}", "trained tensors": weights}
     facts |= _measured(run, step, cfg) if run is not None else {}

@@ -5,9 +5,9 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from zo.config import ConfigError, RunConfig, from_yaml, scientific, to_yaml
+from zo.config import ConfigError, RunConfig, from_yaml, identity_settings, to_yaml
 from zo.config.identity import identity, run_id
-from zo.config.origin import SETTINGS as SETTINGS
+from zo.config.presets import SETTINGS as SETTINGS
 from zo.lm.config import ModelConfig
 from zo.run.store import atomic
 from zo.run.store.inputs import NAME as INPUTS
@@ -55,7 +55,7 @@ def freeze(cfg: RunConfig) -> Path:
     found = identity(frozen, recorded.files)
     if found != wanted.identity:
         key = min(differing(flat(wanted.identity), flat(found)))
-        was = flat(scientific(cfg)).get(key, UNSET)
+        was = flat(identity_settings(cfg)).get(key, UNSET)
         raise DirectoryError(
             f"{path} was changed after the run began: {key} was {was}; restore "
             "that value, and give the new one on the command line: it is another run"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig, method_code, scientific
+from zo.config import RunConfig, identity_settings, method_code
 from zo.record.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.run import provenance
 from zo.run.store import atomic
@@ -97,7 +97,7 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
     code = inputs.files.get(method_code.KEY, method_code.COMMITTED)
     header = Header(
         run_id=directory.resolve().name,
-        config=scientific(cfg),
+        config=identity_settings(cfg),
         base=inputs.read["weights"],
         parameters=int(inputs.read["parameters"]),
         noise=inputs.read["noise"],

@@ -1,15 +1,15 @@
-"""Sweeps of lines: methods, each with settings of its own, which no product of parameters describes.
+"""Comparisons: sweeps of methods, each with settings of its own, which no product of parameters describes.
 
 In `hydra.sweeper` of a file in conf/sweep, beside `params`:
 
-    lines: {name: {key: value or list of values}}    compared with the first of them, their p-values corrected together
-    others: the same                                 references and questions, outside of the correction
+    arms: {name: {key: value or list of values}}     compared with the first of them, their p-values corrected together
+    references: the same                             references and questions, outside of the correction
     grid: {key: values}                              what every line tries; null in a line leaves a key out
     stages: {name: {params: {...}, best: 3}}         what differs in `params`, and settings of each line (below)
-    smallest: 0.01                                   smallest difference of interest
+    equivalence_margin: 0.01                         smallest difference of interest
     levels: [0.6, 0.5, 0.45]                         losses whose forward passes are counted; settings are then chosen
                                                      by the mean loss over log passes
-    recorded: file.parquet                           runs in it are not made again
+    stored_runs: file.parquet                        runs in it are not made again
 
 A line's name is its method's, maybe with words behind a comma: `bszo`, `bszo, k=1`.
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.method_file import with_options
-from zo.config.origin import CONFIG_DIR
+from zo.config.presets import CONFIG_DIR
 
 METHOD = "optimizer"
 SETTINGS = CONFIG_DIR.parent / "results" / "settings"
@@ -47,14 +47,14 @@ class SweeperConfig:
     """`hydra.sweeper` of a file in conf/sweep."""
 
     params: dict[str, str] | None = None
-    lines: dict[str, Any] | None = None
-    others: dict[str, Any] | None = None
+    arms: dict[str, Any] | None = None
+    references: dict[str, Any] | None = None
     grid: dict[str, Any] | None = None
     stages: dict[str, Stage] | None = None
     stage: str | None = None
-    smallest: float | None = None
+    equivalence_margin: float | None = None
     levels: list[float] | None = None
-    recorded: str | None = None
+    stored_runs: str | None = None
 
 
 class NotChosenError(ConfigError):
@@ -122,9 +122,9 @@ def expand(asked: Staged) -> list[Line]:
         NotChosenError: If the sweep takes chosen settings and there is no file of them, or a line is not in it.
     """
     sweeper = asked.sweeper
-    lines, others = sweeper.lines or {}, sweeper.others or {}
+    lines, others = sweeper.arms or {}, sweeper.references or {}
     if repeated := sorted(lines.keys() & others.keys()):
-        raise ConfigError([Problem("others", repeated[0], "is a line already")])
+        raise ConfigError([Problem("references", repeated[0], "is an arm already")])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
     roles |= dict.fromkeys(list(lines)[:1], "base")
     chosen = _chosen_settings(asked) if lines and asked.of else None

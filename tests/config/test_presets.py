@@ -11,7 +11,7 @@ import yaml
 from zo import config
 from zo.config import ConfigError, command_line, notes
 from zo.config.identity import run_id
-from zo.config.origin import CONFIG_DIR, name_of, unknown_copies
+from zo.config.presets import CONFIG_DIR, name_of, unknown_copies
 
 BASE = ["task=phrases", "steps=1"]
 

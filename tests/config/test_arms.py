@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 
 from analysis.logs import manifests, sources
 from analysis.report import command
@@ -22,7 +24,7 @@ from launch import multirun
 from launch.sweep import Sweep
 from tests.analysis.make_frames import STEPS, composed, made_frames
 from zo import config
-from zo.config import ConfigError, command_line, lines
+from zo.config import ConfigError, arms, command_line
 from zo.config.schema import to_run_config
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config_spsa import MeZOConfig
@@ -94,7 +96,7 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
     ratios = rates.groupby("line")["lr"].apply(lambda lr: (lr / lr.shift()).dropna())
     assert (rates["line"].value_counts() == 4).all()
     assert ratios.between(2.9, 3.4).all()
-    monkeypatch.setattr(lines, "SETTINGS", tmp_path)
+    monkeypatch.setattr(arms, "SETTINGS", tmp_path)
     chosen = rates.drop_duplicates("line").assign(setting=[
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
@@ -127,22 +129,24 @@ def conf(tmp_path, monkeypatch):
     path = conf / "sweep" / "compare.yaml"
     sweep = yaml.safe_load(path.read_text())
     sweeper = sweep["hydra"]["sweeper"]
-    sweeper["lines"] = {name: sweeper["lines"][name] for name in ("mezo", "bszo")}
-    sweeper["lines"]["mezo_clip"] = None
-    sweeper["others"] = {name: sweeper["others"][name] for name in ("zero_shot", "adam")}
+    sweeper["arms"] = {name: sweeper["arms"][name] for name in ("mezo", "bszo")}
+    sweeper["arms"]["mezo_clip"] = None
+    sweeper["references"] = {name: sweeper["references"][name] for name in ("zero_shot", "adam")}
     path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
     monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig))
+    store = ConfigStore.instance()
+    monkeypatch.setattr(store, "repo", deepcopy(store.repo))
     config.register()
-    for module in (command_line, lines):
+    for module in (arms, command_line):
         monkeypatch.setattr(module, "CONFIG_DIR", conf)
-    for module in (lines, report):
+    for module in (arms, report):
         monkeypatch.setattr(module, "SETTINGS", conf / "settings")
     return conf
 
 
 def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
     with pytest.raises(
-        lines.NotChosenError, match="choose compare --of compare_tune compare_tune_best --best 1`"
+        arms.NotChosenError, match="choose compare --of compare_tune compare_tune_best --best 1`"
     ):
         Sweep.of(["sweep=compare"])
     assert sum(name == "mezo_clip" for name, *_ in named()) == 15
@@ -150,10 +154,10 @@ def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
     settings.parent.mkdir()
     setting = json.dumps({"lr": 1e-4, "optimizer.eps": 1e-3, "optimizer.beta2": 0.99})
     tuned = yaml.safe_load((conf / "sweep" / "compare.yaml").read_text())["hydra"]["sweeper"]
-    every = [*tuned["lines"], *tuned["others"]]
+    every = [*tuned["arms"], *tuned["references"]]
     chosen = pd.DataFrame({"line": every, "setting": setting, "edge": "", "tried": 21})
     chosen[chosen["line"] != "mezo_clip"].to_csv(settings)
-    with pytest.raises(lines.NotChosenError, match=r"has no settings of mezo_clip"):
+    with pytest.raises(arms.NotChosenError, match=r"has no settings of mezo_clip"):
         Sweep.of(["sweep=compare"])
     chosen.to_csv(settings)
     cells = composed("compare")
@@ -183,9 +187,9 @@ def test_a_small_comparison_from_tuning_to_its_table(conf, tmp_path, monkeypatch
     for stage, swept in {"tune": "101", "tune_best": "102", "report": "1,2"}.items():
         sweeper["stages"][stage]["params"]["seed"] = swept
     sweeper |= {"grid": {"lr": [1e-4, 1e-3], "optimizer.eps": [1e-3]}, "levels": [10.0, 0.01]}
-    sweeper["lines"]["bszo"] = None
-    sweeper["lines"]["mezo_clip"] = {"lr": [1e30]}
-    sweeper["others"]["adam"] = {"optimizer.eps": None}
+    sweeper["arms"]["bszo"] = None
+    sweeper["arms"]["mezo_clip"] = {"lr": [1e30]}
+    sweeper["references"]["adam"] = {"optimizer.eps": None}
     path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
     command_line._composer.cache_clear()
     out, results = tmp_path / "out", tmp_path / "results"
@@ -239,6 +243,6 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     done = cells[cells["run_id"].isin([ids[0], ids[2]])]
     before, after = (run_losses(fill(done, one.runs), one) for one in (frames, read))
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
-    monkeypatch.setattr(command_line.CommandLine, "recorded", path)
+    monkeypatch.setattr(command_line.CommandLine, "stored_runs", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
     assert len(Sweep.of(lozo, whole=True).runs) == len(ids)
