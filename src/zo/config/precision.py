@@ -53,7 +53,7 @@ class PrecisionConfig:
     prefix_cache_gib: float = 1.0
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         choices = {
             "dtype": (*NAMES, AUTO),
             "loss": LOSS_DTYPES,

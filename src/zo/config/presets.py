@@ -123,7 +123,7 @@ def shared_copy(tasks: Iterable[TaskConfig]) -> tuple[str, list[str]] | None:
 
 
 def read_also(task: TaskConfig) -> list[tuple[str, str]]:
-    """Completes `task.also` from its file of conf/task; returns (key, what would be right) of what is wrong."""
+    """Completes `task.also` from its file of conf/task; returns (key, valid range) of each invalid value."""
     if task.also is None:
         return []
     given = {"name": task.also} if isinstance(task.also, str) else task.also

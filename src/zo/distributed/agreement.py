@@ -44,30 +44,30 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def check_same(processes: Processes, told: Mapping[str, Any], remedy: str) -> None:
-    """Compares what each process tells with what process 0 tells.
+def check_same(processes: Processes, values: Mapping[str, Any], remedy: str) -> None:
+    """Compares values of each process with those of process 0 (collective).
 
     Args:
         processes: All call this.
-        told: Values by the name that a sentence gives them.
+        values: Values by their names in messages.
         remedy: What to do about a difference.
 
     Raises:
         ProcessesError: On all processes, naming the first value that differs.
     """
-    everybody = processes.exchange((socket.gethostname(), dict(told)))
+    everybody = processes.exchange((socket.gethostname(), dict(values)))
     _, first = everybody[0]
     for rank, (host, other) in enumerate(everybody):
-        check_told(f"process {rank} on {host}", first, other, remedy)
+        check_equal(f"process {rank} on {host}", first, other, remedy)
 
 
-def check_told(who: str, first: Mapping[str, Any], other: Mapping[str, Any], remedy: str) -> None:
-    """Compares what a process tells with what process 0 tells.
+def check_equal(who: str, first: Mapping[str, Any], other: Mapping[str, Any], remedy: str) -> None:
+    """Compares values of a process with those of process 0.
 
     Args:
-        who: The process.
-        first: Of process 0.
-        other: Of the process.
+        who: The process, in messages.
+        first: Values of process 0.
+        other: Values of the process.
         remedy: What to do about a difference.
 
     Raises:

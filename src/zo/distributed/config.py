@@ -22,7 +22,7 @@ class DistributedConfig:
     timeout: float = 600.0
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         checks = (
             ("shards", 1 <= self.shards <= 1024, "must be 1 to 1024"),
             ("tensor", 1 <= self.tensor <= 1024, "must be 1 to 1024"),

@@ -1,4 +1,4 @@
-"""What torchrun, or Submitit under SLURM, tells a process. Imports no torch."""
+"""The environment variables of torchrun, and of Submitit under SLURM. Imports no torch."""
 
 import os
 
@@ -12,7 +12,7 @@ def started_together() -> bool:
 
 
 def follows() -> bool:
-    """Returns whether this is a process whose run another process writes and reports."""
+    """Returns whether this process is not rank 0, which writes and reports the run."""
     return started_together() and int(os.environ["RANK"]) > 0
 
 

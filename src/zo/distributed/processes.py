@@ -1,4 +1,4 @@
-"""The processes of one training: who they are, and how they exchange numbers.
+"""The processes of a training, and their collectives.
 
 Losses are Python floats on the host, so that gloo carries them, also between processes with GPUs.
 """
@@ -37,7 +37,7 @@ class Processes:
         rank: Of this process, from 0.
         world: Number of processes.
         seconds: Time that this process spent in exchanges of losses, waiting included.
-        exchanging: Of it, the time that the process spent which came last; known one exchange later.
+        exchanging: Part of it, the time that the last process to arrive spent; known one exchange later.
         bytes: Length of the losses that all processes sent each other.
     """
 
@@ -56,7 +56,7 @@ class Processes:
         return self.rank == 0
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns the values of each process, in the order of ranks; all give equally many.
+        """Returns the values of each process, in the order of ranks; all give equally many (collective).
 
         Raises:
             ProcessLostError: If a process ended or did not answer in time.
@@ -75,17 +75,17 @@ class Processes:
         self.bytes += self.world * 8 * len(values)
         return found
 
-    def exchange(self, told: Any) -> list[Any]:
-        """Returns what each process tells, in the order of ranks.
+    def exchange(self, value: Any) -> list[Any]:
+        """Returns the value of each process, in the order of ranks: any that pickle supports (collective).
 
         Raises:
             ProcessLostError: If a process ended or did not answer in time.
         """
-        found: list[Any] = [told]
+        found: list[Any] = [value]
         if self.world > 1:
             found = [None] * self.world
             with _lost():
-                dist.all_gather_object(found, told, group=self._group)
+                dist.all_gather_object(found, value, group=self._group)
         return found
 
     def divide(
@@ -130,8 +130,7 @@ class Processes:
         except Exception as error:
             self.exchange(f"{type(error).__name__}: {error}")
             raise
-        told = self.exchange(None)
-        for rank, problem in enumerate(told):
+        for rank, problem in enumerate(self.exchange(None)):
             if problem is not None:
                 raise ProcessesError(f"process {rank}: {problem}")
 
@@ -143,7 +142,7 @@ def is_loss(error: RuntimeError) -> bool:
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Turns what a collective raises into one sentence."""
+    """Raises ProcessLostError for a collective's own errors."""
     try:
         yield
     except RuntimeError as error:

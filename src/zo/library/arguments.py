@@ -1,4 +1,4 @@
-"""What an optimizer of the library is given: settings, parameter groups, states and processes, checked."""
+"""Checks of an optimizer's arguments: settings, parameter groups, states and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked around each step of the library: the weights, the modules' modes and the losses."""
+"""Checks around each step of the library: the weights, the modules' modes and the losses."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ class RepeatCheck:
 
 
 class StepReport:
-    """What is said of the steps: that one took long to compile, and once each ties and what rounding takes."""
+    """Messages about steps: long compilations, losses that are all equal, and updates that rounding removes."""
 
     def __init__(self) -> None:
         self._tied = False
 
     def look_at(self, step: int, info: StepInfo, compiled: float, space: ParameterSpace) -> None:
-        """Says what is to be said.
+        """Reports on a step.
 
         Args:
             step: Steps made.
@@ -234,7 +234,7 @@ class ReplacedCheck:
         self._take_note()
 
     def _take_note(self) -> None:
-        """Takes note of what the model's modules hold."""
+        """Notes the ids of the modules' parameters and children."""
         modules = [] if self._model is None else [*self._model.modules()]
         dicts = [d for m in modules for d in (m._parameters, m._modules)]
         self._empty = [d for d in dicts if not d]

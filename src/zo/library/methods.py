@@ -27,11 +27,11 @@ GIVEN_BY_ALL = ("weight_decay", *(of.name for of in fields(ZerothOrderConfig) if
 """Settings of every method: they stand behind its own in a signature."""
 
 NOT_ARGUMENTS = ("name", "groups", "decays")
-"""What a record's header says beside the constructor's arguments."""
+"""Keys of a record's header that are no arguments of the constructor."""
 
 
 class _Documentation:
-    """A class's `__doc__`, put together when somebody reads it: formula, cost, source and every setting."""
+    """A class's `__doc__`, assembled when it is read: formula, cost, source and every setting."""
 
     def __get__(self, _: object, kind: type[ZerothOrder]) -> str:
         method = OPTIMIZERS[kind.name]
@@ -46,7 +46,7 @@ class _Documentation:
 
 
 def _attributes_of(config: type) -> dict[str, str]:
-    """Returns what the docstrings of a dataclass and its bases say of each field."""
+    """Returns the documentation of each field from the docstrings of a dataclass and its bases."""
     found: dict[str, str] = {}
     for base in reversed(config.__mro__):
         section = (inspect.getdoc(base) or "").partition("Attributes:\n")[2]
@@ -57,7 +57,7 @@ def _attributes_of(config: type) -> dict[str, str]:
 
 
 def _signature(config: type) -> inspect.Signature:
-    """Returns the constructor's signature: that of `ZerothOrder` with a method's settings in the place of any."""
+    """Returns the constructor's signature: that of `ZerothOrder` with a method's settings in place of `**settings`."""
     *given, _ = inspect.signature(ZerothOrder.__init__).parameters.values()
     common = {of.name: of for of in given[1:]}
     types: dict[str, Any] = get_type_hints(config)
@@ -153,12 +153,12 @@ def replay(
     model: nn.Module | None = None,
     method: str | None = None,
 ) -> ZerothOrder:
-    """Makes the weights of a recorded training, without a forward pass.
+    """Restores the weights of a recorded training, without a forward pass.
 
     Args:
         params: The model before the first step, or its tensors, as they were given to the optimizer.
         record: The file that `record=` wrote.
-        steps: How many steps to make again; None is all.
+        steps: How many steps to replay; None is all.
         model: The model of tensors or groups, which `streamed` and `factors` need.
         method: `my_method.py:MyMethod` of a record that a method in a file made; the file is run.
 

@@ -1,4 +1,4 @@
-"""What surrounds a step of somebody else's training loop, and each call of its closure: signals and autocast."""
+"""Contexts of a step and of each call of its closure: deferred signals, and autocast."""
 
 import signal
 import sys
@@ -20,7 +20,7 @@ TIMERS = OTHERS[2:]
 
 
 class DeferredSignals:
-    """Keeps the handlers of signals from interrupting a body; they are called when it ends.
+    """Defers signal handlers until a body ends.
 
     Outside the main thread, where Python calls no handlers, this does nothing.
 
@@ -35,7 +35,7 @@ class DeferredSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "DeferredSignals":
-        """Begins to keep signals."""
+        """Replaces the handlers."""
         if threading.current_thread() is threading.main_thread():
             self._state = "held"
             found = [(number, signal.getsignal(number)) for number in (*HEEDED, *OTHERS)]
@@ -44,14 +44,14 @@ class DeferredSignals:
                 for number in self._before:
                     signal.signal(number, self)
             except BaseException:  # of a handler that is not replaced yet
-                self._put_back()
+                self._restore_handlers()
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Puts the handlers back and calls those of the signals that came."""
+        """Restores the handlers and calls those of the signals received."""
         try:
-            self._put_back()
+            self._restore_handlers()
         finally:
             self._state = "closed"
             for number in self._received:
@@ -84,8 +84,8 @@ class DeferredSignals:
             self._before[one](one, frame)
         self._state = "open"
 
-    def _put_back(self) -> None:
-        """Puts all handlers back, also where one of them raises meanwhile."""
+    def _restore_handlers(self) -> None:
+        """Restores all handlers, also if one of them raises meanwhile."""
         left, raised = [*self._before], None
         while left:
             try:

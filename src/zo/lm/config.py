@@ -60,7 +60,7 @@ class ModelConfig:
     install: str | None = None
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = [
             (f"lr_grid.{name}", "must be a list of numbers greater than 0, as [1e-4,1e-3]")
             for name, grid in self.lr_grid.items()

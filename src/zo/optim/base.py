@@ -1,4 +1,4 @@
-"""What every zeroth-order method shares: counting forward passes, refusing non-finite numbers, replaying a step."""
+"""Base class of all methods: steps, their replay, state and its checkpoints."""
 
 import math
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class NonFiniteError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the forward passes of a step found.
+    """Result of a step's forward passes.
 
     Attributes:
         loss: The mini-batch loss to report, at θ or as near to it as the method measures.
@@ -73,7 +73,7 @@ class StepInfo(Estimate):
 
 
 class Rates(NamedTuple):
-    """How far a step goes.
+    """Learning rate and weight decay of a group of tensors.
 
     Attributes:
         lr: η ≥ 0.
@@ -85,7 +85,7 @@ class Rates(NamedTuple):
 
     @property
     def decay(self) -> float:
-        """Share of θ that a step takes away."""
+        """Share of θ that weight decay removes in a step."""
         return self.lr * self.weight_decay
 
 
@@ -242,7 +242,7 @@ class ZOOptimizer(ABC):
         self.step_index += 1
 
     def slope(self, coefficients: Coefficients) -> float:
-        """Returns the number whose running mean of squares `step_norm=rms` divides a step by: the mean coefficient."""
+        """Returns the slope that `step_norm=rms` takes the running mean square of: the mean coefficient."""
         return sum(coefficients) / len(coefficients)
 
     def next_step_scale(self, coefficients: Coefficients) -> tuple[float, dict[str, float]]:
@@ -341,7 +341,7 @@ class ZOOptimizer(ABC):
 
 
 def _check_state(params: ParameterSpace, config: Any) -> None:
-    """Raises OffloadRefused if a method keeps on the device what offload is to spare it."""
+    """Raises OffloadRefused if a method keeps more state on the device than offloaded weights take there."""
     if not params.offloaded:
         return
     if not config.replays:

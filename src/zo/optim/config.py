@@ -1,4 +1,4 @@
-"""What the settings of all methods share. Imports no torch: checking a configuration has to be quick.
+"""Base classes and types of all methods' settings. Imports no torch: checking a configuration has to be quick.
 
 A method's settings stand in the file of its family, `config_<family>.py`: a dataclass with the method's defaults.
 """
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
 
 class Range(NamedTuple):
-    """What a field's value may be.
+    """The valid values of a field.
 
     Attributes:
-        holds: Whether a value is right.
-        right: What would be right.
-        options: The names that it is one of, if it is.
+        holds: Returns whether a value is valid.
+        right: What a message says of an invalid value: `must be …`.
+        options: The valid names of a choice.
     """
 
     holds: Callable[[Any], bool]
@@ -58,12 +58,12 @@ FOREVER = 2**31 - 1
 
 
 class Rule(NamedTuple):
-    """What settings have to be beside one another.
+    """A condition on several settings.
 
     Attributes:
         key: The setting to change.
-        holds: Whether the settings are right.
-        right: What would be right; `{of.k}` stands for the setting k.
+        holds: Returns whether settings meet it.
+        right: What a message says: `must be …`; `{of.k}` is the setting k.
     """
 
     key: str
@@ -72,7 +72,7 @@ class Rule(NamedTuple):
 
 
 def gaussian_alone(why: str) -> Rule:
-    """Returns the rule of a method whose directions are normals alone."""
+    """Returns the rule of a method that takes Gaussian directions only."""
     return Rule("directions", lambda of: of.directions != "rademacher", f"must be gaussian: {why}")
 
 
@@ -86,7 +86,7 @@ def ranges_of(config: type) -> dict[str, Range]:
 
 @dataclass(kw_only=True)
 class MethodConfig:
-    """What the settings of every method have.
+    """Base class of all settings.
 
     Attributes:
         name: The method's name in `zo.optim.OPTIMIZERS`.
@@ -116,10 +116,10 @@ class MethodConfig:
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """Of this class's settings beside one another; those of its bases hold, too."""
+    """Conditions on this class's settings, in addition to those of its bases."""
 
     legacy_defaults: ClassVar[Mapping[str, Any]] = {}
-    """What run ids, and files that lack a setting, mean by it where that is not its default."""
+    """Values of settings that files of earlier versions lack, if not the defaults; in run ids, too."""
 
     @property
     def forwards_per_step(self) -> int:
@@ -138,7 +138,7 @@ class MethodConfig:
 
     @property
     def low_rank(self) -> bool:
-        """Whether all moves are along directions of low rank: `restore=factors` needs it."""
+        """Whether all updates are of low rank, which `restore=factors` needs."""
         return False
 
     @property
@@ -148,11 +148,11 @@ class MethodConfig:
 
     @property
     def numbers(self) -> int:
-        """Part of the run's id unless it is 0; to be raised where these settings begin to give other numbers."""
+        """Version of the numbers that these settings give; part of the run's id unless it is 0."""
         return 0
 
     def restore_needs(self) -> dict[str, Any]:
-        """Returns what a restore policy has to allow: arguments of `zo.weights.constraints.conflicts`."""
+        """Returns the requirements on a restore policy: arguments of `zo.weights.constraints.conflicts`."""
         decay = getattr(self, "weight_decay", 0.0)
         needs = {
             "low_rank": self.low_rank,
@@ -162,7 +162,7 @@ class MethodConfig:
         return {**needs, "reads_weights": self.reads_weights}
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns the key of every value that is out of range or does not fit another, and what would be right."""
+        """Returns (key, what a message says) of each invalid value and of each rule that does not hold."""
         ranges = ranges_of(type(self)).items()  # type: ignore[arg-type]  # a class is hashable
         found = [(key, of.right) for key, of in ranges if not of.holds(getattr(self, key))]
         rules = [
@@ -173,13 +173,13 @@ class MethodConfig:
         ]
 
     def notes(self) -> list[str]:
-        """Returns what a person should know of these values."""
+        """Returns advice on unusual values, for the log."""
         return []
 
 
 @dataclass(kw_only=True)
 class ZerothOrderConfig(MethodConfig):
-    """What the settings of every zeroth-order method have.
+    """Base class of the settings of zeroth-order methods.
 
     Attributes:
         step_norm: `rms` divides every step by the root of a running mean of squared slopes, as MEAZO (Dbouk et al.
@@ -203,11 +203,11 @@ class ZerothOrderConfig(MethodConfig):
 
     @property
     def anchors_factors(self) -> bool:
-        """Whether a pull of the factors that `restore=factors` moves is a pull towards the start."""
+        """Whether scaling the factors of `restore=factors` down pulls θ towards the start."""
         return False
 
     def restore_needs(self) -> dict[str, Any]:
-        """Returns what a restore policy has to allow."""
+        """Returns the requirements on a restore policy."""
         return {**super().restore_needs(), "anchor": self.anchored and not self.anchors_factors}
 
     rules: ClassVar[tuple[Rule, ...]] = (

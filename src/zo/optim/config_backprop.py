@@ -8,7 +8,7 @@ from zo.optim.config import AtLeast0, Decay, MethodConfig, Positive
 
 @dataclass(kw_only=True)
 class BackpropConfig(MethodConfig):
-    """What the settings of methods by backpropagation have."""
+    """Base class of the settings of first-order methods."""
 
     replays: ClassVar[bool] = False
 

@@ -109,7 +109,7 @@ class HiZOOConfig(ZerothOrderConfig):
     )
 
     def notes(self) -> list[str]:
-        """Returns what a person should know of these values."""
+        """Returns advice on unusual values, for the log."""
         if self.hessian_smooth > 1e-8:
             return []
         return [

@@ -41,8 +41,8 @@ class MaskedUpdate(ParameterUpdate):
 
     Attributes:
         of: The terms.
-        theta: θ's tensors where an update moves others, which have what rounding has lost: the mask is that of the
-            probes. None where it moves θ itself.
+        theta: θ's tensors under `rounding=compensated`, whose updates get θ plus the compensation term (Kahan): the
+            mask is that of the probes, of θ. None where updates get θ.
     """
 
     of: Terms

@@ -39,7 +39,7 @@ class Appender:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def sync(self) -> None:
-        """Waits until the disk has all of it, and its name."""
+        """Waits until the file and its name are on the disk (fsync)."""
         os.fsync(self._fd)
         sync_directory(self.path.parent)
 
@@ -49,7 +49,7 @@ class Appender:
 
 
 def sync_directory(directory: Path) -> None:
-    """Waits until the disk has the names in a directory."""
+    """Waits until the names in a directory are on the disk (fsync)."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""What a record of the library begins with, and the hashes that it holds."""
+"""The header of the library's records, and hashes of weights."""
 
 import hashlib
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from zo.weights.space import ParameterSpace
 
 
 def header_of(method: ZOOptimizer) -> Header:
-    """Returns what a file of these steps begins with."""
+    """Returns the header of a record of the method's steps."""
     space = method.params
     config: dict[str, Any] = {
         **asdict(method.config),

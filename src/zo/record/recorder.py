@@ -1,4 +1,4 @@
-"""A training as a file of kilobytes: `record=` writes what every step measured, `zo.replay` makes the steps again.
+"""A training as a file of kilobytes: `record=` writes the losses of every step, `zo.replay` replays them.
 
 The file is a trajectory with rates, see `zo.record.trajectory`.
 """
@@ -17,7 +17,7 @@ DIGEST_EVERY = 100
 
 
 def read_record(path: Path, data: bytes | None = None) -> Trajectory:
-    """Returns what a record holds.
+    """Returns a record's content.
 
     Raises:
         TrajectoryError: If there is no such file, or it is no record.

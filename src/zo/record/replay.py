@@ -1,4 +1,4 @@
-"""A trajectory's steps made again, without a forward pass: for `zo.replay`, and for runs."""
+"""Replay of a trajectory's steps, without a forward pass: for `zo.replay`, and for runs."""
 
 import warnings
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from zo.weights.restore import FactoredPolicy
 
 
 def check_fit(found: Trajectory, base: str, noise: str, whose: str = "these") -> None:
-    """Compares where a trajectory starts with what is here.
+    """Checks that a trajectory starts from these weights and draws this noise.
 
     Args:
         found: The trajectory.
@@ -31,7 +31,7 @@ def check_fit(found: Trajectory, base: str, noise: str, whose: str = "these") ->
 
 
 def check_noise(found: Trajectory, noise: str) -> None:
-    """Raises TrajectoryError if a trajectory's noise is drawn otherwise here."""
+    """Raises TrajectoryError if a trajectory draws other noise."""
     if found.header.noise != noise:
         raise TrajectoryError(
             f"{found.path}: its noise is {found.header.noise}, and here it is {noise}; it has to be made with the"
@@ -108,5 +108,5 @@ def _torch_of(found: Trajectory) -> str | None:
 
 
 def _versions(found: Trajectory) -> str:
-    """Returns with which torch a trajectory was made, and which this is."""
+    """Returns a sentence with the torch versions of a trajectory and of this process."""
     return f"it was recorded with torch {_torch_of(found)}, and this is torch {torch.__version__}"

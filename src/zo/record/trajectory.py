@@ -1,4 +1,4 @@
-"""A run as a file of kilobytes: what its forward passes measured. Seeds and base weights make any step's weights of it.
+"""A run as a file of kilobytes: the losses of its forward passes. Seeds and base weights restore any step's weights.
 
 The file, all numbers little endian:
 
@@ -36,7 +36,7 @@ class TrajectoryError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What the losses belong to.
+    """Header of a trajectory file.
 
     Attributes:
         run_id: Of the run, see `zo.config.identity.run_id`.
@@ -84,7 +84,7 @@ class Best:
 
 
 class Frames:
-    """How steps, rates and bests stand in the file that begins with a header."""
+    """Encodes and decodes the frames of a file."""
 
     def __init__(self, header: Header):
         other = struct.Struct(f"<{2 * header.groups}d" if header.groups else "<2d16s")
@@ -116,7 +116,7 @@ class Frames:
         return self._sealed(step, b"B" + body)
 
     def read(self, data: bytes, at: int, step: int) -> tuple[bytes, tuple[Any, ...], int] | None:
-        """Returns kind, content and end of what stands at `at` behind `step` steps, or None if it is not whole."""
+        """Decodes the frame at byte offset `at`, after `step` steps: returns kind, content, end; None if damaged."""
         kind = data[at : at + 1]
         if kind not in self._bodies:
             return None
@@ -133,7 +133,7 @@ class Frames:
 
 @dataclass
 class Trajectory:
-    """What a run measured.
+    """Content of a trajectory file.
 
     Attributes:
         path: Of the file, or of the rows that it was made from; begins messages.
@@ -159,7 +159,7 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path) -> "Trajectory":
-        """Returns what a file holds, see `decode`.
+        """Returns a file's content, see `decode`.
 
         Raises:
             TrajectoryError: If there is no such file, or its beginning is not whole.

@@ -140,7 +140,7 @@ class TaskConfig:
         return {"name": self.path.removeprefix(GENERATED), "options": dict(self.options)}
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         sizes = ("train_size", "validation_size", "test_size", "max_length", "max_new_tokens")
         found = [
             (key, "must be at least 1")

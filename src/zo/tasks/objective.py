@@ -84,7 +84,7 @@ class ObjectiveConfig:
         return None if self.on_error == "stop" else float(self.on_error)
 
     def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = []
         if self.name not in NAMES:
             found.append(("name", f"must be one of {', '.join(NAMES)}"))

@@ -1,4 +1,4 @@
-"""The loss of one mini-batch, and what it may offer beside its call."""
+"""The loss of one mini-batch, and its optional methods."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 class LossFn(Protocol):
     """The loss of one fixed mini-batch at the current θ: eval mode, no gradient.
 
-    A loss may offer more, each by one method:
+    Optional methods:
 
     - `branches(n) -> list[float]`: the losses of n copies of the mini-batch that go through the model in one forward
       pass; row r of copy b is row b · rows + r of every layer. `restore=factors` then measures at n points at once.
@@ -27,4 +27,4 @@ class LossFn(Protocol):
 
 
 Context: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Returns what surrounds one call of a loss."""
+"""Returns the context of one call of a loss."""

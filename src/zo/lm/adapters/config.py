@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 Problems = list[tuple[str, str]]
-"""(key, what would be right), one pair for each value out of range."""
+"""(key, valid range) of each invalid value."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class AdapterConfig:
     """Settings that are at least 1."""
 
     def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = [
             ("lr_grid", f"must list numbers greater than 0 for {name}")
             for name, grid in self.lr_grid.items()
@@ -65,7 +65,7 @@ class PeftAdapter(AdapterConfig):
     own_rates: ClassVar[bool] = True
 
     def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = super().problems()
         if self.path is not None and not Path(self.path, "adapter_config.json").is_file():
             found.append(("path", "must be a directory with adapter_config.json, or null"))
@@ -127,7 +127,7 @@ class LoraAdapter(PeftAdapter):
     counts: ClassVar[tuple[str, ...]] = ("r", "alpha")
 
     def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         return super().problems() + problems_of_layers(self.layers)
 
 
@@ -147,7 +147,7 @@ class IA3Adapter(PeftAdapter):
     layers: Any = None
 
     def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = super().problems() + problems_of_layers(self.layers)
         if not set(self.feedforward) <= set(self.targets):
             found.append(("feedforward", "must be among adapter.targets"))
@@ -196,7 +196,7 @@ class LayersAdapter(AdapterConfig):
     layers: Any = None
 
     def problems(self) -> Problems:
-        """Returns (key, what would be right) of every value out of range."""
+        """Returns (key, valid range) of each invalid value."""
         found = super().problems() + problems_of_layers(self.layers)
         try:
             re.compile(self.pattern)

@@ -20,7 +20,7 @@ from zo.weights.updates import UpdateTarget
 
 
 class HiZOOScalars(NamedTuple):
-    """HiZOO's, of one step.
+    """Scalars of a step of HiZOO.
 
     Attributes:
         pending: Coefficient of z/√H, with the H that is read, of a displacement that is added first; None without.
@@ -40,7 +40,7 @@ class HiZOOScalars(NamedTuple):
 
 
 class AdamScalars(NamedTuple):
-    """Adam's, of one step.
+    """Scalars of a step of Adam.
 
     Attributes:
         pending: Coefficient of the gradient's last direction, of a displacement that is added first; None without.
@@ -64,13 +64,13 @@ class AdamScalars(NamedTuple):
 def run_pass(
     name: str, engine: PhiloxEngine, at: UpdateTarget, state: Sequence[Tensor], *rest: Any
 ) -> None:
-    """Makes a pass with an engine's noise; of a sharded tensor over a whole one with this process's part in its place.
+    """Runs a pass with an engine's noise; of a sharded tensor on a full tensor that holds this process's part.
 
     Args:
         name: `hizoo` or `adam`.
-        engine: What draws.
+        engine: The noise engine.
         at: A contiguous tensor of θ, float32, bfloat16 or float16.
-        state: What moves with it: H, or both moments, as contiguous.
+        state: The method's state of this tensor: H, or both moments, contiguous.
         rest: The other arguments of the pass.
     """
     part = None

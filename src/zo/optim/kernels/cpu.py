@@ -96,7 +96,7 @@ def _adam(
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     p, h_, words = flat_array(at.p), flat_array(h), key_words(key, at.i)
     difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
     gain = difference * s / divisor if scalars.in_float32 else None
@@ -113,7 +113,7 @@ def adam(
     scalars: AdamScalars,
     signs: bool = False,
 ) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     p, m_, v_ = (flat_array(t) for t in (at.p, m, v))
     keys = np.array([philox.counter(key, at.i) for _, key in gradient], U)
     coefficients = np.array([c for c, _ in gradient], F)

@@ -142,7 +142,7 @@ def _adam(
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
     gain = difference * s / divisor if scalars.in_float32 else 0.0
     numbers = (
@@ -170,7 +170,7 @@ def adam(
     scalars: AdamScalars,
     signs: bool = False,
 ) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     pending, beta1, beta2, *others = scalars
     numbers = (pending or 0.0, beta1, beta2, *complements(scalars, m), *others, 1.0 - at.decay)
     _launch(

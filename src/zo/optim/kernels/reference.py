@@ -1,4 +1,4 @@
-"""The passes by numpy, tensor by tensor: where numba is missing, and to compare with."""
+"""The passes by numpy, tensor by tensor: the fallback without numba, and the reference of tests."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ENGINE = NumpyEngine()
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     with np.errstate(all="ignore"):
         z, x, a = philox.normals(key, at.i, 0, at.p.numel()), _values(at.p), _values(h)
         if scalars.pending is not None:
@@ -38,7 +38,7 @@ def adam(
     scalars: AdamScalars,
     signs: bool = False,
 ) -> None:
-    """As `zo.optim.kernels` says."""
+    """See `zo.optim.kernels`."""
     with np.errstate(all="ignore"):
         x, like = _values(at.p), flat_array(m)
         g: Any = np.zeros(at.p.numel(), F)

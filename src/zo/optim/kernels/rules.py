@@ -1,4 +1,4 @@
-"""What HiZOO and Adam do to one element of their state: float32 products, sums and roots, each rounded once.
+"""Updates of one element of the state of HiZOO and Adam: float32 products, sums and roots, each rounded once.
 
 Written for whole numpy arrays and, compiled, for numba's single numbers alike. `like` is an element, or an array, of
 the dtype that state is kept in, by which `rounded` knows what to round to: float32, bfloat16 (as bits, uint16) or
