@@ -51,13 +51,9 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     Each run's `tracking.cell` is set to its line, so that W&B has it, too. Without a name there are no lines.
     """
     sweeper = asked.sweeper
-    own = {
-        **(sweeper.arms or {}),
-        **(sweeper.references or {}),
-        "grid": sweeper.grid,
-        "": {"optimizer"},
-    }
-    of_lines = dict.fromkeys(key for values in own.values() if sweeper.arms for key in values or ())
+    every = {**(sweeper.arms or {}), **(sweeper.references or {})}.values()
+    given_once = [{"optimizer"}, sweeper.grid or ()] if every else []
+    of_lines = dict.fromkeys(key for values in (*given_once, *every) for key in values or ())
     changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}

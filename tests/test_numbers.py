@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.stats.intervals import holm, student_interval
+from analysis.stats.intervals import holm
 from analysis.stats.paired import paired_estimates
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -342,8 +342,8 @@ def grpo(texts: int) -> list[float]:
     assert sorted(rows["seed"]) == [1, 2, 3, 4, 5]
     found = []
     for values in (rows["val_reward_after"], 100 * rows["test_exact_after"]):
-        low, high = student_interval(values.tolist())
-        found += [values.mean(), (high - low) / 2]
+        of_all = paired_estimates(values, [values * 0]).iloc[0]
+        found += [of_all["estimate"], of_all["high"] - of_all["estimate"]]
     return found
 
 

@@ -121,7 +121,7 @@ def _evaluated(frame: pd.DataFrame) -> list[str]:
     return [key for key in LOSSES if trained[key].notna().any()]
 
 
-def _chosen(sweep: str) -> dict[str, Any]:
+def _chosen(sweep: str) -> dict[Any, dict[Any, Any]]:
     """What is written of each line's chosen setting."""
     path = SETTINGS / f"{sweep}.csv"
     if not path.is_file():
@@ -149,7 +149,7 @@ def _to_level(i: int) -> Callable[[Row], Cell]:
             row[f"reached_{i}"],
             row["seeds"],
         )
-        tail = "" if pd.isna(ratio) else f" (× {ratio:.2f})"
+        tail: str = "" if pd.isna(ratio) else f" (× {ratio:.2f})"
         if pd.notna(row[f"low_{i}"]):
             tail = f" (× {ratio:.2f}, {row[f'low_{i}']:.2f} to {row[f'high_{i}']:.2f}"
             tail += ")" if pd.isna(p := row[f"p_holm_{i}"]) else f", p {p:.2g})"
@@ -269,7 +269,8 @@ def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]
     if own["line"].nunique() > MOST_NAMED or not (own["steps"] > 0).any():
         return []
     found = []
-    for method, its in own.groupby("line", sort=False):
+    for line, its in own.groupby("line", sort=False):
+        method = str(line)
         every = [evaluations(frames.history.one(run)) for run in its["run_id"]]
         mean = 100 * pd.concat(every).groupby("step")["accuracy"].mean()
         label = f"{line_label(method)}, {its['peak_gib'].mean():.1f} GiB"

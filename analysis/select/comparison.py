@@ -58,7 +58,8 @@ def budget_of(runs: pd.DataFrame) -> float:
     """Forward passes of a run of the base, or of any run where the base has none; NaN without one that trains."""
     trained = runs[runs["steps"] > 0]
     base = trained[trained["role"] == BASE]
-    return float((base if len(base) else trained).eval("steps * forwards_per_step").max())
+    some = base if len(base) else trained
+    return float((some["steps"] * some["forwards_per_step"]).max())
 
 
 def _curve(run: Mapping[Any, Any], frames: Frames, untrained: float) -> pd.DataFrame:

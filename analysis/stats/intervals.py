@@ -10,7 +10,6 @@ from scipy import stats
 
 LEVEL = 0.05
 DIGITS = 9  # beyond them a sum depends on its order
-NAN = float("nan")
 
 
 def wilson_interval(correct: int, n: int) -> tuple[float, float]:
@@ -19,16 +18,6 @@ def wilson_interval(correct: int, n: int) -> tuple[float, float]:
 
     low, high = proportion_confint(correct, n, alpha=1 - 0.95, method="wilson")
     return 0.0 if correct == 0 else float(low), 1.0 if correct == n else float(high)
-
-
-def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's 95 % interval of a mean; NaN for values that are all equal, whose spread is unknown, not zero."""
-    if len(values) < 2:
-        raise ValueError(f"no interval for {len(values)} values")
-    if np.ptp(np.round(values, DIGITS)) == 0:
-        return NAN, NAN
-    interval = stats.ttest_1samp(values, 0).confidence_interval()
-    return float(interval.low), float(interval.high)
 
 
 def sign_test(wins: int, losses: int) -> float:

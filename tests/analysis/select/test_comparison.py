@@ -24,7 +24,7 @@ from analysis.select.comparison import (
     run_losses,
     settings_file,
 )
-from analysis.stats.intervals import holm, student_interval
+from analysis.stats.intervals import holm
 from analysis.stats.paired import detectable, paired_estimates
 from tests.analysis.make_frames import made_frames
 
@@ -210,7 +210,8 @@ def test_estimates_and_corrections_are_those_of_scipy_and_statsmodels():
     found = paired_estimates(rows, [names])
     for i, row in found.iterrows():
         assert row["estimate"] == pytest.approx(values[i].mean())
-        assert (row["low"], row["high"]) == pytest.approx(student_interval(values[i]))
+        interval = stats.ttest_1samp(values[i], 0).confidence_interval()
+        assert (row["low"], row["high"]) == pytest.approx(tuple(interval))
         assert row["p_value"] == pytest.approx(stats.ttest_1samp(values[i], 0).pvalue)
     alone = paired_estimates(pd.Series([1.0, 2.0, 2.0]), [pd.Series(["a", "b", "b"])])
     assert alone[["low", "high", "p_value"]].isna().all(axis=None), "no spread is no certainty"
