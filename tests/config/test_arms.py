@@ -21,7 +21,7 @@ from analysis.report.page import build
 from analysis.select.cell_runs import fill
 from analysis.select.comparison import LOSSES, SHARES, run_losses
 from launch import multirun
-from launch.sweep import Sweep
+from launch.sweep import Sweep, recorded
 from tests.analysis.make_frames import STEPS, composed, made_frames
 from zo import config
 from zo.config import ConfigError, arms, command_line
@@ -88,6 +88,14 @@ def test_a_cells_command_makes_a_cell_of_the_same_comparison():
     (again,) = Sweep.of(typed, whole=True).manifest
     assert again == cell
     assert not again["changed"]
+
+
+def test_a_stored_run_is_made_again_where_the_command_says_so():
+    """As docs/reproducing.md types it."""
+    typed = ("sweep=compare", "seed=12", "optimizer=mezo", "lr=1e-4")
+    (again,) = Sweep.of([*typed, "hydra.sweeper.stored_runs=null"]).runs
+    assert Sweep.of(typed).runs == []
+    assert again.run_id in recorded(command.MEASURED / "compare" / "runs.parquet")
 
 
 def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path, monkeypatch):
