@@ -21,6 +21,7 @@ from tests.support.tiny_models import (
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.heads import check_head, packs
+from zo.lm.scoring.states import FrozenBlocks, StatesError
 
 LENGTHS = (30, 2, 19, 1, 40, 11, 7)  # in one row 110 tokens: more than models have positions for
 LAYOUTS = {
@@ -77,7 +78,8 @@ def test_however_texts_are_packed_they_are_scored_as_if_alone(
 
 def test_a_model_that_sorts_padding_in_computes_texts_of_one_length_at_a_time():
     examples = examples_of([1, 4, 2], LENGTHS)
-    scorer = CandidateScorer(reformer(), pad_id=1)
+    model = reformer()
+    scorer = CandidateScorer(model, pad_id=1)
     scorer.check(examples)
     assert scorer.notes == [
         "padding changes the scores of ReformerModelWithLMHead: each pass has texts of one length"
@@ -89,6 +91,8 @@ def test_a_model_that_sorts_padding_in_computes_texts_of_one_length_at_a_time():
     assert losses == pytest.approx([scorer.loss(batch)] * 3)
     found = scorer.evaluate(examples[::-1], 60)
     assert found.predictions[::-1] == alone.argmax(1).tolist()
+    with pytest.raises(StatesError, match="each pass has texts of one length"):
+        scorer.find_frozen(FrozenBlocks(model, [*model.lm_head.parameters()]), examples[0])
     with pytest.raises(
         ModelError, match=r"^model\.path: Reformer.* scores of the same text at each"
     ):

@@ -163,7 +163,7 @@ class CandidateScorer:
             StatesError: If there are none; says why.
         """
         if self.apart:
-            raise StatesError("texts of one length are computed after another")
+            raise StatesError("each pass has texts of one length")
         batch = self._collator([example])
         frozen.find(lambda: self._forward(batch))
         self._frozen = frozen
