@@ -41,11 +41,11 @@ LOSS, REWARD = (
 """What a line loses, and its unit."""
 
 REPORTED = (
-    "{} at shares of the budget: means over seeds on which nothing was tuned, ± half of a 95 % interval. The test "
-    "column is of the step of the best validation {}. A collapsed seed counts with the loss of the untrained model, or "
-    "its own last loss if that is higher.",
-    "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the difference "
-    "that these seeds find with a probability of 80 % at the level of Holm's first.",
+    "{} at shares of the budget: means over the reporting seeds ± 95 % CI half-width. The test column is of the step "
+    "of the best validation {}. A collapsed seed counts with the loss of the untrained model, or its own last loss if "
+    "that is higher.",
+    "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the minimum "
+    "detectable effect of these seeds at a power of 80 % and Holm's first level.",
 )
 TO_LEVEL = (
     "Passes to a loss: forward passes until the validation loss is at most that, twice in succession. In brackets: the "
