@@ -307,7 +307,8 @@ def _tsv(text: str) -> list[Record]:
     plain = _records(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     marked = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
     header = plain[0][1] if plain else []
-    if _even(plain) and not any(all(map(QUOTED.fullmatch, of)) for of in (marked, header)):
+    closed = any(all(map(QUOTED.fullmatch, of)) for of in (marked, header))
+    if not marked or (_even(plain) and not closed):
         return plain
     try:
         quoted = _records(text, delimiter="\t", strict=True)
