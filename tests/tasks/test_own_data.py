@@ -150,6 +150,8 @@ CELLS = [
     ("x.csv", table(",", *PAIR, header=("0", "label")), {"text": "0"}, ["a", "b"], [0, 1]),
     ("x.jsonl", objects({"text": '{"en": "a"}', "label": "0"}, {"text": '{"en": "b"}', "label": "1"}),
         {"text": "{text.en}"}, ["a", "b"], [0, 1]),
+    ("x.jsonl", objects({"text": '"a"', "of": '{"y": 0}'}, {"text": '"b"', "of": '{"y": 1}'}),
+        {"label": "of.y"}, ["a", "b"], [0, 1]),
     ("x.csv", table(",", ("a", "", "c"), ("a", "b", "c"), header=("instruction", "input", "output")),
         {"kind": "completion", "text": "{instruction} {input}"}, ["a ", "a b"], None),
     ("x.csv", "text,label,z\n" + "a,0,\nb,1,\n" * 6000 + "a,0,x\n", {}, ["a", "b"], [0, 1]),
@@ -285,9 +287,10 @@ def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_t
 @pytest.mark.parametrize("sizes", [{}, {"train_size": 50, "validation_size": 30, "test_size": 20}])
 def test_stratified_splits_have_equal_shares_of_each_label(sizes, tmp_path):
     """At most one example more or less, in every split."""
-    rows = [{"text": f"film {i}", "label": "rare" if i % 10 == 0 else "often"} for i in range(200)]
-    path = write(tmp_path / "mine.csv", rows)
-    task, _ = complete(own(path, split_order="stratified", **sizes))
+    labels = ["rare" if i % 10 == 0 else "often" for i in range(200)]
+    rows = [{"text": f"film {i}", "of": {"y": label}} for i, label in enumerate(labels)]
+    path = write(tmp_path / "mine.jsonl", rows)
+    task, _ = complete(own(path, label="of.y", split_order="stratified", **sizes))
     drawn = load_splits(task)
     for of in (drawn.train, drawn.validation, drawn.test):
         assert abs(sum(task.labels[e.label] == "rare" for e in of) - len(of) / 10) <= 1

@@ -156,9 +156,9 @@ def _order(task: TaskConfig, rows: Rows) -> np.ndarray:
     if task.split_order == "first":
         return np.arange(len(rows))
     order = np.random.default_rng(task.train_set_seed).permutation(len(rows))
-    if task.split_order != "stratified" or task.label is None or task.label not in rows.names:
+    if task.split_order != "stratified" or not rows.column(str(task.label)):
         return order
-    values = rows.values(task.label)
+    values = rows.values(str(task.label))
     labels = [str(values[i]) for i in order]
     counts, seen, shares = Counter(labels), Counter[str](), []
     for label in (
