@@ -34,6 +34,12 @@ def read(path: Path) -> Frames:
     return Frames(runs, History.of_frame(rows), (), list(manifests.read(cells)))
 
 
+def sweeps(path: Path) -> set[str]:
+    """The sweeps whose cells lie beside such a file."""
+    cells = path.with_name(CELLS)
+    return {line["sweep"] for line in manifests.read([cells])} if cells.exists() else set()
+
+
 def merge(parts: Sequence[Frames]) -> Frames:
     """Several frames as one; of a run that two have the first one's counts, and `replaced` says how far they differ."""
     replaced = {run_id: gap for part in parts for run_id, gap in part.replaced.items()}

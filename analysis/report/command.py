@@ -63,11 +63,10 @@ class Call:
         """Those runs, and where none were named the committed ones of the paper's tables and of these sweeps."""
         named = self.asked.runs != DEFAULT_RUNS or self.asked.where
         files = [] if named else sorted(MEASURED.glob("*/runs.parquet"))
-        parts = [committed.read(path) for path in files if path.with_name(committed.CELLS).exists()]
         own = self.asked.sweeps or self.frames.sweeps
         wanted = {*own, *(name for names in SWEEPS.values() for name in names)}
-        mine = [part for part in parts if {line["sweep"] for line in part.lines} & wanted]
-        return committed.merge([self.frames, *mine])
+        mine = [path for path in files if wanted.intersection(committed.sweeps(path))]
+        return committed.merge([self.frames, *map(committed.read, mine)])
 
     @cached_property
     def printed(self) -> Paper:
@@ -93,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"error: {said}", file=sys.stderr)
         return 2
     return 0
 

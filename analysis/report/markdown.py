@@ -51,6 +51,7 @@ def write_runs(runs: pd.DataFrame, directory: Path) -> Path:
         return column
 
     path = directory / "runs.parquet"
+    directory.mkdir(parents=True, exist_ok=True)
     runs.apply(storable).to_parquet(path, compression="zstd", index=False)
     return path
 

@@ -5,7 +5,7 @@ from math import sqrt
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import special
 
 from analysis.stats.intervals import DIGITS, LEVEL
 
@@ -21,9 +21,9 @@ def paired_estimates(values: pd.Series, by: list[pd.Series]) -> pd.DataFrame:
     frame = pd.DataFrame({"estimate": groups.mean(), "n": groups.count(), "spread": groups.std()})
     varies = frame["spread"].where(frame["spread"] > 10.0**-DIGITS)
     error, free = varies / np.sqrt(frame["n"]), frame["n"] - 1
-    half = stats.t.ppf(1 - LEVEL / 2, free) * error
+    half = special.stdtrit(free, 1 - LEVEL / 2) * error
     frame["low"], frame["high"] = frame["estimate"] - half, frame["estimate"] + half
-    frame["p_value"] = 2 * stats.t.sf(np.abs(frame["estimate"] / error), free)
+    frame["p_value"] = 2 * special.stdtr(free, -np.abs(frame["estimate"] / error))
     return frame
 
 
@@ -35,6 +35,8 @@ def detectable(n: int, tests: int) -> float:
     """
     if n < 2:
         return float("nan")
+    from scipy import optimize, stats  # here: slow to import
+
     least = stats.t.ppf(1 - LEVEL / max(tests, 1) / 2, n - 1)
 
     def missed(effect: float) -> float:

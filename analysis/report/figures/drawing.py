@@ -9,8 +9,10 @@ Shapes: `line`, `points`, `level` (a horizontal line), `cross` (a collapse; at -
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -19,6 +21,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from analysis.logs.fragments import whole
+from analysis.logs.sources import CACHE
 from analysis.paper.names import method_order, plain
 from analysis.report.markdown import csv, write_texts
 from analysis.report.style import MUTED, look
@@ -72,9 +76,15 @@ class Figure:
 @cache
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, out of the pip package vl-convert-python."""
+    path = CACHE / f"vega-embed-{version('vl-convert-python')}.js"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
     import vl_convert  # here and below: slow to import
 
-    return str(vl_convert.javascript_bundle("window.vegaEmbed=vegaEmbed;"))
+    text = str(vl_convert.javascript_bundle("window.vegaEmbed=vegaEmbed;"))
+    with suppress(OSError), whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return text
 
 
 def write(figure: Figure, directory: Path) -> list[Path]:

@@ -84,6 +84,6 @@ def test_conf_is_what_tables_6_to_10_print() -> None:
 
 def test_runs_of_mixed_values_are_kept(tmp_path: Path) -> None:
     runs = pd.DataFrame({"run_id": ["a", "b", "c"], "note": ["x", 2, None], "lr": [1, 0.5, None]})
-    kept = pd.read_parquet(write_runs(runs, tmp_path))
+    kept = pd.read_parquet(write_runs(runs, tmp_path / "new"))
     assert kept["note"].dropna().tolist() == ['"x"', "2"]
     assert kept["lr"].dropna().tolist() == [1, 0.5]

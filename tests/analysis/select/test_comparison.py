@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
+from statsmodels.stats.proportion import proportion_confint
 
 from analysis.logs.run_file import LogError
 from analysis.report import comparison as report
@@ -24,7 +25,7 @@ from analysis.select.comparison import (
     run_losses,
     settings_file,
 )
-from analysis.stats.intervals import holm
+from analysis.stats.intervals import holm, sign_test, wilson_interval
 from analysis.stats.paired import detectable, paired_estimates
 from tests.analysis.make_frames import made_frames
 
@@ -218,6 +219,10 @@ def test_estimates_and_corrections_are_those_of_scipy_and_statsmodels():
     p = [0.01, 0.04, 0.03, 0.2, 0.03]
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
     assert holm([0.04, np.nan])[:1] == [0.04]
+    for right, n in ((0, 7), (31, 48), (48, 48)):
+        theirs = proportion_confint(right, n, alpha=0.05, method="wilson")
+        assert wilson_interval(right, n) == pytest.approx(theirs, abs=1e-12)
+        assert sign_test(right, n) == pytest.approx(stats.binomtest(right, right + n).pvalue)
 
 
 @pytest.mark.parametrize(("n", "tests"), [(20, 17), (14, 17), (5, 1)])
