@@ -40,4 +40,4 @@ if __name__ == "__main__":
     print_every_character()
     sys.argv[1:] = command_line.readable(sys.argv[1:])
     profile.register()
-    signals.leave(main())
+    signals.leave(main)

@@ -24,7 +24,7 @@ RUN = (sys.executable, "-m", "zo.run", "--trust")
 DONE, BUSY, INTERRUPTED = 0, 75, 143
 """Its exit statuses: finished or collapsed; another live process has the directory; stopped and saved. Others fail."""
 
-STOPPED = (INTERRUPTED, -signal.SIGTERM, -signal.SIGUSR2)  # by a signal before it could heed one: *
+STOPPED = (INTERRUPTED, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR2)
 HEEDED = (signal.SIGTERM, signal.SIGUSR2)
 POLL_S = 0.1
 BUSY_S, BUSY_LIMIT_S = 10.0, 600.0

@@ -41,7 +41,7 @@ NEEDS = {
 }
 """What an option, or each option of a group, does not go without."""
 
-NO_MEZZO = f"optimizer=mezzo: must be one of {', '.join(GROUPS['optimizer'])}"
+NO_MEZZO = f"optimizer=mezzo: did you mean mezo? It must be one of {', '.join(GROUPS['optimizer'])}"
 
 config.register()
 
@@ -159,10 +159,14 @@ PROBLEMS = {
     "task=reasoning_gym lr=1 task.samples=2 task.top_p=0": "task.samples=2: must be 1, or task.temperature above 0: "
         "all texts would be equal\ntask.top_p=0.0: must be above 0, and at most 1",
     "lr=1 task.temperature=1": "task.temperature=1.0: must be 0 with objective=classification, which draws no text",
-    "task=data/mine.csv": f"task=data/mine.csv: must be one of {', '.join(GROUPS['task'])}; data of your own are "
-        "task=classification task.path=data/mine.csv, or",
-    "model=gpt2": f"model=gpt2: must be one of {', '.join(GROUPS['model'])}; a directory or a model of the hub is "
-        "model.path=gpt2",
+    "task=data/mine.csv": "task=data/mine.csv: data of your own are task=classification task.path=data/mine.csv, or "
+        f"task=completion; else it must be one of {', '.join(GROUPS['task'])}",
+    "model=gpt2": "model=gpt2: a directory or a model of the hub is model.path=gpt2; else it must be one of "
+        f"{', '.join(GROUPS['model'])}",
+    "sweep=quickstar": "sweep=quickstar: did you mean quickstart? It must be one of compare, ",
+    "learning_rate=1e-4": "learning_rate=1e-4: no such key; here it is lr",
+    "wandb=false": "wandb=false: no such key; here it is tracking.mode, as tracking.mode=disabled",
+    "lr=64GB": "lr=64GB: must be a number without its unit, as 64",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
 }  # fmt: skip
 

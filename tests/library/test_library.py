@@ -185,6 +185,16 @@ def normalised():
 BATCHES = iter(X.split(4))
 REFUSED = [
     (lambda: make("bszo", make_model()).step(), "needs a closure"),
+    (
+        lambda: make("bszo", make_model()).step(0.5),
+        r"needs a closure .* again, as step\(lambda: model",
+    ),
+    (lambda: zo.MeZO(make_model(), lr="1e-3"), "lr='1e-3': must be a number"),
+    (
+        lambda: zo.optimizer(make_model(), "mezo", 1e-3),
+        r"comes first, as zo.optimizer\('mezo', model",
+    ),
+    (lambda: zo.optimizer("Mezo", make_model(), 1e-3), "did you mean mezo"),
     (stepped(lambda _: None), "must return a number"),
     (stepped(lambda _: X), r"shape \(32, 6\)"),
     (stepped(lambda _: float("nan")), "loss is nan"),

@@ -20,6 +20,9 @@ from tests.support.tiny_models import MODELS, llama, t5
 from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
+pytestmark = pytest.mark.filterwarnings("ignore:seed=3")  # models are trained again
+
+
 PAIRS = [(restore, noise) for restore in RESTORE_POLICIES for noise in ("torch", "philox")]
 STEPS = 3
 

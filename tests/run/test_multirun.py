@@ -9,7 +9,7 @@ from tests.support.victims import At, armed
 from zo.run import loop
 from zo.run.logs.tracking import read_status
 from zo.run.multirun import Multirun, differences
-from zo.run.signals import INTERRUPTED
+from zo.run.signals import CTRL_C
 from zo.run.store import lock
 from zo.run.store.directory import directory_of, freeze
 
@@ -63,7 +63,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
     runs = [make_run(f"seed={seed}") for seed in (0, 1, 2)]
     in_second_run = At("zo.run.loop._step", 7, "after", signal.SIGINT)
     with armed(in_second_run):
-        assert Multirun.of(runs).run() == INTERRUPTED
+        assert Multirun.of(runs).run() == CTRL_C
     shown = capsys.readouterr()
     assert "stopped at step 3, saved; the same command goes on from there" in shown.err
     assert shown.err.endswith("stopped; 1 ended, 2 to go; the same command goes on\n")

@@ -28,7 +28,7 @@ from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
 from zo.config.conf_files import broken_files, check_installed
-from zo.config.explain import by_path, explain, explain_yaml
+from zo.config.explain import NEIGHBOURS, explain, explain_yaml, with_nearest
 from zo.config.method_file import with_options
 from zo.config.presets import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
@@ -163,7 +163,9 @@ def _unknown_option(word: str) -> Problem:
     if key == "dry-run":
         right = "`python -m launch.submit KEY=VALUE ... --dry-run` lists runs, `python train.py --cfg job` shows one"
         return Problem(word, ..., right)
-    plainly = f"keys are written without dashes: {key}" if "=" in key else "see --help"
+    name, equals, value = key.partition("=")
+    written = f"{NEIGHBOURS.get(name, name).partition(',')[0]}={value}"
+    plainly = f"keys are written without dashes: {written}" if equals else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
 
 
@@ -435,6 +437,6 @@ def _override_problems(composer: Composer, overrides: Sequence[str]) -> list[Pro
                 options = composer.loader.get_group_options(key.lstrip("+"))
                 right = f"must be one of {', '.join(options)}"
             if right.startswith("must be one of"):
-                right += by_path(key, value)
+                right = with_nearest(key, value, right)
             problems.append(Problem(key, value if equals else ..., right))
     return problems

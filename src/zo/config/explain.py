@@ -32,6 +32,25 @@ RENAMED = {
 """Earlier keys of `hydra.sweeper`."""
 
 
+NEIGHBOURS = {
+    "learning_rate": "lr",
+    **dict.fromkeys(("epochs", "num_train_epochs"), "steps = epochs · examples / batch_size"),
+    **dict.fromkeys(("output_dir", "save_dir"), "out"),
+    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), "batch_size"),
+    "per_device_eval_batch_size": "eval_tokens",
+    **dict.fromkeys(("wandb", "report_to"), "tracking.mode, as tracking.mode=disabled"),
+    **dict.fromkeys(("model_name_or_path", "model_name"), "model.path"),
+    **dict.fromkeys(("dataset", "dataset_name"), "task, or task.path for data of your own"),
+    **dict.fromkeys(("max_length", "max_seq_length"), "task.max_length"),
+    **dict.fromkeys(("fp16", "bf16", "dtype", "torch_dtype"), "precision, as precision=bf16"),
+    **dict.fromkeys(("lora", "peft"), "adapter, as adapter=lora"),
+    **dict.fromkeys(("eps", "zo_eps"), "optimizer.eps"),
+    "weight_decay": "optimizer.weight_decay",
+    "eval_steps": "eval_every",
+}
+"""Key of other trainers -> ours."""
+
+
 def explain(error: BaseException) -> str:
     """Says in one sentence what would be right, from Hydra's or OmegaConf's exception."""
     inside = ""
@@ -52,6 +71,8 @@ def explain(error: BaseException) -> str:
     object_type = getattr(error, "object_type", None)
     key = getattr(error, "key", None)
     if is_dataclass(object_type) and "not in" in lines[0]:
+        if str(key) in NEIGHBOURS and getattr(error, "full_key", None) == key:
+            return f"{inside}no such key; here it is {NEIGHBOURS[str(key)]}"
         names = [f.name for f in fields(object_type)]
         if RENAMED.get(str(key)) in names:
             return f"{inside}is called {RENAMED[str(key)]} now"
@@ -60,19 +81,30 @@ def explain(error: BaseException) -> str:
         return f"{inside}no such key; {hint}"
     if whole := re.search(r"Value '(-?\d+)\.0' of type 'float'.*Integer", lines[0]):
         return f"{inside}must be a whole number, written {whole[1]}"
+    if unit := re.search(r"Value '([\d.]+) ?[A-Za-z]+'.* to (Float|Integer)", lines[0]):
+        return f"{inside}must be a number without its unit, as {unit[1]}"
     right = next((right for said, right in EXPECTED.items() if said in lines[0]), lines[0])
     return inside + right
 
 
-def by_path(group: str, value: str) -> str:
-    """Returns what may have been meant, to follow the options of a group that has no such value."""
-    if group == "model":
-        return f"; a directory or a model of the hub is model.path={value}"
+def with_nearest(group: str, value: str, right: str) -> str:
+    """Returns what would be right of an option that a group does not have: first what was probably meant.
+
+    Args:
+        group: The group's name.
+        value: As typed.
+        right: `must be one of a, b, ...`.
+    """
+    options = {of.lower(): of for of in right.removeprefix("must be one of ").split(", ")}
+    close = difflib.get_close_matches(value.lower(), options, n=1)
+    meant = f"did you mean {options[close[0]]}? It" if close else ""
     if group == "task" and ("/" in value or "." in value):
-        return f"; data of your own are task=classification task.path={value}, or task=completion"
+        meant = f"data of your own are task=classification task.path={value}, or task=completion; else it"
+    if group == "model" and ("/" in value or not close):
+        meant = f"a directory or a model of the hub is model.path={value}; else it"
     if group == "sweep" and (stage := re.fullmatch(r"(\w+?)_(tune|tune_best)", value)):
-        return f"; a stage is chosen by stage=, as sweep={stage[1]} stage={stage[2]}"
-    return ""
+        meant = f"a stage is chosen by stage=, as sweep={stage[1]} stage={stage[2]}; else it"
+    return f"{meant} {right}".lstrip()
 
 
 def explain_yaml(error: yaml.YAMLError) -> str:

@@ -135,7 +135,8 @@ class StepReport:
                 f"step {step}: all {info.forwards} losses are {info.losses[0]}, so nothing was measured. The usual"
                 " causes: the closure computes with other weights (after load_state_dict(assign=True),"
                 " merge_and_unload() or a copy of the model), its loss does not depend on them (as GRPO's surrogate),"
-                " or eps is too small for the weights' dtype. This is said once.",
+                " eps is too small for the weights' dtype, or the weights have diverged, so that the model answers the"
+                " same everywhere: take a smaller lr. This is said once.",
                 stacklevel=5,
             )
 

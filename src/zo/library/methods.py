@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import fields
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -126,6 +127,8 @@ def method_named(name: str) -> type[ZerothOrder]:
     Raises:
         ValueError: If there is none.
     """
+    if not isinstance(name, str):
+        raise TypeError("optimizer: the name comes first, as zo.optimizer('mezo', model, lr=1e-6)")
     if ".py:" in name:
         try:
             title = from_file.register(name)
@@ -134,7 +137,9 @@ def method_named(name: str) -> type[ZerothOrder]:
         METHODS[title] = _class_of(title, OPTIMIZERS[title])
         return METHODS[title]
     if name not in METHODS:
-        raise ValueError(f"method {name!r}: must be one of {', '.join(METHODS)}")
+        close = get_close_matches(name.lower(), METHODS, n=1)
+        meant = f"did you mean {close[0]}? It " * bool(close)
+        raise ValueError(f"method {name!r}: {meant}must be one of {', '.join(METHODS)}")
     return METHODS[name]
 
 

@@ -6,7 +6,6 @@ weight decay may change, a check of the closure, `state_dict`, and the record of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -130,7 +129,8 @@ class ZerothOrder(_Base):
         **settings: Any,
     ):
         config = config_of(self.name, {"weight_decay": weight_decay, **settings})
-        if not (math.isfinite(lr) and lr >= 0):
+        lr = typed("lr", lr, float)
+        if lr < 0:
             raise ValueError(f"lr={lr}: must be at least 0")
         seed = typed("seed", seed, int)
         if not -(2**63) <= seed < 2**63:
@@ -236,10 +236,11 @@ class ZerothOrder(_Base):
             ProcessLostError: If another process of the group ended or did not answer in time.
             ProcessesError: If the weights of the group's processes differ.
         """
-        if closure is None:
+        if not callable(closure):
             raise TypeError(
-                "step: needs a closure that returns the loss of one mini-batch. get_state_dict"
-                " has none: save the optimizer itself, by torch.distributed.checkpoint.save({'optimizer': optimizer})"
+                "step: needs a closure that computes the loss of one mini-batch again, as step(lambda:"
+                " model(**batch).loss)" + ". get_state_dict has none: save the optimizer itself, by"
+                " torch.distributed.checkpoint.save({'optimizer': optimizer})" * (closure is None)
             )
         compiled, method, space = compiling.seconds, self.method, self.method.params
         check_storage(space)

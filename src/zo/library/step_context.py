@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-import torch
-
 from zo.weights.loss import Context
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -110,6 +108,8 @@ def step_context(devices: Iterable[str], exact: bool) -> Iterator[Context]:
         exact: Whether a step that is broken off leaves no trace in the weights. Otherwise Ctrl-C waits until the step
             is made.
     """
+    import torch  # here: `zo.run.signals` imports this module before anything slow
+
     casts = [
         (device, torch.get_autocast_dtype(device))
         for device in devices

@@ -4,7 +4,7 @@
     python -m zo.run log out/bszo-0123456789ab ...    # write W&B's file of runs that ended without one
 
 Exit status: 0 the run has ended (a collapse is an end), 1 it failed (error.txt), 2 its data, weights or directory
-cannot be used, 75 another process holds the run, 143 it was stopped by a signal and has saved, 130 Ctrl-C twice.
+cannot be used, 75 another process holds the run, 143 it was stopped by a signal and has saved, 130 the same by Ctrl-C.
 """
 
 import argparse
@@ -75,4 +75,4 @@ def _log(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     print_every_character()
     signals.end_at_once()
-    signals.leave(main())
+    signals.leave(main)

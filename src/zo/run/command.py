@@ -18,7 +18,7 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
         twice.
 
     Raises:
-        Interrupted: If a signal asked to stop; its exit status is 143.
+        Interrupted: If a signal asked to stop; its exit status is 143, after Ctrl-C 130.
     """
     Screen().say(describe(cfg))
     import_wandb(cfg.tracking.mode)

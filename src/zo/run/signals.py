@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -18,6 +18,9 @@ from zo.library.step_context import HEEDED
 
 INTERRUPTED = 143
 """Exit status of a run that was asked to stop: 128 + SIGTERM."""
+
+CTRL_C = 130
+"""Exit status of a run that Ctrl-C stopped; its process ends by SIGINT itself, so that a shell's loop stops, too."""
 
 
 def end_at_once() -> None:
@@ -29,20 +32,32 @@ def end_at_once() -> None:
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, b"\nstopped; the same command goes on from what is saved\n")
-        os._exit(128 + number)  # no traceback of whatever is being imported
+        _exit(128 + number)  # no traceback of whatever is being imported
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
 
 
-def leave(status: int) -> NoReturn:
-    """Ends the process as `sys.exit` does, but does not take the interpreter apart: after torch that takes seconds.
+def leave(main: Callable[[], int]) -> NoReturn:
+    """Calls `main` and ends the process, but does not take the interpreter apart: after torch that takes seconds.
 
     Exit functions are called, but for those that were registered before `end_at_once`.
     """
+    try:
+        status = main()
+    except Interrupted as stopped:
+        status = stopped.status
     _left_with.append(status)
     sys.exit(status)
+
+
+def _exit(status: int) -> NoReturn:
+    """Ends the process at once, after Ctrl-C by its signal."""
+    if status == CTRL_C:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status)
 
 
 _left_with: list[int] = []
@@ -55,14 +70,15 @@ def _leave() -> None:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:  # as after >&-
                     stream.flush()
-            os._exit(_left_with[-1])
+            _exit(_left_with[-1])
 
 
 class Interrupted(SystemExit):
     """The run was asked to stop and everything is saved. Passes through what catches exceptions."""
 
     def __init__(self, number: int):
-        super().__init__(INTERRUPTED)
+        self.status = CTRL_C if number == signal.SIGINT else INTERRUPTED
+        super().__init__(self.status)
         self.name = signal.Signals(number).name
 
 
