@@ -1,6 +1,7 @@
 """The methods as torch optimizers in a loop of one's own."""
 
 import copy
+import doctest
 import importlib.util
 import pickle
 import re
@@ -561,3 +562,18 @@ def test_going_on_with_the_same_seed_is_warned_of_and_starting_again_is_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step(0)
+
+
+@pytest.mark.parametrize("kind", CLASSES.values(), ids=lambda kind: kind.__name__)
+def test_the_example_in_a_classs_docstring_runs(kind):
+    globs = {"zo": zo, "model": make_model(), "x": X}
+    example = doctest.DocTestParser().get_doctest(kind.__doc__, globs, kind.__name__, None, 0)
+    assert len(example.examples) == 2
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_an_optimizers_repr_has_the_settings_of_its_method():
+    shown = repr(zo.BSZO(make_model(), lr=1e-3, k=3, prior_std=1.0))
+    assert shown.startswith("BSZO(lr=0.001, weight_decay=0.0, ")
+    for said in ("k=3", "prior_std=1.0", "seed=0", "restore='merged'", "rounding='nearest'"):
+        assert f", {said}" in shown

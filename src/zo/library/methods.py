@@ -31,6 +31,11 @@ NOT_ARGUMENTS = ("name", "groups", "decays")
 """Keys of a record's header that are no arguments of the constructor."""
 
 
+EXAMPLE = """Example:
+    >>> optimizer = zo.{}(model, lr=1e-4)
+    >>> loss = optimizer.step(lambda: model(x).square().mean())"""
+
+
 class _Documentation:
     """A class's `__doc__`, assembled when it is read: formula, cost, source and every setting."""
 
@@ -43,6 +48,7 @@ class _Documentation:
         texts, keys = _attributes_of(method.config), inspect.signature(kind).parameters
         own = [f"    {key}: {texts[key]}" for key in keys if key in texts]
         arguments = "\n".join(["Args:", "    params, lr: As of `ZerothOrder`.", *own])
+        paragraphs.append(EXAMPLE.format(kind.__name__))
         return "\n\n".join([*paragraphs, f"{arguments}\n    Others: As of `ZerothOrder`.\n"])
 
 

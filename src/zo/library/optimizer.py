@@ -277,6 +277,14 @@ class ZerothOrder(_Base):
             self._report.look_at(method.step_index, info, compiling.seconds - compiled, space)
         return info.loss
 
+    def __repr__(self) -> str:
+        groups = [
+            {key: group[key] for key in ("lr", "weight_decay")} for group in self.param_groups
+        ]
+        rates = groups[0] if len(groups) == 1 else {"groups": groups}
+        said = ", ".join(f"{key}={value!r}" for key, value in {**rates, **self._settings}.items())
+        return f"{type(self).__name__}({said})"
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: there are no gradients."""
 
