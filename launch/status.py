@@ -1,7 +1,7 @@
 """What there is of a sweep, what runs, what is missing, and how many hours that takes.
 
     python -m launch.status sweep=table1
-    python -m launch.status sweep=table1 --list           every run
+    python -m launch.status sweep=table1 --list           every run, step and loss of those that run
     python -m launch.status sweep=table1 --failed         every failed run with the last line of its error
     python -m launch.status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms 120
 
@@ -14,10 +14,13 @@ on top.
 """
 
 import csv
+import json
+import os
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +35,7 @@ from zo.extras import print_every_character
 
 MS_PER_HOUR = 3.6e6
 PAPER = ROOT / "results" / "paper" / "table4.csv"
+TAIL = 65_536  # bytes at the end of a run's rows
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
 Kind = tuple[str, str, str]  # model, precision, method
 
@@ -77,6 +81,26 @@ def hours_left(
         cost.append(f"{unknown} runs of unknown step time (python -m launch.status --step-ms N)")
     done = sum(standing.state in ENDED for standing in found.values())
     return f"{len(found) - done} runs left" + ": " * bool(cost) + " and ".join(cost)
+
+
+def progress(run: Run) -> str:
+    """Returns step, loss and hours left of a run in progress, by its last rows; nothing before its first step."""
+    rows = []
+    try:
+        with (run.directory / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        with suppress(ValueError):  # torn, or begun before what was read
+            rows.append(json.loads(line))
+    steps = [row for row in rows if isinstance(row, dict) and "train/loss" in row]
+    if not steps:
+        return ""
+    step, loss = steps[-1]["step"], steps[-1]["train/loss"]
+    hours = statistics.median(row["time/step_s"] for row in steps) * (run.cfg.steps - step) / 3600
+    return f"  step {step:,} of {run.cfg.steps:,}, loss {loss:.4f}, {hours:.1f} h left"
 
 
 def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:
@@ -140,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         standing = found[run.run_id]
         if args.list or (args.failed and standing.state == "failed"):
             note = f"  {standing.note}" if standing.note else ""
+            if standing.state == "running":
+                note = progress(run) + note
             print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
     show(sweep, found, args.step_ms)
     return 0

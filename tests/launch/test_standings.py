@@ -1,5 +1,6 @@
 """Where runs stand: the lock decides what runs, the queue what waits, the status the rest; and the table of it."""
 
+import json
 import os
 import time
 
@@ -50,6 +51,17 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("  loss is nan at step 7")
     assert len(lines) == 4 + 5
+
+
+def test_a_run_in_progress_is_listed_with_step_loss_and_hours_left(grid, runs, capsys):
+    note(runs[1], "running")
+    row = {"step": 1, "train/loss": 0.5, "time/step_s": 3600.0}
+    (runs[1].directory / "metrics.jsonl").write_text(f'{json.dumps(row)}\n{{"step": 2, "tr')
+    with held(runs[1].directory):
+        assert status.main([*grid, "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  step 1 of 2, loss 0.5000, 1.0 h left  process " in lines[1]
+    assert "loss" not in lines[0]
 
 
 def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
