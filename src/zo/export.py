@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import missing, print_every_character
-from zo.optim.from_file import Trust
+from zo.extras import Trust, missing, print_every_character
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,9 @@
 """What commands share: streams that print every character, and sentences where libraries are missing."""
 
+import argparse
 import io
 import sys
+from collections.abc import Sequence
 
 
 def print_every_character() -> None:
@@ -23,3 +25,17 @@ def missing(command: str, error: ModuleNotFoundError) -> int:
     needed = f"needs {error.name}; pip install 'zo-suite[suite]'"
     print(f"{command}: {needed}", file=sys.stderr)
     return 2
+
+
+class Trust(argparse.Action):
+    """The option `--trust` of commands that read runs' directories."""
+
+    given = False
+
+    def __init__(self, option_strings: Sequence[str], dest: str):
+        words = "run code that the directory names: its method's file, its reward's functions"
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=words)
+
+    def __call__(self, *_: object) -> None:
+        """Notes it for this process."""
+        Trust.given = True

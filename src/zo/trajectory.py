@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.extras import missing, print_every_character
-from zo.optim.from_file import Trust
+from zo.extras import Trust, missing, print_every_character
 from zo.record.trajectory import Trajectory, TrajectoryError
 
 

@@ -14,8 +14,8 @@ from tests.support.victims import At, armed
 from zo import config
 from zo.config import command_line, method_code
 from zo.config.addresses import check_paths
+from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
-from zo.optim.from_file import Trust
 from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.logs.tracking import read_status

@@ -6,6 +6,7 @@ from hydra.core.config_store import ConfigStore
 
 from zo.config import method_code
 from zo.config.checks import ConfigError, Problem
+from zo.extras import Trust
 from zo.optim import OPTIMIZERS, from_file
 
 
@@ -30,7 +31,7 @@ def option(address: str, typed: bool = True) -> str:
     Raises:
         ConfigError: If it cannot be used.
     """
-    if not (typed or from_file.may_run(address)):
+    if not (typed or Trust.given or from_file.was_run(address)):
         right = "is code that a run's directory names; read it, and add --trust to run it"
         raise ConfigError([Problem("optimizer", address, right)])
     try:

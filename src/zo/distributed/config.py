@@ -23,14 +23,11 @@ class DistributedConfig:
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
+        every = self.check_every
         checks = (
             ("shards", 1 <= self.shards <= 1024, "must be 1 to 1024"),
             ("tensor", 1 <= self.tensor <= 1024, "must be 1 to 1024"),
-            (
-                "check_every",
-                self.check_every is None or self.check_every >= 1,
-                "must be at least 1, or null",
-            ),
+            ("check_every", every is None or every >= 1, "must be at least 1, or null"),
             ("timeout", self.timeout >= 1, "must be at least 1 second"),
         )
         return [(key, right) for key, ok, right in checks if not ok]

@@ -139,9 +139,8 @@ def check_processes(space: ParameterSpace, model: nn.Module | None, grouped: boo
             " model, or model= beside its tensors"
         )
     if space.shards and grouped:
-        gathered = {
-            id(p) for module in fsdp_modules(model or nn.Module()) for p in module.parameters()
-        }
+        modules = fsdp_modules(model or nn.Module())
+        gathered = {id(p) for module in modules for p in module.parameters()}
         for name, p in zip(space.names, space.parameters, strict=True):
             if part_of(p)[1] is not None and id(p) not in gathered:
                 raise ValueError(

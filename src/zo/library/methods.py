@@ -77,9 +77,8 @@ def _signature(config: type) -> inspect.Signature:
         if of.name != "name"
     ]
     first = [common.pop(key) for key in ("params", "lr")]
-    return inspect.Signature(
-        [*first, *own, *(of for of in common.values() if of.name not in types)]
-    )
+    others = (of for of in common.values() if of.name not in types)
+    return inspect.Signature([*first, *own, *others])
 
 
 def _class_of(name: str, method: Method) -> type[ZerothOrder]:

@@ -181,15 +181,14 @@ class ZerothOrder(_Base):
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
         self._parallel: ParallelStep | None = None
-        everything = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
-        everything |= {"noise": noise, "rounding": rounding}
-        self._settings = {
-            k: v for k, v in everything.items() if k not in ("name", "lr", "weight_decay")
-        }
+        values = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
+        values |= {"noise": noise, "rounding": rounding}
+        unchecked = ("name", "lr", "weight_decay")
+        self._settings = {k: v for k, v in values.items() if k not in unchecked}
         if group is not None:
-            self._parallel = DataParallel(group, check_every, self.method, everything)
+            self._parallel = DataParallel(group, check_every, self.method, values)
         elif space.shards:
-            self._parallel = TensorParallel(self.method, everything)
+            self._parallel = TensorParallel(self.method, values)
         if self._parallel is not None and not self._parallel.processes.leads:
             self._recorder = None
 

@@ -110,11 +110,8 @@ def step_context(devices: Iterable[str], exact: bool) -> Iterator[Context]:
     """
     import torch  # here: `zo.run.signals` imports this module before anything slow
 
-    casts = [
-        (device, torch.get_autocast_dtype(device))
-        for device in devices
-        if torch.is_autocast_enabled(device)
-    ]
+    cast = filter(torch.is_autocast_enabled, devices)
+    casts = [(device, torch.get_autocast_dtype(device)) for device in cast]
     with DeferredSignals(finish=not exact) as signals, ExitStack() as off:
         for device, dtype in casts:
             off.enter_context(torch.autocast(device, dtype, enabled=False))

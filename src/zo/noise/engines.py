@@ -174,14 +174,12 @@ def _check_positions(
         return
     _require(start == 0, "start: must be 0 where rows are given")
     _require(rows.dtype == torch.int64 and rows.dim() == 1, "rows: must be (r,) of int64")
-    _require(
-        out.dim() == 2 and len(out) == len(rows), "out: must be (r, w), a row for each of rows"
-    )
+    fits = out.dim() == 2 and len(out) == len(rows)
+    _require(fits, "out: must be (r, w), a row for each of rows")
     limit = POSITIONS // max(out.shape[1], 1)
     if theta is not None:
-        _require(
-            theta.dim() == 2 and theta.shape[1] == out.shape[1], "out: must be as wide as theta"
-        )
+        fits = theta.dim() == 2 and theta.shape[1] == out.shape[1]
+        _require(fits, "out: must be as wide as theta")
         limit = len(theta)
     if rows.device.type == "cpu" and len(rows):
         low, high = (int(r) for r in rows.aminmax())

@@ -25,9 +25,8 @@ class NumpyEngine(PhiloxEngine):
         tensor, terms, keep, start, scale, rounding, rows, pending, signs, limit = move
         for part, at, of in _parts(out, start, rows):
             if theta is None:
-                part.copy_(
-                    torch.from_numpy(philox.values(terms[0][1], tensor, at, len(part), signs))
-                )
+                drawn = philox.values(terms[0][1], tensor, at, len(part), signs)
+                part.copy_(torch.from_numpy(drawn))
                 continue
             total = before = theta.view(-1)[of].float().numpy()
             root = None if scale is None else np.sqrt(scale.view(-1)[of].float().numpy())

@@ -41,9 +41,8 @@ class AdaMeZO(MeZO):
         if self.step_index <= self.config.window:
             super().apply(coefficients)
             return
-        window = [
-            (c, self.direction_at(self.step_index - j)) for j, c in enumerate(reversed(slopes))
-        ]
+        t, last = self.step_index, enumerate(reversed(slopes))
+        window = [(c, self.direction_at(t - j)) for j, c in last]
 
         def terms(lr: float, i: int, p: Tensor) -> Terms:
             m, v = (torch.zeros_like(p, dtype=torch.float32) for _ in range(2))

@@ -168,11 +168,7 @@ class ZOOptimizer(ABC):
     def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by the update that `coefficients` and the step's seeds determine, without a forward pass."""
 
-    def step(
-        self,
-        loss_fn: LossFn,
-        context: Context = nullcontext,
-    ) -> StepInfo:
+    def step(self, loss_fn: LossFn, context: Context = nullcontext) -> StepInfo:
         """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:

@@ -165,12 +165,10 @@ class MethodConfig:
         """Returns (key, what a message says) of each invalid value and of each rule that does not hold."""
         ranges = ranges_of(type(self)).items()  # type: ignore[arg-type]  # a class is hashable
         found = [(key, of.right) for key, of in ranges if not of.holds(getattr(self, key))]
-        rules = [
-            rule for kind in reversed(type(self).__mro__) for rule in vars(kind).get("rules", ())
-        ]
-        return found + [
-            (key, right.format(of=self)) for key, holds, right in rules if not holds(self)
-        ]
+        kinds = reversed(type(self).__mro__)
+        rules = [rule for kind in kinds for rule in vars(kind).get("rules", ())]
+        found += [(key, right.format(of=self)) for key, holds, right in rules if not holds(self)]
+        return found
 
     def notes(self) -> list[str]:
         """Returns advice on unusual values, for the log."""

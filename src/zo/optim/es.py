@@ -73,9 +73,8 @@ class ES(MeZO):
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures all members, and weighs the directions by their shaped rewards."""
         directions = map(self.direction, range(self.config.n // len(self.signs)))
-        points: list[Terms] = [
-            [(sign * self.config.eps, z)] for z in directions for sign in self.signs
-        ]
+        eps, points = self.config.eps, list[Terms]()
+        points += ([(sign * eps, z)] for z in directions for sign in self.signs)
         losses = self.params.measure(loss_fn, [points])
         mean = sum(losses) / len(losses)
         apart = [loss - mean for loss in losses]

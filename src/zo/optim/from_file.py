@@ -1,8 +1,6 @@
 """A method in a file of one's own, `my_method.py:MyMethod`, which becomes one of `zo.optim.OPTIMIZERS`."""
 
-import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,23 +40,9 @@ def register(address: str) -> str:
     return name
 
 
-def may_run(address: str) -> bool:
-    """Returns whether this process may run `file.py:Class` of a directory: with `--trust`, or if it did before."""
-    return Trust.given or Path(address.rpartition(":")[0]).expanduser().resolve() in _read
-
-
-class Trust(argparse.Action):
-    """The option `--trust` of commands that read runs' directories."""
-
-    given = False
-
-    def __init__(self, option_strings: Sequence[str], dest: str):
-        words = "run code that the directory names: its method's file, its reward's functions"
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=words)
-
-    def __call__(self, *_: object) -> None:
-        """Notes it for this process."""
-        Trust.given = True
+def was_run(address: str) -> bool:
+    """Returns whether this process has run the file of `file.py:Class`."""
+    return Path(address.rpartition(":")[0]).expanduser().resolve() in _read
 
 
 def _run(file: Path) -> ModuleType:

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import print_every_character
-from zo.optim.from_file import Trust
+from zo.extras import Trust, print_every_character
 from zo.run import signals
 
 

@@ -86,9 +86,7 @@ class Survival:
     @property
     def share(self) -> float | None:
         """Projection of the actual move on the intended one, over its length; None if that is 0."""
-        actual, intended = (
-            math.fsum(sums) for sums in zip((0.0, 0.0), *self.seen.values(), strict=True)
-        )
+        actual, intended = map(math.fsum, zip((0.0, 0.0), *self.seen.values(), strict=True))
         return actual / intended if intended else None
 
 

@@ -45,9 +45,7 @@ class Scratch:
     """
 
     def __init__(self, size: int, device: torch.device):
-        with torch.inference_mode(
-            False
-        ):  # else passes outside of inference mode could not write it
+        with torch.inference_mode(False):  # else passes outside of it could not write the memory
             on_host = device.type == "cpu"
             self.written = (
                 host_bytes(size) if on_host else torch.empty(size, dtype=torch.uint8, device=device)

@@ -44,15 +44,13 @@ class NumbaEngine(PhiloxEngine):
         if out is not thetas or apart:
             super().add_to_all_(out, thetas, move, keeps)
             return
-        addresses = np.array([t.data_ptr() for t in thetas], np.int64)
+        starts = np.array([t.data_ptr() for t in thetas], np.int64)
         ends = np.cumsum([t.numel() for t in thetas])
         shares = np.array(keeps or [move.keep] * len(thetas), F)
         of = _terms(move._replace(tensor=0))
         fixed = *of, key_words(move.rounding, 0), move.signs or None
         like = LIKE[dtype]
-        in_parts(
-            int(ends[-1]), lambda a, b: add_to_all(addresses, ends, shares, a, b, like, *fixed)
-        )
+        in_parts(int(ends[-1]), lambda a, b: add_to_all(starts, ends, shares, a, b, like, *fixed))
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)

@@ -262,9 +262,8 @@ class Offload:
         if fetched is not None and (fetched.rows or self._stale(fetched)):
             self._discard(fetched)
             fetched = None
-        indices = [
-            *dict.fromkeys(i for *_, i in self._owners[module] if i not in self._swapped.tensors)
-        ]
+        own, swapped = self._owners[module], self._swapped.tensors
+        indices = [*dict.fromkeys(i for *_, i in own if i not in swapped)]
         rows = looked_up(module, args)
         if fetched is not None:
             rows = None
@@ -330,9 +329,7 @@ class Offload:
 
     def _prefetch(self, module: nn.Module | None) -> None:
         """Starts transfers for the modules that followed in the last pass, as many as the budget allows."""
-        room = (
-            self.budget - self._in_use - sum(fetched.size for fetched in self._prefetched.values())
-        )
+        room = self.budget - self._in_use - sum(of.size for of in self._prefetched.values())
         at = next(reversed(self._prefetched), module)
         while at is not None and (at := self._after.get(at)) is not None:
             if at in self._prefetched or at is module or self._bytes[at] > room:

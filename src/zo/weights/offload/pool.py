@@ -43,10 +43,8 @@ class Pool:
         made = Scratch(size, self._device)
         self._made.add(made)
         self._transfers.record_stream(made.written)
-        return (
-            made,
-            self._transfers.record_event(),
-        )  # the device may still compute in memory that another tensor had
+        # The device may still compute in memory that another tensor had.
+        return made, self._transfers.record_event()
 
     def release(self) -> None:
         """Frees the memory that is not lent."""

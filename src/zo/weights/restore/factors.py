@@ -344,9 +344,7 @@ class Factors(FactoredPolicy):
             if not others:
                 return displaced(*args, **kwargs)
             if len(others) < len(held) and (self._layers.moved or self._layers.left is not None):
-                what = (
-                    f"{path} is called with another {', '.join(others)} beside weights of its own"
-                )
+                what = f"{path} is called with another {', '.join(others)} beside its own"
                 raise RestoreError(self.name, what, "snapshot")
             return plain(*args, **kwargs)
 

@@ -14,9 +14,9 @@ Aliases of a weight, such as its `.data` or an earlier view, escape this check.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -125,9 +125,7 @@ class Streamed(RestorePolicy):
             call = self._call
             if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
                 call = torch.compiler.disable(call)
-            self._forwards = {
-                m: ReplacedForward.of(m, functools.partial(call, m)) for m in self._owners
-            }
+            self._forwards = {m: ReplacedForward.of(m, partial(call, m)) for m in self._owners}
             for forward in self._forwards.values():
                 forward.put()
         self._make_readable(not terms)
@@ -168,8 +166,8 @@ class Streamed(RestorePolicy):
         used = {buffer: buffer.used for buffer in self._buffers.values()}
         views: dict[Scratch, int] = {buffer: buffer.views() for buffer in used}
         try:
-            compute = functools.partial(forward, *args, **kwargs)
-            displaced = functools.partial(self._displaced, module, args)
+            compute = partial(forward, *args, **kwargs)
+            displaced = partial(self._displaced, module, args)
             return self._swapped.call(entries, compute, displaced, views)
         except ViewStaysError as error:
             name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
