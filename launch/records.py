@@ -50,8 +50,10 @@ class Record:
     @classmethod
     def alive(
         cls, records: Iterable["Record"], ask_queue: bool, through: "Queue | None" = None
-    ) -> set["Record"]:
-        """Returns the records whose job still waits or runs; `ask_queue=False` takes SLURM's jobs to be all alive.
+    ) -> dict["Record", str]:
+        """Returns the records whose job still waits or runs, and that job in words; SLURM's by its id as in `squeue`.
+
+        `ask_queue=False` takes SLURM's jobs to be all alive.
 
         Raises:
             QueueError: If SLURM cannot be asked about one of them.
@@ -60,10 +62,15 @@ class Record:
         on_slurm = {record for record in records if record.launcher == "slurm"}
         local = {record.name for record in records - on_slurm}
         held = {name for name in local if holder(Path(name)) is not None}
+        said = {r: str(r) for r in records if r in on_slurm or r.name in held}
         if ask_queue and on_slurm:
             queued = (through or queue)(sorted({record.name for record in on_slurm}))
-            on_slurm = {record for record in on_slurm if (record.name, record.index) in queued}
-        return on_slurm | {record for record in records if record.name in held}
+            for record in on_slurm:
+                job = queued.get((record.name, record.index))
+                del said[record]
+                if job is not None:
+                    said[record] = f"slurm job {job}"
+        return said
 
 
 def record_is_older_than_status(directory: Path) -> bool:
@@ -72,20 +79,20 @@ def record_is_older_than_status(directory: Path) -> bool:
     return written >= given
 
 
-def queue(names: list[str]) -> set[tuple[str, int]]:
-    """Returns (job name, index in the array) of the jobs of these names that wait, run or come to an end.
+def queue(names: list[str]) -> dict[tuple[str, int], str]:
+    """Returns (job name, index in the array) and id of the jobs of these names that wait, run or come to an end.
 
     Raises:
         QueueError: If SLURM cannot be asked.
     """
     if shutil.which("squeue") is None:
         raise QueueError("squeue is not on PATH here, and runs were given to SLURM")
-    command = ["squeue", "--noheader", "--array", "--format=%j|%K", f"--name={','.join(names)}"]
+    command = ["squeue", "--noheader", "--array", "--format=%i|%j|%K", f"--name={','.join(names)}"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
-    rows = (line.rpartition("|") for line in done.stdout.split())
-    return {(name, int(index) if index.isdigit() else 0) for name, _, index in rows}
+    rows = (line.split("|") for line in done.stdout.split())
+    return {(name, int(index) if index.isdigit() else 0): job for job, name, index in rows}
 
 
 class Queue:
@@ -99,9 +106,9 @@ class Queue:
         """Makes the next call ask again."""
         self._until = 0.0
         self._names: frozenset[str] = frozenset()
-        self._answer: set[tuple[str, int]] = set()
+        self._answer: dict[tuple[str, int], str] = {}
 
-    def __call__(self, names: list[str]) -> set[tuple[str, int]]:
+    def __call__(self, names: list[str]) -> dict[tuple[str, int], str]:
         """Returns what `queue` returns, or returned for these names a moment ago.
 
         Raises:

@@ -105,7 +105,7 @@ def standings(
     return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
 
 
-def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Standing:
+def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str]) -> Standing:
     process = holder(directory)
     status = read_json(directory / "status.json")
     if process is not None:
@@ -114,7 +114,7 @@ def _standing(directory: Path, record: Record | None, alive: set[Record]) -> Sta
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
     if record in alive and not (state == "failed" and record_is_older_than_status(directory)):
-        return Standing("queued", str(record), status)
+        return Standing("queued", alive[record], status)
     if (
         record is not None
         and record not in alive

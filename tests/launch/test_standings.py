@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 
 import pytest
@@ -75,11 +76,24 @@ def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
     ]
 
 
+def test_a_queued_run_has_its_jobs_id_as_squeue_shows_it(runs, monkeypatch):
+    said = "7_1|zo-x|1\n8|zo-y|N/A\n"
+    done = subprocess.CompletedProcess([], 0, said, "")
+    monkeypatch.setattr(records.shutil, "which", lambda name: name)
+    monkeypatch.setattr(records.subprocess, "run", lambda *given, **more: done)
+    for run, name, index in zip(runs[:3], ("zo-x", "zo-y", "zo-z"), (1, 0, 0), strict=True):
+        run.directory.mkdir(parents=True)
+        Record("slurm", name, index, time.time()).write(run.directory)
+    found = [standings(runs)[run.run_id] for run in runs[:3]]
+    assert [of.note for of in found] == ["slurm job 7_1", "slurm job 8", ""]
+    assert [of.state for of in found] == ["queued", "queued", "missing"]
+
+
 def test_squeue_is_asked_once_a_minute_unless_all_has_ended(monkeypatch):
     asked = []
-    monkeypatch.setattr(records, "queue", lambda names: asked.append(names) or {("a", 0)})
+    monkeypatch.setattr(records, "queue", lambda names: asked.append(names) or {("a", 0): "7"})
     queue = records.Queue(60)
-    assert queue(["a", "b"]) == queue(["a"]) == {("a", 0)}
+    assert queue(["a", "b"]) == queue(["a"]) == {("a", 0): "7"}
     assert asked == [["a", "b"]]
     queue(["c"])
     queue.forget()
@@ -102,7 +116,7 @@ def test_squeue_is_asked_once_a_minute_unless_all_has_ended(monkeypatch):
 def test_a_job_that_died_before_python_failed_and_says_where(
     runs, monkeypatch, tmp_path, said, reached_python, state, says
 ):
-    monkeypatch.setattr(records, "queue", lambda names: set())
+    monkeypatch.setattr(records, "queue", lambda names: {})
     (run, *_) = runs
     note(run, "running")
     log = run.directory / "log.txt"

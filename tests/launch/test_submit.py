@@ -25,7 +25,8 @@ def sbatch(monkeypatch):
     taken = []
 
     def waiting(names):
-        return {(name, index) for groups, _, name in taken for index in range(len(groups))}
+        jobs = [(name, index) for groups, _, name in taken for index in range(len(groups))]
+        return {job: f"7_{job[1]}" for job in jobs}
 
     monkeypatch.setattr(slurm, "check", lambda: None)
     monkeypatch.setattr("launch.records.queue", waiting)
