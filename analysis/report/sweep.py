@@ -104,6 +104,8 @@ def method_frame(trials: Trials) -> pd.DataFrame:
         row["best_setting"] = best[row["method"], *_place(row)] is row
         if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
             row["p_mezo"] = _p_over_seeds(row, mezo, runs)
+    if trials.typed:
+        rows += _majority(trials.table)
     frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*means.columns, *NUMBERS])))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
@@ -195,6 +197,17 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def _place(row: Row) -> tuple[Any, ...]:
     return row["model"], row["task"], row["precision"]
+
+
+def _majority(table: pd.DataFrame) -> Iterator[Row]:
+    """A row for each model, task and precision: the share of the test examples that are of the largest class."""
+    known = table[table["labels"].notna()].drop_duplicates(["model", "task", "precision"])
+    for run in known.to_dict("records"):
+        most = max(run["labels"].count(label) for label in set(run["labels"]))
+        row = {key: run[key] for key in ("sweep", "model", "task", "precision", "test_n")}
+        row |= {"method": "majority", "variant": "", "status": "finished", "measure": "accuracy"}
+        row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
+        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": most / len(run["labels"])}
 
 
 def _validated(row: Row) -> tuple[int, float]:
@@ -308,6 +321,10 @@ def _became(row: Row) -> str:
 def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     runs = trials.runs
     yield CAPTION
+    if trials.typed:
+        said = " `optimizer=zero_shot` adds the untrained model."
+        untrained = (trials.table["method"] == ZERO_SHOT).any()
+        yield "majority: the largest class of the test examples." + said * (not untrained)
     if several_seeds:
         yield SEEDS
     yield foot(f"{len(runs)} runs of {trials.sweep}", runs)

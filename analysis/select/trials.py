@@ -50,6 +50,12 @@ class Trials:
             yield dict(zip(FACET, map(str, names), strict=True)), rows
 
     @property
+    def typed(self) -> bool:
+        """Whether the runs are a grid of the command line, without a file in conf/sweep."""
+        commands = self.table["command"]
+        return bool((commands != "").all() and not commands.str.contains("sweep=").any())
+
+    @property
     def runs(self) -> pd.DataFrame:
         """The rows of the runs frame behind the table."""
         return self.frames.runs[self.frames.runs["run_id"].isin(self.table["run_id"])]

@@ -152,3 +152,17 @@ def test_a_narrow_terminal_drops_whole_columns_and_names_them(
     assert "No room for: passes." in narrow
     show(table, Console(width=60))
     assert "1,234" in capsys.readouterr().out
+
+
+def test_a_typed_sweeps_table_has_the_largest_classs_share() -> None:
+    grid = expected(optimizer=["mezo", "bszo"])
+    frames = made_frames(grid)
+    for command, rows in (("python train.py lr=1e-4", 3), ("python train.py sweep=s", 2)):
+        cells = grid.assign(command=command)
+        trials = of_name("s", fill(cells, frames.runs), frames)
+        frame = method_frame(trials)
+        assert len(frame) == rows
+    trials = of_name("s", fill(grid.assign(command="python train.py lr=1e-4"), frames.runs), frames)
+    shown = method_table(trials, method_frame(trials))
+    assert shown.frame["method"].iloc[-1].text == "majority"
+    assert shown.frame["test %, n=400"].iloc[-1].text == "50.0"
