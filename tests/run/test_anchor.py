@@ -9,7 +9,7 @@ import zo
 from tests.support.tiny_models import opt
 from tests.support.tiny_runs import TinyRun
 from zo.config import ConfigError
-from zo.lm import start
+from zo.lm import initial_weights
 from zo.lm.config import ModelConfig
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
@@ -33,9 +33,11 @@ def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_lar
     """The run has the same bits; its distance from the start is smaller than without a pull."""
     free = rows_of(make_run("optimizer=mezo"))
     copied = rows_of(make_run(*PULLED))
-    monkeypatch.setattr(start, "HOST_SHARE", 0.0)
-    reads, read = [], start._read
-    monkeypatch.setattr(start, "_read", lambda *given: reads.append(given[1]) or read(*given))
+    monkeypatch.setattr(initial_weights, "HOST_SHARE", 0.0)
+    reads, read = [], initial_weights._read
+    monkeypatch.setattr(
+        initial_weights, "_read", lambda *given: reads.append(given[1]) or read(*given)
+    )
     again = rows_of(make_run(*PULLED, f"out={tmp_path / 'again'}"))
     assert (
         len({*reads}) == len(reads) / 5
@@ -46,16 +48,18 @@ def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_lar
 
 
 def test_tensors_that_no_file_has_with_the_same_bits_are_copied(tmp_path, monkeypatch):
-    monkeypatch.setattr(start, "HOST_SHARE", 0.0)
+    monkeypatch.setattr(initial_weights, "HOST_SHARE", 0.0)
     model = opt()
     model.save_pretrained(tmp_path)
     params = ParameterSpace.of(model)
     params.local[3].add_(1.0)
     cfg = ModelConfig(name="tiny", path=str(tmp_path))
-    found = start.rereads(cfg, params.names, params.local)
+    found = initial_weights.rereads(cfg, params.names, params.local)
     assert found.keys() == {*range(len(params.local))} - {3}
     assert all(torch.equal(read(), params.local[i]) for i, read in found.items())
-    assert not start.rereads(ModelConfig(name="t", weights="random"), params.names, params.local)
+    assert not initial_weights.rereads(
+        ModelConfig(name="t", weights="random"), params.names, params.local
+    )
 
 
 @pytest.mark.parametrize(("restore", "method"), [("merged", "mezo"), ("factors", "lozo")])
