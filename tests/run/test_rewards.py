@@ -1,6 +1,7 @@
 """Runs that improve a reward: what they log, how they stop, and that processes and interruptions change nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,13 @@ def test_functions_are_logged_by_name_and_texts_with_what_they_are_worth(tmp_pat
     assert {row["split"] for row in shown} == {"validation", "test"}
     assert all(row["seen"] == row["text"][:3] for row in shown)
     assert all(row["reward"] == row["vowels"] + 0.5 * (row["picky"] or 0) for row in shown)
-    assert "objective.sandbox" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "objective.sandbox" not in said
+    assert len(re.findall(r"^ +reward  prompt +text$", said, re.M)) == 2, "a table an evaluation"
+    first = next(row for row in shown if row["split"] == "validation")
+    (line, *_) = re.findall(r"^ +reward  prompt +text\n(.*)$", said, re.M)
+    assert line.split()[0] == f"{first['reward']:.3g}"
+    assert line.endswith(" ".join(first["text"].split())[:60])
 
 
 def test_a_function_that_fails_later_stops_the_run_at_its_text_and_the_run_goes_on(tmp_path):

@@ -1,6 +1,6 @@
 """What a run logs of rewards: numbers in its rows, texts in texts.jsonl, and what is new on the screen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zo.distributed.processes import Processes
@@ -8,6 +8,19 @@ from zo.lm.scoring.texts import TextScorer
 from zo.rewards.tally import Tally
 from zo.run.logs.texts import NAME, TextLog
 from zo.run.store.rows import Row
+
+SHOWN, PROMPT, TEXT = 3, 30, 60
+"""Rows of the table of sample texts, and characters of its columns."""
+
+
+def sample_lines(samples: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yields an evaluation's first texts as a table: reward, end of the prompt, beginning of the text."""
+    if samples:
+        yield f"{'reward':>8}  {'prompt':{PROMPT}}  text"
+    for row in samples[:SHOWN]:
+        prompt, text = (" ".join(str(row[key]).split()) for key in ("prompt", "text"))
+        reward = "–" if row["reward"] is None else f"{row['reward']:.3g}"
+        yield f"{reward:>8}  {prompt[-PROMPT:]:{PROMPT}}  {text[:TEXT]}"
 
 
 class RewardLog:
@@ -47,6 +60,9 @@ class RewardLog:
         tally, samples = self._scorer.tally, self._scorer.samples
         self._note(step, tally)
         self._write(step, [{"split": split, **row} for row in samples])
+        if split == "validation":
+            for line in sample_lines(samples):
+                self._say(line)
         self._scorer.tally = Tally()
 
     def _note(self, step: int, tally: Tally) -> None:
