@@ -7,8 +7,6 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 BENCH ?=
 COMPARE ?= compare
 LOCK ?=
-BEST ?= 3
-AGAIN = $(shell grep -q tune_best conf/sweep/$(COMPARE).yaml && echo $(COMPARE)_tune_best)
 PAPER ?=
 
 .PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format lock clean
@@ -33,12 +31,7 @@ bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
-	$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune
-	$(if $(AGAIN),$(BIN)/python -m analysis choose $(COMPARE)_tune_best --of $(COMPARE)_tune --best $(BEST))
-	$(if $(AGAIN),$(BIN)/python train.py -m sweep=$(COMPARE) stage=tune_best)
-	$(BIN)/python -m analysis choose $(COMPARE) --of $(COMPARE)_tune $(AGAIN)
-	$(BIN)/python train.py -m sweep=$(COMPARE)
-	$(BIN)/python -m analysis tables $(COMPARE)
+	$(BIN)/python -m launch.stages $(COMPARE)
 
 test: $(VENV)/test ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from analysis.report.markdown import write_record
 from analysis.report.page import build
 from analysis.select.cell_runs import fill
 from analysis.select.comparison import LOSSES, SHARES, run_losses
-from launch import multirun
+from launch import multirun, stages
 from launch.sweep import Sweep, recorded
 from tests.analysis.make_frames import STEPS, composed, made_frames
 from zo import config
@@ -69,6 +70,25 @@ def test_a_stage_is_chosen_by_its_name_and_the_last_one_without():
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             command_line.read(typed, multirun=True)
+
+
+def test_stages_are_made_in_order_each_with_what_the_ones_before_it_chose(capsys):
+    def said(sweep):
+        code = stages.main([sweep, "--dry-run"])
+        return code, [shlex.split(line)[2:] for line in capsys.readouterr().out.splitlines()]
+
+    name = "compare_smollm2"
+    tune, again = f"{name}_tune", f"{name}_tune_best"
+    assert said(name) == (0, [
+        ["-m", f"sweep={name}", "stage=tune"],
+        ["analysis", "choose", again, "--of", tune, "--best", "2"],
+        ["-m", f"sweep={name}", "stage=tune_best"],
+        ["analysis", "choose", name, "--of", tune, again, "--best", "1"],
+        ["-m", f"sweep={name}", "stage=report"],
+        ["analysis", "tables", name],
+    ])  # fmt: skip
+    assert len(said("reward")[1]) == 4
+    assert [stages.main([name]) for name in ("quickstart", "nothing")] == [2, 2]
 
 
 def test_typed_values_choose_among_the_lines():

@@ -236,6 +236,20 @@ def read(overrides: Sequence[str], multirun: bool = False) -> CommandLine:
     return _asked(overrides, multirun)
 
 
+def stages(sweep: str) -> list[Staged]:
+    """Returns a comparison at each of its stages, in order.
+
+    Raises:
+        ConfigError: If there is no such sweep, or it has no stages.
+    """
+    composer = _composer(CONFIG_DIR)
+    hydra = _compose_common(composer, composer.parse([f"sweep={sweep}"]), True).hydra
+    sweeper: SweeperConfig = OmegaConf.to_object(hydra.sweeper)  # type: ignore[assignment]
+    if not sweeper.stages:
+        raise ConfigError([Problem("sweep", sweep, "has no stages; train.py -m makes it")])
+    return [staged(sweep, replace(sweeper, stage=name)) for name in sweeper.stages]
+
+
 def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
     check_installed()
     typed = [with_own_keys(override) for override in overrides]
