@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command that runs
+    if not args.dry_run:
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command that runs
     env = {**os.environ, "PYTHONPATH": python_path()}
     for command in commands(stages):
         print(shlex.join(["python", *command]), flush=True)
