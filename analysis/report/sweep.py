@@ -85,8 +85,8 @@ def method_frame(trials: Trials) -> pd.DataFrame:
         run's. `best_setting`: of all settings of the method that most seeds have ended, the best on validation.
     """
     means = over_seeds(choose(_named(trials.table))).rename(columns=NAMES)
-    runs = {row["run_id"]: row for row in trials.table.to_dict("records")}
-    rows = means.to_dict("records")
+    runs: dict[str, Row] = {row["run_id"]: row for row in trials.table.to_dict("records")}
+    rows: list[Any] = means.to_dict("records")
     untrained = {_place(row): row for row in rows if row["method"] == ZERO_SHOT}
     best: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first

@@ -15,7 +15,7 @@ USED = """
 import torch
 import zo
 from zo import config
-from zo.config import command_line, method_file
+from zo.config import arms, command_line, method_file
 from zo.config.identity import run_id
 
 config.register()
@@ -25,6 +25,10 @@ assert (ours.optimizer.name, mine.optimizer.name, mine.optimizer.clip) == ("mezo
 assert config.from_yaml(config.to_yaml(mine)) == mine
 first, file = run_id(mine), open("my_method.py", "a+")
 assert first.startswith("MeZOClip-") and run_id(ours) == "mezo-9bdde3d30d59"
+
+compared = {"mezo": None, "my_method.py:MeZOClip": {"lr": [1e-4]}}
+_, arm = arms.expand(arms.staged("mine", arms.SweeperConfig(arms=compared)))
+assert (arm.name, arm.values["optimizer"]) == ("MeZOClip", "MeZOClip")
 
 w = torch.nn.Parameter(torch.ones(3))
 with zo.optimizer("my_method.py:MeZOClip", [w], 1e-3, clip=2.0, record="steps") as opt:

@@ -122,7 +122,13 @@ def expand(asked: Staged) -> list[Line]:
         NotChosenError: If the sweep takes chosen settings and there is no file of them, or a line is not in it.
     """
     sweeper = asked.sweeper
-    lines, others = sweeper.arms or {}, sweeper.references or {}
+    lines, others = (
+        {
+            with_options(f"{METHOD}={name}").removeprefix(f"{METHOD}="): own
+            for name, own in of.items()
+        }
+        for of in (sweeper.arms or {}, sweeper.references or {})
+    )
     if repeated := sorted(lines.keys() & others.keys()):
         raise ConfigError([Problem("references", repeated[0], "is an arm already")])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
@@ -130,7 +136,7 @@ def expand(asked: Staged) -> list[Line]:
     chosen = _chosen_settings(asked) if lines and asked.of else None
     grid = sweeper.grid or {}
     return [
-        Line(with_options(f"{METHOD}={name}").removeprefix(f"{METHOD}="), roles[name], values)
+        Line(name, roles[name], values)
         for name, own in {**lines, **others}.items()
         for values in _settings(asked, name, {**grid, **(own or {})}, chosen)
     ]
