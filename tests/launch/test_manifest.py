@@ -81,7 +81,8 @@ def test_an_output_directory_that_cannot_be_written_is_left_to_the_runs(grid, tm
 
 def shown(frames, name):
     there = of_name(name, fill(frames.cells_of(), frames.runs), frames)
-    return method_frame(there), " ".join(there.notes)
+    table = method_frame(there)
+    return table[table["method"] != "majority"], " ".join(there.notes)
 
 
 @pytest.mark.process

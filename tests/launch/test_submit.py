@@ -102,7 +102,7 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsy
         (["resume=false"], "resume=False: must be true for a job"),
         (["hydra/launcher=basic"], "hydra/launcher=basic: runs in its own process; take slurm or local"),
         (["hydra/launcher=submitit_slurm"], "hydra/launcher=submitit_slurm: must be one of basic,"),
-        (["hydra/launcher=slurmy"], "hydra/launcher=slurmy: must be one of"),
+        (["hydra/launcher=slurmy"], "hydra/launcher=slurmy: did you mean slurm?"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_before_anything_is_written(

@@ -56,9 +56,9 @@ LARGE = ("smollm2", "table1", "table3", "compare", "table4_fast")
 )
 def test_every_sweep_composes_and_those_of_the_paper_are_its_tables(sweep):
     if sweep.startswith("compare"):
-        for stage in ("tune", "tune_best", "report"):
+        for stage in command_line.stages(sweep):
             with suppress(NotChosenError):  # until its tuning runs are there
-                made = Sweep.of([f"sweep={sweep}", f"stage={stage}"])
+                made = Sweep.of([f"sweep={sweep}", *stage.typed.split()[1:]])
                 assert len({line["line"] for line in made.manifest}) > 2
         return
     found, cells = planned(sweep)
