@@ -113,13 +113,10 @@ def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str
     state = str(status.get("run/status", "missing"))
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
-    if record in alive and not (state == "failed" and record_is_older_than_status(directory)):
-        return Standing("queued", alive[record], status)
-    if (
-        record is not None
-        and record not in alive
-        and (said := stderr.of_early_death(directory, record))
-    ):
+    queued = alive.get(record) if record is not None else None
+    if queued is not None and not (state == "failed" and record_is_older_than_status(directory)):
+        return Standing("queued", queued, status)
+    if record and queued is None and (said := stderr.of_early_death(directory, record)):
         return Standing("failed", said, status)
     if state == "failed":
         lines = str(status.get("run/error", "")).strip().splitlines()

@@ -17,8 +17,8 @@ BUDGETS = ("steps", "forward_passes")
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
-LEAST = dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
-LEAST |= {"seed": 0, "steps": 0, "eval_growth": 1.01}
+LEAST = {"seed": 0, "steps": 0, "eval_growth": 1.01}
+LEAST |= dict.fromkeys(("batch_size", "eval_every", "patience", "eval_tokens", "threads"), 1)
 
 MOST = {"seed": 2**63 - 1, "steps": 2**31 - 1, "threads": 1024}
 """A seed has to fit into 64 bits, a step's number into 32; more threads than cores only wait for each other."""
