@@ -4,16 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zo.optim.config import (
-    FOREVER,
-    AtLeast0,
-    Count,
-    Decay,
-    OneOf,
-    Positive,
-    Rule,
-    gaussian_alone,
-)
+from zo.optim.config import FOREVER, AtLeast0, Count, Decay, OneOf, Positive, Rule, gaussian_alone
 from zo.optim.config_spsa import MeZOConfig
 
 Variant = OneOf["sgd", "momentum", "adam"]

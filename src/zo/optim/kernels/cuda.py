@@ -9,14 +9,7 @@ from torch import Tensor
 from torch.cuda import device_of
 
 from zo.noise import KeyedTerms, NoiseKey
-from zo.noise.cuda import (
-    BLOCK,
-    TERM,
-    draw_normals,
-    draw_values,
-    store_rounded,
-    term_table,
-)
+from zo.noise.cuda import BLOCK, TERM, draw_normals, draw_values, store_rounded, term_table
 from zo.optim.kernels import AdamScalars, HiZOOScalars
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget

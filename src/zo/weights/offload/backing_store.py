@@ -23,12 +23,7 @@ from torch import Tensor
 
 from zo.weights.scratch import host_bytes
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """safetensors' names of the dtypes of weights."""
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -25,11 +25,7 @@ from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import LossFn
 from zo.weights.patching import ReplacedForward, factored
-from zo.weights.restore.base import (
-    BranchBudgetError,
-    FactoredPolicy,
-    RestoreError,
-)
+from zo.weights.restore.base import BranchBudgetError, FactoredPolicy, RestoreError
 from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
 from zo.weights.tensors import TrainableTensors
