@@ -47,6 +47,8 @@ def register() -> None:
     if not hasattr(backend_registration, SETUP):
         pytest.skip(f"this version of torch has no backends written in Python: no {SETUP}")
     getattr(backend_registration, SETUP)(NAME)
+    # Others in this process, as torch.distributed.checkpoint, would ask an available device for streams.
+    getattr(torch, NAME).is_available = lambda: False
     every, aten = _libraries
     every.fallback(_run, "PrivateUse1")
     norm = torch.ops.aten.native_layer_norm.default  # torch would compose it, and round otherwise
