@@ -71,3 +71,6 @@ def test_an_estimate_is_one_line_from_the_configuration_alone(counts, capsys):
     (lora,) = command_line.runs(["model=opt-13b", "adapter=lora", "optimizer=hizoo", "lr=1e-6"])
     assert isinstance(lora.adapter, PeftAdapter)
     assert "state" not in fit.estimate(lora)
+    for other in (["model=reviews-tiny"], ["model=opt-13b", "model.quantization=int8"]):
+        (run,) = command_line.runs([*other, "adapter=lora", "lr=1e-6"])
+        assert fit.estimate(run).endswith("; no time is known"), "passes of these were not timed"

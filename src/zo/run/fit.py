@@ -19,8 +19,8 @@ from zo.weights.constraints import RESTORE_POLICIES
 STORED = {"int8": 1.0, "int4": 0.5, "nf4": 0.5}
 """Bytes of a quantised weight."""
 
-MS_PER_GB, WITH_STATE = 10.6, 1.37
-"""Of a forward pass, for each GB of weights; and times that with state or directions of low rank."""
+MS_PER_GB, WITH_STATE, TIMED_GB = 10.6, 1.37, 1.0
+"""Of a forward pass, per GB of weights; times that with state or low rank; from so many GB on, measured at 5 to 26."""
 
 
 def sizes(cfg: RunConfig) -> tuple[int, int]:
@@ -53,6 +53,7 @@ def estimate(cfg: RunConfig) -> str:
     (total, largest), size = sizes(cfg), getattr(torch, cfg.precision.dtype).itemsize
     parts = step_gb(cfg.optimizer, size, (total, largest))
     each = step_ms(cfg.optimizer, parts["weights"]) / 1000
+    timed = parts["weights"] >= TIMED_GB and not (cfg.model.quantization or cfg.model.offload)
     if RESTORE_POLICIES[cfg.precision.restore].copies:
         parts["copy"] = parts["weights"]
     if isinstance(cfg.adapter, PeftAdapter):
@@ -62,10 +63,9 @@ def estimate(cfg: RunConfig) -> str:
     if cfg.model.offload is not None:
         parts["weights"] = 2 * largest * size / 1e9
     said = ", ".join(f"{name} {gb:.3g}" for name, gb in parts.items() if gb)
-    return (
-        f"about {sum(parts.values()):.3g} GB ({said}) and the activations of {cfg.eval_tokens:,} tokens; on an H200"
-        f" {shown(cfg.steps * each)}: {cfg.steps:,} steps of {shown(each)}, without evaluations"
-    )
+    memory = f"about {sum(parts.values()):.3g} GB ({said}) and the activations of {cfg.eval_tokens:,} tokens"
+    time = f"{shown(cfg.steps * each)}: {cfg.steps:,} steps of {shown(each)}, without evaluations"
+    return f"{memory}; on an H200 {time}" if timed else f"{memory}; no time is known"
 
 
 def show(runs: Iterable[RunConfig]) -> int:
