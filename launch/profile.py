@@ -24,7 +24,7 @@ PROFILES = Path(__file__).parent / "profiles"
 
 @dataclass
 class SlurmProfile:
-    """A SLURM cluster; docs/clusters.md explains the keys. None leaves a choice to the cluster."""
+    """A SLURM cluster; profiles/slurm.yaml explains the keys. None leaves a choice to the cluster."""
 
     partition: str | None = None
     account: str | None = None
@@ -69,7 +69,7 @@ class SlurmProfile:
 
 @dataclass
 class LocalProfile:
-    """This machine: several processes at once; docs/clusters.md explains the keys."""
+    """This machine: several processes at once; profiles/local.yaml explains the keys."""
 
     processes: int = 1
     threads: int | None = None
