@@ -284,7 +284,7 @@ SENTENCES = {
                 "Adam": "adam",
             },
         ),
-        "between {-lora.gap['tezo']:.4f} below it (TeZO) and {lora.gap['hizoo']:.4f} above (HiZOO, a"
+        "between {-lora.gap['tezo']:.4f} below it (TeZO) and {lora.gap['hizoo']:.4f} above (HiZOO, "
         "{holds([family(lora).gap.idxmin(), family(lora).gap.idxmax()] == ['tezo', 'hizoo'])}",
         "The minimum detectable effect is {family(lora).detectable.min():.4f} "
         "to {family(lora).detectable.max():.4f} nats (median {family(lora).detectable.median():.4f})",
