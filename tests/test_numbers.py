@@ -63,6 +63,10 @@ def family(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["role"] == "family"]
 
 
+def effects(rows: pd.DataFrame) -> "pd.Series[float]":
+    return family(rows)["minimum_detectable_effect"]
+
+
 def decided(rows: pd.DataFrame) -> dict[str, str]:
     verdicts = family(rows)["verdict"]
     return verdicts[verdicts.isin(("better", "worse"))].to_dict()
@@ -265,10 +269,10 @@ SENTENCES = {
         "noise lie within {fp32.own.filter(like='bszo, ').drop('bszo, signs').abs().max():.4f} of it.",
         "If it masks all tensors, it ends {fp32.own['sparse_mezo, all']:.4f} ± "
         "{fp32.own_half['sparse_mezo, all']:.4f} higher",
-        "effect is {family(fp32).detectable.min():.4f} to {family(fp32).detectable.max():.4f} nats in float32 "
-        "(median {family(fp32).detectable.median():.4f}) "
-        "and {family(bf16).detectable.min():.4f} to {family(bf16).detectable.max():.4f} in bfloat16 "
-        "(median {family(bf16).detectable.median():.4f})",
+        "effect is {effects(fp32).min():.4f} to {effects(fp32).max():.4f} nats in float32 "
+        "(median {effects(fp32).median():.4f}) "
+        "and {effects(bf16).min():.4f} to {effects(bf16).max():.4f} in bfloat16 "
+        "(median {effects(bf16).median():.4f})",
         "BSZO by {-lora_half.estimate['bszo']:.2f} and MeZO-Adam by {-lora_half.estimate['mezo_adam']:.2f} nats",
         "The untrained model has {lora.loss_100['zero_shot']:.4f} nats",
         "| MeZO | – | {lora.loss_100['mezo']:.4f} | {lora.test['mezo']:.1f} |",
@@ -286,8 +290,8 @@ SENTENCES = {
         ),
         "between {-lora.gap['tezo']:.4f} below it (TeZO) and {lora.gap['hizoo']:.4f} above (HiZOO, "
         "{holds([family(lora).gap.idxmin(), family(lora).gap.idxmax()] == ['tezo', 'hizoo'])}",
-        "The minimum detectable effect is {family(lora).detectable.min():.4f} "
-        "to {family(lora).detectable.max():.4f} nats (median {family(lora).detectable.median():.4f})",
+        "The minimum detectable effect is {effects(lora).min():.4f} "
+        "to {effects(lora).max():.4f} nats (median {effects(lora).median():.4f})",
     ],
 }
 

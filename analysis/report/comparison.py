@@ -44,8 +44,8 @@ REPORTED = (
     "{} at shares of the budget: means over the reporting seeds ± 95 % CI half-width. The test column is of the step "
     "of the best validation {}. A collapsed seed counts with the loss of the untrained model, or its own last loss if "
     "that is higher.",
-    "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Detectable: the minimum "
-    "detectable effect of these seeds at a power of 80 % and Holm's first level.",
+    "p: Student's paired t over the seeds. Holm: corrected over the lines above the rule. Minimum detectable effect: "
+    "of these seeds, at a power of 80 % and Holm's first level.",
 )
 TO_LEVEL = (
     "Passes to a loss: forward passes until the validation loss is at most that, twice in succession. In brackets: the "
@@ -204,7 +204,7 @@ def _table(
         "p": ("p_value", ".2g"),
         "Holm": ("p_holm", ".2g"),
         "verdict": "verdict",
-        "detectable": ("detectable", ".4f"),
+        "minimum detectable effect": ("minimum_detectable_effect", ".4f"),
         "minus its method": _with_half("own", "+.4f"),
         test: _with_half("test", ".1f"),
     }

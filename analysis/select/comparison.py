@@ -16,7 +16,7 @@ from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.select.cell_runs import OF_UNIT, shortfall
 from analysis.stats.intervals import LEVEL, holm
-from analysis.stats.paired import detectable, paired_estimates
+from analysis.stats.paired import minimum_detectable_effect, paired_estimates
 from analysis.stats.passes import area, passes_to, ratios
 
 BASE, FAMILY, OTHER = "base", "family", "other"
@@ -243,8 +243,8 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
     Returns:
         `claim`, `line`, `role`, `gap`, `low`, `high` (95 %, Student), `p_value`, `p_holm` (over the family), `verdict`,
-        and `detectable`, the gap that so many seeds of this spread find with a probability of 80 % at the level of
-        Holm's first.
+        and `minimum_detectable_effect`, the gap that so many seeds of this spread find with a probability of 80 % at
+        the level of Holm's first.
     """
     by = ["claim", "line", "role"]
     frame = paired_estimates(gaps["gap"], [gaps[key] for key in by]).reset_index()
@@ -252,14 +252,18 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
     p = frame["p_value"].where(claimed)
     frame["p_holm"] = p.groupby(sets).transform(lambda some: holm(list(some)))
     sizes = zip(frame["n"], claimed.groupby(sets).transform("sum"), strict=True)
-    frame["detectable"] = [detectable(*size) for size in sizes] * frame["spread"]
+    frame["minimum_detectable_effect"] = [
+        minimum_detectable_effect(*size) for size in sizes
+    ] * frame["spread"]
     small = (frame["low"] > -smallest) & (frame["high"] < smallest)
     words = np.where(small, f"{OPEN}, less than {smallest:g}", OPEN)
     decided = np.where(frame["estimate"] < 0, BETTER, WORSE)
     frame["verdict"] = np.where(frame["p_holm"] < LEVEL, decided, words)
     frame["verdict"] = frame["verdict"].where(p.notna(), "")
     frame = frame.rename(columns={"estimate": "gap"})
-    return frame[[*by, "gap", "low", "high", "p_value", "p_holm", "verdict", "detectable"]]
+    return frame[
+        [*by, "gap", "low", "high", "p_value", "p_holm", "verdict", "minimum_detectable_effect"]
+    ]
 
 
 def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:

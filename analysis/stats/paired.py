@@ -28,7 +28,7 @@ def paired_estimates(values: pd.Series, by: list[pd.Series]) -> pd.DataFrame:
 
 
 @lru_cache
-def detectable(n: int, tests: int) -> float:
+def minimum_detectable_effect(n: int, tests: int) -> float:
     """The difference, in standard deviations of n paired values, that is found with a probability of 80 %.
 
     Found: significant at the level of Holm's first of so many tests.

@@ -26,7 +26,7 @@ from analysis.select.comparison import (
     settings_file,
 )
 from analysis.stats.intervals import holm, sign_test, wilson_interval
-from analysis.stats.paired import detectable, paired_estimates
+from analysis.stats.paired import minimum_detectable_effect, paired_estimates
 from tests.analysis.make_frames import made_frames
 
 RATES, EPS, STUDIES, LINES, SEEDS = (1e-5, 1e-4, 1e-3), (1e-4, 1e-3, 1e-2), 1000, 6, 10
@@ -226,8 +226,8 @@ def test_estimates_and_corrections_are_those_of_scipy_and_statsmodels():
 
 
 @pytest.mark.parametrize(("n", "tests"), [(20, 17), (14, 17), (5, 1)])
-def test_the_detectable_difference_has_a_power_of_80_per_cent(n, tests):
-    power = TTestPower().power(detectable(n, tests), nobs=n, alpha=0.05 / tests)
+def test_the_minimum_detectable_effect_has_a_power_of_80_per_cent(n, tests):
+    power = TTestPower().power(minimum_detectable_effect(n, tests), nobs=n, alpha=0.05 / tests)
     assert power == pytest.approx(0.8, abs=2e-3)
 
 
@@ -248,9 +248,9 @@ def test_of_1000_studies_the_stated_share_finds_what_is_not_there_and_most_what_
     found = decide(studies(0.0), smallest=0.005)
     wrong = found["verdict"].isin(["better", "worse"]).groupby(found["claim"]).any().mean()
     assert wrong <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)
-    planted = detectable(SEEDS, LINES) * 0.01 * np.sqrt(2)
+    planted = minimum_detectable_effect(SEEDS, LINES) * 0.01 * np.sqrt(2)
     found = decide(studies(planted), smallest=0.005)
     first = found[found["line"].str.endswith("-0")]
     assert (first["verdict"] == "worse").mean() >= 0.78, "the power that is stated, or Holm's more"
-    assert first["detectable"].mean() == pytest.approx(planted, rel=0.05)
+    assert first["minimum_detectable_effect"].mean() == pytest.approx(planted, rel=0.05)
     assert first["gap"].mean() == pytest.approx(planted, rel=0.02)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.stats.intervals import LEVEL
-from analysis.stats.paired import POWER, detectable
+from analysis.stats.paired import POWER, minimum_detectable_effect
 from analysis.stats.passes import area, passes_to, ratios
 
 FORWARDS = [100, 141, 200, 283, 400]
@@ -60,8 +60,8 @@ def test_ratios_are_paired_by_seed_and_censored_at_the_budget():
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.3, POWER), (1.0, LEVEL)])
 def test_a_planted_ratio_is_found_at_the_power_and_none_at_the_level(ratio, expected):
-    """1,000 made-up lines of ten seeds with independent log ratios, whose spread makes 1.3 the detectable ratio."""
-    spread = np.log(1.3) / detectable(10, 1)
+    """1,000 made-up lines of ten seeds with independent log ratios, of the spread by which 1.3 has a power of 80 %."""
+    spread = np.log(1.3) / minimum_detectable_effect(10, 1)
     noise = np.random.default_rng(5)
     base = np.exp(noise.normal(8, 1, 10))
     others = base * np.exp(noise.normal(np.log(ratio), spread, (1000, 10)))
