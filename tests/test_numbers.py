@@ -121,8 +121,6 @@ def holds(condition: bool) -> str:
 @cache
 def names() -> dict[str, Any]:
     slopes = table("half_precision/slopes.csv", "model", "eps", "dtype", "sides")
-    study = table("study_tiny/accuracy.csv", "method", "precision")
-    written = study.agg("{0.test_mean:.1f} ± {0.test_std:.1f}".format, axis=1)
     runs = table("table4/runs.parquet").set_index("model.name")
     cases = [faster(f"{at}steps.csv", "noise == 'philox'") for at in ("", "again/")]
     tried = table("study_smollm2_cpu/grid.csv").query("chosen")
@@ -132,7 +130,6 @@ def names() -> dict[str, Any]:
         "rounding": slopes["error"] / slopes["slope"],
         "philox": pd.concat(cases),
         "subtract": faster("steps.csv", "noise == 'torch' and restore == 'subtract'"),
-        "study": written.where(study["n"] > 1, study["test_mean"].map("{:.1f}".format)),
         "claims": table("study_tiny/claims.csv").query("verdict == 'holds'"),
         "smollm2": tried.set_index("method")["test_mean"],
         "faults": table("robustness/faults.csv", "fault")["times"],
@@ -181,16 +178,6 @@ SENTENCES = {
         "`torch` {subtract.drop('lozo').min():.1f} to {subtract.drop('lozo').max():.1f} times less "
         "(LOZO {subtract['lozo']:.1f})",
         "{audit()[0]} checks with {audit()[1]} findings; {audit()[2]} findings and {audit()[3]} observations on",
-        *rows_of(
-            "| NAME | {study['LINE', 'fp32']} | {study['LINE', 'bf16']} | {study['LINE', 'fp16']} |",
-            {"zero-shot": "zero_shot", "MeZO": "mezo", "LOZO": "lozo"},
-        ),
-        *rows_of(
-            "| NAME | {study['LINE', 'fp32']} ² | {study['LINE', 'bf16']} | {study['LINE', 'fp16']} |",
-            {"BSZO": "bszo", "BSZO-B": "bszo_b"},
-        ),
-        "| HiZOO | {study['hizoo', 'fp32']} ¹ | {study['hizoo', 'bf16']} | {study['hizoo', 'fp16']} ¹ |",
-        "| MeZO-Adam | {study['mezo_adam', 'fp32']} | {study['mezo_adam', 'bf16']} | collapses |",
         "better than zero-shot, by {claims.estimate.min():.1f} to {claims.estimate.max():.1f} points, in every"
         "{holds(claims.what.tolist() == 3 * ['BSZO against zero-shot'])}",
         "zero-shot {smollm2['zero_shot']:.1f} %, MeZO {smollm2['mezo']:.1f} %, BSZO {smollm2['bszo']:.1f} %",
@@ -212,14 +199,12 @@ SENTENCES = {
                 "BSZO": "bszo",
                 "ES, n=32, with `optimizer.anchor=start`": "es, anchor at 0.03",
                 "ES, n=32, with `optimizer.anchor=start`, a third of the rate": "es, anchor",
-                "EGGROLL, n=8": "eggroll, n=8",
-                "EGGROLL, n=128": "eggroll, n=128",
             },
         ),
         *rows_of(
             "| GRPO, NAME texts | {grpo.estimate['reward', LINE]:.3f} ± {grpo.ci['reward', LINE]:.3f} "
             "| {grpo.estimate['exact', LINE]:.1f} ± {grpo.ci['exact', LINE]:.1f} | | |",
-            {"4,096": "4096", "2,048": "2048"},
+            {"4,096": "4096"},
         ),
         "| before a step | {rewarded.reward['zero_shot']:.3f} | {rewarded.test['zero_shot']:.1f} | 0 "
         "| {rewarded.also['zero_shot']:.3f} |",
@@ -304,7 +289,7 @@ SETTINGS = {
         "7 runs, tables",
         "Apache-2.0",
     ],
-    RESULTS: ["1.5 million parameters", "BSZO makes 1.5 times"],
+    RESULTS: [],
     COMPARISON: [
         "a power of 80 %",
         "95 % intervals",
