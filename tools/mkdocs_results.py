@@ -29,4 +29,6 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Points links to README.md and results/, as they are in the repository, to their place in the site."""
     up = "../" * page.file.src_uri.count("/")
-    return markdown.replace(f"({up}../results/", f"({up}data/").replace(f"({up}../README.md", f"({up}index.md")
+    return markdown.replace(f"({up}../results/", f"({up}data/").replace(
+        f"({up}../README.md", f"({up}index.md"
+    )
