@@ -4,7 +4,7 @@
     python -m analysis dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
 
 There runs are looked at while they go on, grouped by method and learning rate: loss and accuracy, BSZO's signals,
-efficiency, collapses. Every key is one of docs/design.md, and a test holds them against what runs log.
+efficiency, collapses. Every key is one of docs/reference/run-directory.md, and a test holds them against what runs log.
 
 Needs the extra `dashboards`.
 """

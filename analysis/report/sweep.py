@@ -1,7 +1,7 @@
 """The tables of a sweep: each method of each setting at its chosen learning rate, and every learning rate tried.
 
 Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and runs.csv; the page shows the same table. The csv
-files hold what the runs logged, unrounded, in the units of docs/design.md.
+files hold what the runs logged, unrounded, in the units of docs/reference/run-directory.md.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Runs as train.py logs them (docs/design.md), written by W&B itself in offline mode."""
+"""Runs as train.py logs them (docs/reference/run-directory.md), written by W&B itself in offline mode."""
 
 from pathlib import Path
 from typing import Any
