@@ -61,23 +61,20 @@ def committed_code():
     """Whoever edits this checkout's methods has the ids of committed ones in tests."""
     from zo.config import method_code
 
-    edited = method_code._edited
+    own, edited = method_code.PACKAGE, method_code._edited
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            method_code,
-            "_edited",
-            lambda at: edited(at) if at != method_code.PACKAGE else frozenset(),
-        )
+        patch.setattr(method_code, "_edited", lambda at: edited(at) if at != own else frozenset())
         yield
 
 
 @pytest.fixture(scope="session")
 def reviews_csv(tmp_path_factory) -> Path:
     """200 made-up reviews."""
-    rng, reviews = random.Random(0), []
-    for label in (0, 1) * 100:
-        text = f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}"
-        reviews.append((text, label))
+    rng = random.Random(0)
+    reviews = [
+        (f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}", label)
+        for label in (0, 1) * 100
+    ]
     return write_reviews(tmp_path_factory.mktemp("reviews") / "reviews.csv", reviews)
 
 

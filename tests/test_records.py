@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -20,36 +21,26 @@ pytestmark = pytest.mark.process
 
 
 def git(*arguments: str, at: Path = ROOT, **more) -> str:
-    command = ["git", "-C", str(at), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, **more
-    ).stdout.strip()
+    how = {"capture_output": True, "text": True, "check": True, **more}
+    return subprocess.run(["git", "-C", str(at), *arguments], **how).stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def history() -> str:
-    try:
-        whole = git("rev-parse", "--is-shallow-repository") == "false"
-    except (OSError, subprocess.CalledProcessError):
-        whole = False
-    if not whole:
-        pytest.skip("the history of the repository is not here")
-    return " " + git("rev-list", "HEAD").replace("\n", " ")
+    with suppress(OSError, subprocess.CalledProcessError):
+        if git("rev-parse", "--is-shallow-repository") == "false":
+            return " " + git("rev-list", "HEAD").replace("\n", " ")
+    return pytest.skip("the history of the repository is not here")
 
 
 def cited(path: Path) -> set[str]:
     """The commits that a text cites: behind a word, or in a column of a csv."""
     text = path.read_text(encoding="utf-8")
-    found = {one for group in CITED.findall(text) for one in REVISION.findall(group)}
+    groups = CITED.findall(text)
     if path.suffix == ".csv":
         table = pd.read_csv(path, dtype=str, usecols=lambda name: "revision" in name)
-        found |= {
-            one
-            for column in table
-            for cell in table[column].dropna()
-            for one in REVISION.findall(cell)
-        }
-    return found
+        groups += table.stack().tolist()
+    return {one for group in groups for one in REVISION.findall(group)}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "md"])
@@ -64,15 +55,11 @@ def test_a_recorded_run_cites_what_is_here_or_is_marked(history):
     trees = set()
     for path in RESULTS.rglob("measured/**/runs.parquet"):
         runs = pd.read_parquet(path, columns=["git_revisions", "provenance.sources"])
-        here = [
-            all(f" {one} " in f"{history} " for one in text.split())
-            for text in runs["git_revisions"]
-        ]
-        assert ((runs["provenance.sources"] == NOT_HERE) == ~pd.Series(here)).all(), path
-        named = runs["provenance.sources"].dropna()
-        trees |= {
-            part.partition(":")[2] for text in named[named != NOT_HERE] for part in text.split()
-        }
+        revisions, sources = runs["git_revisions"].str.split(), runs["provenance.sources"]
+        here = revisions.map(lambda ids: {*ids} <= {*history.split()})
+        assert ((sources == NOT_HERE) == ~here).all(), path
+        named = sources[sources != NOT_HERE].dropna().str.split().explode()
+        trees |= {*named.str.split(":").str[-1]}
     kinds = git("cat-file", "--batch-check=%(objecttype)", input="\n".join(trees)).split()
     assert trees
     assert kinds == ["tree"] * len(trees)
@@ -93,9 +80,8 @@ def test_a_trees_hash_is_gits_own(tmp_path):
 
 
 def test_a_caption_marks_commits_that_are_gone():
-    runs = pd.DataFrame(
-        {"git_revisions": ["a" * 40, "b" * 40 + " " + "a" * 40], "started": "2026-01-01"}
-    )
+    revisions = ["a" * 40, "b" * 40 + " " + "a" * 40]
+    runs = pd.DataFrame({"git_revisions": revisions, "started": "2026-01-01"})
     assert "; git aaaaaaaaaa, bbbbbbbbbb; torch" in foot("2 runs", runs)
     marked = runs.assign(**{"provenance.sources": [None, NOT_HERE]})
     assert "; git aaaaaaaaaa, bbbbbbbbbb (not in this repository); torch" in foot("2 runs", marked)

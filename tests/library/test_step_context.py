@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -16,7 +17,7 @@ import zo
 from tests.library.test_library import loss_of, make_model, weights
 from tests.support.pairwise import rotated
 from tests.support.quadratic import same
-from tests.support.tiny_models import MODELS, llama, t5
+from tests.support.tiny_models import MODELS, llama, seeded, t5
 from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -27,9 +28,13 @@ PAIRS = [(restore, noise) for restore in RESTORE_POLICIES for noise in ("torch",
 STEPS = 3
 
 
+def method_for(restore):
+    return "lozo" if restore == "factors" else "mezo"
+
+
 def make(model, restore, **kwargs):
-    name = "lozo" if restore == "factors" else "mezo"
-    return zo.optimizer(name, model, 1e-2, seed=3, eps=1e-3, restore=restore, **kwargs)
+    how = {"seed": 3, "eps": 1e-3, "restore": restore, **kwargs}
+    return zo.optimizer(method_for(restore), model, 1e-2, **how)
 
 
 class InterruptAt:
@@ -50,14 +55,19 @@ def interrupted(optimizer, model, number):
     """Makes a step with Ctrl-C at a line; returns its number of lines."""
     weights(model)  # read before every step: under factors that merges
     tracer, before = InterruptAt(number), sys.gettrace()
-    sys.settrace(tracer)
-    try:
+    with suppress(KeyboardInterrupt):
+        sys.settrace(tracer)
         optimizer.step(lambda: loss_of(model))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
+    sys.settrace(before)
     return tracer.lines
+
+
+@contextmanager
+def handled(number, handler):
+    """Handles a signal by a function within the block."""
+    before = signal.signal(number, handler)
+    yield
+    signal.signal(number, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -102,27 +112,21 @@ def test_a_second_ctrl_c_does_not_wait_and_the_record_says_that_a_step_is_missin
         optimizer.step(lambda: loss_of(model))
 
 
-def test_an_alarm_of_the_closure_itself_interrupts_it_at_once(monkeypatch):
-    model = make_model()
-    optimizer = make(model, "merged")
-    alarms = []
+def test_an_alarm_of_the_closure_itself_interrupts_it_at_once():
+    model, alarms = make_model(), []
 
     def alarm(number, frame):
         raise TimeoutError
 
     def loss():
-        try:
+        with pytest.raises(TimeoutError):
             signal.raise_signal(signal.SIGALRM)
-        except TimeoutError:
-            alarms.append(optimizer.step_index)
+        alarms.append(signal.getsignal(signal.SIGALRM))
         return loss_of(model)
 
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        optimizer.step(loss)
+    with handled(signal.SIGALRM, alarm):
+        make(model, "merged").step(loss)
         assert signal.getsignal(signal.SIGALRM) is alarm
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert len(alarms) == 4  # the check's two calls, and the step's
 
 
@@ -142,15 +146,12 @@ def test_steps_in_another_thread_are_the_same_whatever_signals_the_main_thread_g
         for _ in range(STEPS):
             make(model, "merged").step(loss)
 
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
-    try:
+    with handled(signal.SIGUSR1, lambda number, frame: received.append(number)):
         thread = threading.Thread(target=train)
         thread.start()
         while thread.is_alive():
             signal.raise_signal(signal.SIGUSR1)
             thread.join(1e-3)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert len(received) >= 2 * STEPS
     assert same(weights(model), weights(twin))
 
@@ -163,33 +164,22 @@ def test_steps_in_another_thread_are_the_same_whatever_signals_the_main_thread_g
 def test_autocast_around_a_step_is_autocast_in_its_closure(name, restore):
     """The cache of autocast hides displaced weights, and the method's own products are not cast."""
 
-    def trained(within):
-        model = make_model()
+    def trained(around):
+        model, found = make_model(), []
         optimizer = zo.optimizer(name, model, 1e-2, eps=1e-1, restore=restore)
 
         def loss():
-            with torch.autocast("cpu", torch.bfloat16, enabled=not within):
+            with nullcontext() if around else torch.autocast("cpu", torch.bfloat16):
                 return loss_of(model)
 
-        def outside():
-            return loss_of(model)
-
-        found = []
         for _ in range(STEPS):
-            if within:
-                with torch.autocast("cpu", torch.bfloat16):
-                    optimizer.step(outside)
-                    found.append(loss_of(model))  # sees the moved weights, too
-            else:
-                optimizer.step(loss)
-                found.append(loss())
-        return [*weights(model), *found], optimizer.info.losses
+            with torch.autocast("cpu", torch.bfloat16, enabled=around):
+                found += [optimizer.step(loss), loss()]  # sees the moved weights, too
+        return [*weights(model), *found, *optimizer.info.losses]
 
-    around, losses = trained(within=True)
-    inside, expected = trained(within=False)
-    assert losses == expected
-    assert len(set(losses)) > 1
-    assert same(around, inside)
+    found = trained(around=True)
+    assert same(found, trained(around=False))
+    assert len({*found[-2:]}) > 1
 
 
 class Exits(nn.Module):
@@ -213,9 +203,7 @@ TOKENS = torch.arange(24).view(2, 12) + 5
 
 
 def exits():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Exits().eval()
+    model = seeded(Exits)
     model.blocks[:2].requires_grad_(False)
     return model
 
@@ -265,27 +253,24 @@ def test_a_step_measures_what_the_closure_says_where_the_first_blocks_are_frozen
     make_model, loss, restore
 ):
     """A model that no step knows gets each probe's weights and computes the losses that are expected."""
-    name = "lozo" if restore == "factors" else "mezo"
     whole = "snapshot" if restore in ("streamed", "factors") else restore  # these lend no weights
-    model, twin, expected = make_model(), make_model(), []
-    optimizer = zo.optimizer(name, model, 1e-2, eps=1e-2, restore=whole)
-    for step in range(2):
+    model, again, twin, expected, found = make_model(), make_model(), make_model(), [], []
+    how = {"name": method_for(restore), "lr": 1e-2, "eps": 1e-2}
+    optimizer = zo.optimizer(params=model, restore=whole, **how)
+    tested = zo.optimizer(params=again, restore=restore, **how)
 
-        def closure(step=step):
-            twin.load_state_dict(model.state_dict())
-            expected.append(loss(twin, step).item())
-            return loss(model, step)
+    def closure():
+        twin.load_state_dict(model.state_dict())
+        expected.append(loss(twin, optimizer.step_index).item())
+        return loss(model, optimizer.step_index)
 
+    def of_tested():
+        found.append(loss(again, tested.step_index))
+        return found[-1]
+
+    for _ in range(2):
         optimizer.step(closure)
-    again = make_model()
-    optimizer, found = zo.optimizer(name, again, 1e-2, eps=1e-2, restore=restore), []
-    for step in range(2):
-
-        def closure(step=step):
-            found.append(loss(again, step))
-            return found[-1]
-
-        optimizer.step(closure)
+        tested.step(of_tested)
     assert len({*expected}) >= 5, "each probe is elsewhere"
     assert [float(x) for x in found] == pytest.approx(expected, rel=1e-5)
 
@@ -298,6 +283,20 @@ CAST = {
 LOW_RANK = ("lozo", "subzero", "tezo", "zo_muon")
 
 
+def losses_of(model, loss, method, restore, directory):
+    """Returns the losses of two steps; under `offload` the weights are on disk, and streamed."""
+    if restore == "offload":
+        zo.offload(model, "disk", device="cpu", directory=directory)
+        restore = "streamed"
+    found = []
+    optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=restore)
+    for _ in range(2):
+        optimizer.step(lambda: loss(model))
+        found += optimizer.info.losses
+    assert len({*found}) == len(found)
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "trained", "restore", "method"),
     rotated(CAST, ["all", "embedding"], ["streamed", "offload"], ["mezo", *LOW_RANK]),
@@ -307,73 +306,54 @@ def test_a_closure_under_autocast_displaces_as_without(
     name, trained, restore, method, dtype, tmp_path
 ):
     """What a probe displaces within the closure's calls is not cast: the losses are those of `snapshot`."""
+
+    def loss(model):
+        with torch.autocast("cpu", dtype):
+            return model(input_ids=TOKENS, labels=TOKENS).loss
+
     found = []
     for policy in ("snapshot", restore):
         model = CAST[name]()
         model.requires_grad_(trained == "all")
         model.get_input_embeddings().weight.requires_grad_(True)
-        if policy == "offload":
-            zo.offload(model, "disk", device="cpu", directory=tmp_path)
-        how = "streamed" if policy == "offload" else policy
-        optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=how)
-
-        def closure():
-            with torch.autocast("cpu", dtype):
-                return model(input_ids=TOKENS, labels=TOKENS).loss  # noqa: B023
-
-        for _ in range(2):
-            optimizer.step(closure)
-            found.append(optimizer.info.losses)
-    assert found[:2] == found[2:]
-    assert len({*found[0]}) > 1
-
-
-def of_a_reference(model, weights):
-    """Cross entropy, and KL to the same module with other weights: what those are does not depend on θ."""
-    own = model(TOKENS, labels=TOKENS)
-    other = torch.func.functional_call(model, weights, (TOKENS,)).logits
-    log_p, q = own.logits.log_softmax(-1), other.softmax(-1)
-    divergence = nn.functional.kl_div(log_p, q, reduction="none").mean()
-    return own.loss + 100 * divergence
+        found.append(losses_of(model, loss, method, policy, tmp_path))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("make_model", [llama, MODELS["llama, tied"], MODELS["opt"]])
 @pytest.mark.parametrize("restore", [*RESTORE_POLICIES, "offload"])
 def test_weights_that_functional_call_lends_are_not_displaced(make_model, restore, tmp_path):
-    method = zo.LOZO if restore == "factors" else zo.MeZO
+    """As those of a reference: cross entropy, and KL to the same module with weights that do not depend on θ."""
+    lent = {name: 0.9 * p.detach() for name, p in make_model().named_parameters()}
+
+    def logits(model):
+        return torch.func.functional_call(model, lent, (TOKENS,)).logits
+
+    def loss(model):
+        own = model(TOKENS, labels=TOKENS)
+        log_p, q = own.logits.log_softmax(-1), logits(model).softmax(-1)
+        return own.loss + 100 * nn.functional.kl_div(log_p, q, reduction="none").mean()
+
     found = []
     for policy in ("snapshot", restore):
         model = make_model()
-        lent = {name: 0.9 * p.detach() for name, p in model.named_parameters()}
-        if policy == "offload":
-            zo.offload(model, "disk", device="cpu", directory=tmp_path)
         with torch.no_grad():
-            before = torch.func.functional_call(model, lent, (TOKENS,)).logits
-        how = "streamed" if policy == "offload" else policy
-        optimizer = method(model, 1e-2, eps=1e-2, restore=how)
-        for _ in range(2):
-            optimizer.step(lambda: of_a_reference(model, lent))  # noqa: B023
-            found += optimizer.info.losses
-        with torch.no_grad():
-            after = torch.func.functional_call(model, lent, (TOKENS,)).logits
-        assert torch.equal(before, after)
-    half = len(found) // 2
-    assert found[half:] == pytest.approx(found[:half], rel=1e-5)
-    assert len({*found[:half]}) == half
+            before = logits(model)
+            found.append(losses_of(model, loss, method_for(restore), policy, tmp_path))
+            assert torch.equal(before, logits(model))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
 
 
 @pytest.mark.parametrize("restore", ["merged", "streamed", "factors"])
-def test_an_alias_of_a_weight_that_functional_call_lends_is_displaced(restore):
+def test_an_alias_of_a_weight_that_functional_call_lends_is_displaced(restore, tmp_path):
     """It is the weight, whoever holds it."""
-    method = zo.LOZO if restore == "factors" else zo.MeZO
     found = []
     for policy in ("snapshot", restore):
         model = llama()
-        optimizer = method(model, 1e-2, eps=1e-2, restore=policy)
-        aliases = dict(
-            zip(optimizer.method.params.names, optimizer.method.params.local, strict=True)
-        )
-        optimizer.step(lambda: torch.func.functional_call(model, aliases, (TOKENS,)).logits.std())  # noqa: B023
-        found.append(optimizer.info.losses)
+        aliases = {name: p.detach() for name, p in model.named_parameters()}
+
+        def loss(model, aliases=aliases):
+            return torch.func.functional_call(model, aliases, (TOKENS,)).logits.std()
+
+        found.append(losses_of(model, loss, method_for(restore), policy, tmp_path))
     assert found[1] == pytest.approx(found[0], rel=1e-5)
-    assert len({*found[0]}) > 1

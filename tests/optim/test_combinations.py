@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import zo
-from tests.support.tiny_models import llama, opt
+from tests.support.tiny_models import llama, opt, seeded
 from zo.library.methods import METHODS
 from zo.noise import NOISES
 from zo.optim.losses import CountedLoss
@@ -24,7 +24,7 @@ CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 class VisionTransformer(nn.Module):
-    """Patches by a convolution, a class token and positions without a module, one layer, a head."""
+    """A class token and positions belong to no module of their own."""
 
     def __init__(self):
         super().__init__()
@@ -41,7 +41,7 @@ class VisionTransformer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An embedding and a GRU, whose matrices belong to one module."""
+    """All matrices of a GRU belong to one module."""
 
     def __init__(self):
         super().__init__()
@@ -94,12 +94,6 @@ SETTINGS |= {"mezo_adam": {"state_dtype": "float32"}}  # float16 moments underfl
 REFUSALS = (ValueError, TypeError, RestoreError)
 
 
-def made(make):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return make().eval()
-
-
 def weights_of(optimizer):
     """Returns θ, what a policy holds beside the tensors included."""
     return [tensor.clone() for tensor in optimizer.method.params.gathered(collect=False)[1]]
@@ -108,7 +102,7 @@ def weights_of(optimizer):
 def problem_of(subject, name, restore, noise, record):
     """Returns None of a combination that is right, its sentence in parentheses if it is refused, or what is wrong."""
     make, loss_of, dtype, rounding = SUBJECTS[subject]
-    model, again = made(make).to(dtype), made(make).to(dtype)
+    model, again = seeded(make).to(dtype), seeded(make).to(dtype)
     record.unlink(missing_ok=True)
     how = {"restore": restore, "noise": noise, "rounding": rounding, "eps": 1e-2, "seed": 3}
     how |= SETTINGS.get(name, {})

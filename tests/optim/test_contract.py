@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-import zo
 from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import (
     DTYPES,
     FIRST_ORDER,
     LR,
     POLICIES,
-    SMALL_PROBLEM,
     TRAINING,
     UNIT_ROUNDOFF,
     ZEROTH_ORDER,
@@ -209,30 +207,6 @@ def test_a_method_made_of_the_weights_of_its_state_goes_on_bit_for_bit(name, res
     resumed.load_state_dict(opt.state_dict())
     assert same(steps(opt, loss, 3), steps(resumed, again, 3))
     assert same(opt.state_dict(), resumed.state_dict())
-
-
-@pytest.mark.parametrize("name", sorted({name.split()[0] for name in ZEROTH_ORDER}))
-def test_an_optimizer_of_the_library_goes_on_bit_for_bit(name):
-    tensors, found = [torch.nn.Parameter(torch.ones(4, 5)), torch.nn.Parameter(torch.ones(3))], []
-    settings = {"seed": 3, "noise": "torch", **SMALL_PROBLEM.get(name, {})}
-
-    def step(opt) -> None:
-        for _ in range(3):
-            opt.step(lambda: sum((p - 0.3).square().sum() for p in tensors))
-
-    opt = zo.optimizer(name, tensors, 1e-3, **settings)
-    step(opt)
-    state, was = opt.state_dict(), [p.detach().clone() for p in tensors]
-    for resumed in (opt, None):
-        if resumed is None:
-            with torch.no_grad():
-                for p, q in zip(tensors, was, strict=True):
-                    p.copy_(q)
-            resumed = zo.optimizer(name, tensors, 1e-3, **settings)
-            resumed.load_state_dict(state)
-        step(resumed)
-        found.append([*(p.detach().clone() for p in tensors), resumed.state_dict()])
-    assert same(*found)
 
 
 def test_what_a_method_keeps_outside_of_its_state_is_refused():

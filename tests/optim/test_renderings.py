@@ -84,14 +84,14 @@ WITHIN = [
     ("es", {"n": 8}, 1e-2),
     ("es", {"n": 6, "shaping": "none", "weight_decay": 0.1}, 1e-2),
     ("es", {"n": 5, "mirrored": False, "shaping": "ranks", "directions": "rademacher"}, 3e-2),
-    ("es", {"n": 4, "directions": "low_rank", "rank": 3, "weight_decay": 0.1}, 1e-2),
+    ("es", {"n": 4, "directions": "low_rank", "rank": 4, "weight_decay": 0.1}, 1e-2),
     ("es_at_scale", {"n": 7}, 1e-2),
     ("eggroll", {"n": 8}, 1e-2),
 ]
 
 
 RENDERED = dict.fromkeys(("mezo_adam", "adam", "sgd", "zo_momentum"), "torchs") | {"bszo_b": "bszo"}
-RENDERED |= dict.fromkeys(("es_at_scale", "eggroll"), "es")
+RENDERED |= {"es_at_scale": "es", "eggroll": "es", "lozo_m": "lozo"}
 
 
 def run(name: str, settings: dict, lr: float, steps: int = 50, exact: bool = False) -> None:

@@ -22,7 +22,7 @@ def request(texts, messages=None, **columns):
     return Request(["asked"] * n, messages, texts, ids, columns, references, {"global_step": 7})
 
 
-def function(call, columns=(), monkeypatch=None):
+def function(call, columns=()):
     """Returns a function as if it had been loaded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calls, "load", lambda address: call)
@@ -35,9 +35,7 @@ def values(call, given):
 
 def test_a_function_without_trls_names_gets_prompts_and_texts():
     given = request(["a", "bcd"], messages=CHAT, prompts=[0, 0])
-    assert values(
-        lambda prompts, texts: [len(p + t) for p, t in zip(prompts, texts, strict=True)], given
-    ) == [6, 8]
+    assert values(lambda prompts, texts: [len(prompts[0] + t) for t in texts], given) == [6, 8]
     assert values(lambda p, t, more=1: [more] * len(t), given) == [1, 1]
     assert values(lambda *both: [len(both)] * 2, given) == [2, 2]
 
@@ -55,23 +53,16 @@ def test_keywords_are_those_of_trl():
     assert seen.pop("trainer_state").global_step == 7
     assert callable(seen.pop("log_extra"))
     assert callable(seen.pop("log_metric"))
-    ids = [[1], [1]]
-    assert seen == {
-        "prompts": ["asked"] * 2,
-        "completions": ["3", "5"],
-        "completion_ids": ids,
-        "answer": [3, 4],
-    }
-
-    def exact(completions, answer, weight=2):
-        return [
-            weight * (c[0] == {"role": "assistant", "content": str(a)})
-            for c, a in zip(completions, answer, strict=True)
-        ]
-
-    assert values(exact, request(["3", "5"], CHAT, **columns)) == [2, 0]
+    of_each = {"prompts": ["asked"] * 2, "completions": ["3", "5"], "completion_ids": [[1], [1]]}
+    assert seen == {**of_each, "answer": [3, 4]}
     values(score, request(["3", "5"], CHAT, **columns))
     assert seen["prompts"] == CHAT
+    assert seen["completions"][1] == [{"role": "assistant", "content": "5"}]
+
+    def exact(completions, answer, weight=2):
+        return [weight * (c == str(a)) for c, a in zip(completions, answer, strict=True)]
+
+    assert values(exact, request(["3", "5"], **columns)) == [2, 0]
 
 
 def test_a_function_may_be_asynchronous_or_an_object_and_log():
@@ -106,14 +97,10 @@ def test_all_functions_that_trl_ships_run_unchanged():
     assert {name for names in rewards._import_structure.values() for name in names} == {*SHIPPED}
     given = request(SAID, messages=[CHAT[0]] * 3, solution=LATEX)
     completions = [[{"content": text}] for text in SAID]
+    wanted = {"completions": completions, "solution": LATEX, "completion_ids": given.completion_ids}
     for name, (options, expected) in SHIPPED.items():
         made = getattr(rewards, name)
         call = made(**options) if name.startswith("get_") else made
-        wanted = {
-            "completions": completions,
-            "solution": LATEX,
-            "completion_ids": given.completion_ids,
-        }
         taken = {k: v for k, v in wanted.items() if k in inspect.signature(call).parameters}
         direct = call(**taken)
         assert values(call, given) == direct
@@ -170,11 +157,9 @@ def test_a_text_without_a_usable_number_is_told_from_the_others():
 
 def test_a_file_imports_from_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    (tmp_path / "beside_it.py").write_text("def length(text):\n    return len(text)\n")
+    (tmp_path / "beside_it.py").write_text("def lengths(prompts, texts): return [*map(len, texts)]")
     rules = tmp_path / "rules.py"
-    rules.write_text(
-        "from beside_it import length\ndef score(prompts, texts):\n    return [length(t) for t in texts]\n"
-    )
+    rules.write_text("from beside_it import lengths as score")
     assert rate(Function(f"{rules}:score", []), request(["ab"]))["values"] == [2]
     for address, said in (
         (f"{rules}:other", "has no function other"),
@@ -201,9 +186,8 @@ def test_an_answer_is_what_stands_in_the_last_tags_or_the_whole_text():
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     for name in ("math_verify", "reasoning_gym"):
-        with pytest.raises(
-            UnusableError, match=rf"{name} is not installed; `pip install 'zo-suite\[rewards\]'`"
-        ):
+        said = rf"{name} is not installed; `pip install 'zo-suite\[rewards\]'`"
+        with pytest.raises(UnusableError, match=said):
             named.grader(name, [], {"name": "gcd", "options": {}}, 1)
 
 

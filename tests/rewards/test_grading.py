@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.waiting import wait_for
 from zo.rewards.calls import Request
 from zo.rewards.pool import Pool, Setup, Task
 from zo.rewards.rating import Rater, RewardError
@@ -25,6 +25,9 @@ def lengths(prompts, texts):
     return [len(t) for t in texts]
 def run(prompts, texts):
     return [float(eval(t)) for t in texts]
+def slow(prompts, texts):
+    time.sleep(0.1 * len(texts))
+    return [1] * len(texts)
 def token():
     frame = sys._getframe()
     while "token" not in frame.f_locals:
@@ -103,13 +106,9 @@ def request(texts, **columns):
 
 
 def rater(rules, *functions, **settings):
-    address = {
-        f"{rules}:{name}": weight
-        for name, weight in zip(functions, (1.0, 10.0, 100.0), strict=False)
-    }
-    objective = ObjectiveConfig(
-        "reward", functions=address, **{"timeout": LIMIT_S, "workers": 1, **settings}
-    )
+    weights = {f"{rules}:{name}": 10.0**i for i, name in enumerate(functions)}
+    settings = {"timeout": LIMIT_S, "workers": 1, **settings}
+    objective = ObjectiveConfig("reward", functions=weights, **settings)
     assert not objective.problems()
     return Rater(objective, TaskConfig(name="own", path="x", kind="prompts"))
 
@@ -118,9 +117,18 @@ def rate(of, texts, **columns):
     return of.rate(request(texts, **columns), range(100, 100 + len(texts)))
 
 
-def processes(word):
-    found = psutil.process_iter(["cmdline"])
-    return [one.pid for one in found if word in " ".join(one.info["cmdline"] or ())]
+def children(pid):
+    return psutil.Process(pid).children(recursive=True)
+
+
+def wait_for_the_end_of(processes):
+    def alive(process):
+        try:
+            return process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    wait_for(lambda: not any(map(alive, processes)), "the end of graders", 10)
 
 
 @pytest.mark.parametrize("sandbox", [True, False])
@@ -164,13 +172,13 @@ def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):
     found = rate(grading, [t.replace("1000", mark) for t in HARMLESS])
     assert found.left >= 1
     assert found.printed == ["said\n"]
-    assert not processes(f"sleep {mark}")
+    every = psutil.process_iter(["cmdline"])
+    assert not [one for one in every if mark in (one.info["cmdline"] or ())]
 
 
 def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
-    with pytest.raises(
-        RewardError, match=r"rules\.py:run: .*rules\.py:6: ZeroDivisionError: .* \(row 101\)$"
-    ) as caught:
+    says = r"rules\.py:run: .*rules\.py:6: ZeroDivisionError: .* \(row 101\)$"
+    with pytest.raises(RewardError, match=says) as caught:
         rate(rater(rules, "run"), ["1", "1/0", "2", "sys.exit()"])
     assert "line 6, in run" in str(caught.value.__cause__)
     with pytest.raises(RewardError, match=r"took longer than 0\.5 s \(row 102\)"):
@@ -192,13 +200,8 @@ def test_numbers_depend_neither_on_how_many_processes_there_are_nor_on_which_one
 
 
 def test_a_slow_function_is_called_with_fewer_texts_and_rates_all(rules):
-    rules.write_text(
-        "import time\ndef slow(prompts, texts):\n    time.sleep(0.1 * len(texts))\n    return [1] * len(texts)\n"
-    )
     grading = rater(rules, "slow", timeout=1.0)
-    assert rate(grading, ["x"] * 15).totals == [1] * 15, (
-        "each alone, as together they take too long"
-    )
+    assert rate(grading, ["x"] * 15).totals == [1] * 15  # each alone: together they take too long
     start = time.monotonic()
     assert rate(grading, ["x"] * 15).totals == [1] * 15
     assert time.monotonic() - start < 2.5
@@ -207,11 +210,7 @@ def test_a_slow_function_is_called_with_fewer_texts_and_rates_all(rules):
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
     for name, body, said in (
         ("raises", "1/0", "raises.py: ZeroDivisionError: division by zero"),
-        (
-            "leaves",
-            "import os; os._exit(4)",
-            "its module ended the process with status 4 while it was imported",
-        ),
+        ("leaves", "import os; os._exit(4)", "its module ended the process with status 4 while it"),
     ):
         (tmp_path / f"{name}.py").write_text(body)
         with pytest.raises(TaskError, match=said):
@@ -237,8 +236,8 @@ def test_helpers_that_a_module_starts_live_on(tmp_path):
 
 RUN = """
 import sys, time
-from tests.rewards.test_grading import rater, rate, Path
-grading = rater(Path(sys.argv[1]), 'run', timeout=60.0, workers=2)
+from tests.rewards.test_grading import rater, rate
+grading = rater(sys.argv[1], 'run', timeout=60.0, workers=2)
 print(rate(grading, ['1', '2']).totals, flush=True)
 rate(grading, ['9**9**9', 'time.sleep(600)'])
 """
@@ -258,30 +257,8 @@ def test_graders_end_with_their_run_also_when_they_hang(rules, how):
         assert len(below) >= 4
         os.killpg(run.pid, how)
         said = run.communicate(timeout=20)[1]
-    assert (
-        "Traceback" not in said.replace("KeyboardInterrupt", "").partition("KeyboardInterrupt")[2]
-    )
-    assert ended(below)
-
-
-def children(pid):
-    found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [below for child in found for below in children(child)]
-
-
-def ended(pids):
-    """Returns whether all processes end within ten seconds."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until and any(alive(pid) for pid in pids):
-        time.sleep(0.05)
-    return not any(alive(pid) for pid in pids)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    assert said.count("Traceback") <= (how == signal.SIGINT)
+    wait_for_the_end_of(below)
 
 
 def test_a_supervisor_that_somebody_ends_is_replaced(rules):
@@ -301,7 +278,7 @@ def test_a_hanging_grader_ends_with_its_supervisor(rules):
     below = children(supervised._process.pid)
     assert below
     os.kill(supervised._process.pid, signal.SIGKILL)
-    assert ended(below)
+    wait_for_the_end_of(below)
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):

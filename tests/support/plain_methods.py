@@ -301,11 +301,11 @@ def population(t: Twin) -> tuple[list[float], list[list[Tensor]]]:
         if t.s["directions"] == "low_rank":
             for j, p in enumerate(t.theta):
                 if p.dim() > 1:
-                    a, b = (
-                        t.normal(stream, t.opt.step_index, i, j, (t.s["rank"], length)).T
-                        for stream, length in zip((PERTURBATION, SUBSPACE), p.shape, strict=True)
+                    step, (m, n) = t.opt.step_index, p.shape
+                    a = columns(t, i, j, step, kept=False, length=m)
+                    e[j] = (
+                        a @ columns(t, i, j, step, kept=True, length=n).T / math.sqrt(t.s["rank"])
                     )
-                    e[j] = a @ b.T / math.sqrt(t.s["rank"])
         signs += sides
         noise += [e] * len(sides)
     return signs, noise
@@ -352,26 +352,14 @@ def factors(t: Twin) -> tuple[list[Tensor], list[Any]]:
     return u, v
 
 
-def product(u: list[Tensor], v: list[Any]) -> list[Tensor]:
-    return [x if y is None else x @ y.T for x, y in zip(u, v, strict=True)]
-
-
 def lozo(t: Twin) -> Steps:
-    """Algorithm 1 of Chen et al. 2025."""
-    while True:
-        u, v = factors(t)
-        z = product(u, v)
-        (c,) = t.slopes([z])
-        if t.s["divide_by_rank"]:
-            z = [x / (1 if y is None else t.s["rank"]) for x, y in zip(z, v, strict=True)]
-        t.decay()
-        t.move(-t.lr * c, (1.0, z))
-        yield (c,)
-
-
-def lozo_m(t: Twin) -> Steps:
-    interval, beta = t.s["interval"], t.s["momentum"]
+    """Algorithm 1 of Chen et al. 2025, and with momentum its LOZO-M."""
+    interval, beta = t.s["interval"], t.s.get("momentum", 0.0)
     n, old = ([None for _ in t.theta] for _ in range(2))
+
+    def product(u: list[Any], v: list[Any], scale: float = 1.0) -> list[Tensor]:
+        return [x if y is None else scale * x @ y.T for x, y in zip(u, v, strict=True)]
+
     while True:
         u, v = factors(t)
         (c,) = t.slopes([product(u, v)])
@@ -382,9 +370,8 @@ def lozo_m(t: Twin) -> Steps:
                 n[j] = beta * n[j] @ (old[j].T @ v[j]) / p.shape[1] + (1 - beta) * c * u[j]
             else:
                 n[j] = beta * n[j] + (1 - beta) * c * u[j]
-        share = 1 / t.s["rank"] if t.s["divide_by_rank"] else 1.0
-        moved = product([x if y is None else share * x for x, y in zip(n, v, strict=True)], v)
-        t.move(-t.lr, (1.0, moved))
+        t.decay()
+        t.move(-t.lr, (1.0, product(n, v, 1 / t.s["rank"] if t.s["divide_by_rank"] else 1.0)))
         old[:] = v
         yield (c,)
 

@@ -11,52 +11,50 @@ from transformers import PreTrainedTokenizerFast
 from zo.tasks import Encoded
 
 VOCABULARY = 300
-WORDS = (
-    "the film was great . the plot was terrible . a story that it was good to see , and bad to"
-    " forget ! it wasn't the best ; it was the worst ."
-)
+WORDS = "the film was great . the plot was terrible . a story that it was good to see , and bad to"
+WORDS += " forget ! it wasn't the best ; it was the worst ."
 
-
-SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
-SIZES |= {"vocab_size": VOCABULARY, "max_position_embeddings": 64}
+BARE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 300}
+SIZES = BARE | {"max_position_embeddings": 64}
 OPT = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 64, "init_std": 0.3}
-WIDE = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
+STEEP = SIZES | {"initializer_range": 0.3}
+WIDE = STEEP | {"intermediate_size": 64}
 LLAMA = WIDE | {"num_key_value_heads": 2}
 MASKED_LM = WIDE | {"max_position_embeddings": 66}  # RoBERTa's first token has position 2
 BART = {"d_model": 32, "vocab_size": VOCABULARY, "max_position_embeddings": 64, "init_std": 0.3}
-BART |= {
-    f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")
-}
-GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
-GPT2 |= {"vocab_size": VOCABULARY, "initializer_range": 0.3}
+BART |= {f"{part}coder_{of}": 2 for part in ("en", "de") for of in ("layers", "attention_heads")}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
 T5 |= {"vocab_size": VOCABULARY, "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2}
 
 
-def random_model(name, **settings):
-    """Returns a model of one of transformers' classes, the same one every time."""
-    make = getattr(transformers, name)
+def seeded(make):
+    """Returns a model that is made with the same random numbers every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make(make.config_class(**settings)).eval()
+        return make().eval()
 
 
-opt = partial(random_model, "OPTForCausalLM", **OPT)
-llama = partial(random_model, "LlamaForCausalLM", **LLAMA)
-mistral = partial(random_model, "MistralForCausalLM", **LLAMA)
-gpt2 = partial(random_model, "GPT2LMHeadModel", **GPT2)
+def random_model(name, **settings):
+    """Returns a model of one of transformers' classes."""
+    kind = getattr(transformers, name)
+    return seeded(lambda: kind(kind.config_class(**settings)))
+
+
+def decoder(name, settings, **more):
+    return partial(random_model, f"{name}ForCausalLM", **settings | more)
+
+
+opt = decoder("OPT", OPT)
+llama = decoder("Llama", LLAMA)
+mistral = decoder("Mistral", LLAMA)
+gpt2 = partial(random_model, "GPT2LMHeadModel", **STEEP)
 roberta = partial(random_model, "RobertaForMaskedLM", **MASKED_LM, pad_token_id=1)
 bert = partial(random_model, "BertForMaskedLM", **MASKED_LM, pad_token_id=0)
 t5 = partial(random_model, "T5ForConditionalGeneration", **T5)
 
-REFORMER = {
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "attention_head_size": 16,
-    "vocab_size": 300,
-}
-REFORMER |= {"attn_layers": ["local", "lsh"], "local_attn_chunk_length": 8}
-REFORMER |= {"lsh_attn_chunk_length": 8, "num_buckets": 4, "hash_seed": 0, "is_decoder": True}
+REFORMER = {"hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16}
+REFORMER |= {"attn_layers": ["local", "lsh"], "local_attn_chunk_length": 8, "num_buckets": 4}
+REFORMER |= {"lsh_attn_chunk_length": 8, "hash_seed": 0, "is_decoder": True, "vocab_size": 300}
 REFORMER |= {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16], "initializer_range": 0.3}
 reformer = partial(random_model, "ReformerModelWithLMHead", **REFORMER)
 
@@ -71,60 +69,46 @@ MODELS = {
     "gpt2, untied": partial(gpt2, tie_word_embeddings=False),
 }
 
-BLOOM = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY}
-GEMMA2 = LLAMA | {"initializer_range": 1.0, "head_dim": 8, "attn_implementation": "eager"}
-GPT_J = GPT2 | {"rotary_dim": 8}
-GPT_NEO = SIZES | {"num_layers": 2, "num_heads": 4, "window_size": 6, "initializer_range": 0.3}
-GPT_NEO |= {"attention_types": [[["global", "local"], 1]]}
-MPT = {
-    "d_model": 32,
-    "n_heads": 4,
-    "n_layers": 2,
-    "vocab_size": VOCABULARY,
-    "initializer_range": 0.3,
-}
-FALCON = SIZES | {"alibi": True, "initializer_range": 0.3}
-MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
-LFM2 = LLAMA | {"layer_types": ["conv", "full_attention"]}  # over neighbouring columns
-DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 301}
+GPT_NEO = {"attention_types": [[["global", "local"], 1]], "window_size": 6}
 DEBERTA = MASKED_LM | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 DEBERTA |= {"position_biased_input": False, "pad_token_id": 0}  # knows distances in columns
 WINDOWED = LLAMA | {"sliding_window": 6, "initializer_range": 1.0}
-LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
-GPT_OSS = (
-    WINDOWED | LAYERS | {"head_dim": 8, "num_local_experts": 4, "attn_implementation": "eager"}
-)
-GEMMA3 = WINDOWED | LAYERS | {"head_dim": 8}
-VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+MIXED = WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]}
+GEMMA = {"head_dim": 8}
+EAGER = GEMMA | {"attn_implementation": "eager"}
+PICTURES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+PICTURES = {"text_config": MIXED | GEMMA, "vision_config": PICTURES}
 WINDOWS = {
-    "gemma 2": partial(random_model, "Gemma2ForCausalLM", **WINDOWED, head_dim=8),
-    "gemma 3": partial(random_model, "Gemma3ForCausalLM", **WINDOWED | LAYERS, head_dim=8),
-    "gemma 3, with pictures": partial(
-        random_model, "Gemma3ForConditionalGeneration", text_config=GEMMA3, vision_config=VISION
-    ),
-    "phi 3": partial(random_model, "Phi3ForCausalLM", **WINDOWED, pad_token_id=1),
-    "gpt-oss": partial(random_model, "GptOssForCausalLM", **GPT_OSS),
-    "olmo 3": partial(random_model, "Olmo3ForCausalLM", **WINDOWED | LAYERS),
-    "starcoder 2": partial(random_model, "Starcoder2ForCausalLM", **WINDOWED),
-    "ministral": partial(random_model, "MinistralForCausalLM", **WINDOWED | LAYERS, head_dim=8),
-    "exaone 4": partial(random_model, "Exaone4ForCausalLM", **WINDOWED | LAYERS),
+    "gemma 2": decoder("Gemma2", WINDOWED | GEMMA),
+    "gemma 3": decoder("Gemma3", MIXED | GEMMA),
+    "gemma 3, with pictures": partial(random_model, "Gemma3ForConditionalGeneration", **PICTURES),
+    "phi 3": decoder("Phi3", WINDOWED, pad_token_id=1),
+    "gpt-oss": decoder("GptOss", MIXED | EAGER, num_local_experts=4),
+    "olmo 3": decoder("Olmo3", MIXED),
+    "starcoder 2": decoder("Starcoder2", WINDOWED),
+    "ministral": decoder("Ministral", MIXED | GEMMA),
+    "exaone 4": decoder("Exaone4", MIXED),
 }
 PACKED = {
-    "capped logits": partial(
-        random_model, "Gemma2ForCausalLM", **GEMMA2, final_logit_softcapping=2.0
+    "capped logits": decoder(
+        "Gemma2", LLAMA | EAGER, initializer_range=1.0, final_logit_softcapping=2.0
     ),
     "a sliding window": partial(mistral, sliding_window=6),  # packs texts that are shorter
-    "a loss beside its head": partial(random_model, "DistilBertForMaskedLM", **DISTILBERT),
+    "a loss beside its head": partial(
+        random_model, "DistilBertForMaskedLM", **BARE | {"vocab_size": 301}, hidden_dim=64
+    ),
 }
 ALONE = {
-    "gpt-j": partial(random_model, "GPTJForCausalLM", **GPT_J),
-    "gpt-neo": partial(random_model, "GPTNeoForCausalLM", **GPT_NEO),
-    "mpt": partial(random_model, "MptForCausalLM", **MPT),
-    "falcon": partial(random_model, "FalconForCausalLM", **FALCON),
-    "stablelm": partial(random_model, "StableLmForCausalLM", **LLAMA),
-    "no positions": partial(random_model, "BloomForCausalLM", **BLOOM),
-    "no attention": partial(random_model, "MambaForCausalLM", **MAMBA),
-    "convolutions": partial(random_model, "Lfm2ForCausalLM", **LFM2),
+    "gpt-j": decoder("GPTJ", STEEP, rotary_dim=8),
+    "gpt-neo": decoder("GPTNeo", STEEP | GPT_NEO),
+    "mpt": decoder("Mpt", BARE, initializer_range=0.3),
+    "falcon": decoder("Falcon", STEEP, alibi=True),
+    "stablelm": decoder("StableLm", LLAMA),
+    "no positions": decoder("Bloom", BARE),
+    "no attention": decoder(
+        "Mamba", {}, hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY
+    ),
+    "convolutions": decoder("Lfm2", LLAMA, layer_types=["conv", "full_attention"]),  # over columns
     "distances": partial(random_model, "DebertaV2ForMaskedLM", **DEBERTA),
 }
 UNUSUAL = PACKED | WINDOWS | ALONE

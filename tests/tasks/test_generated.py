@@ -24,15 +24,8 @@ def questions(examples):
     return [e.columns["question"] for e in examples]
 
 
-NAMES = [
-    "acre",
-    "chain_sum",
-    "gsm_symbolic",
-    "list_functions",
-    "pool_matrix",
-    "word_ladder",
-    "knights_knaves",
-]
+NAMES = ["acre", "chain_sum", "gsm_symbolic", "list_functions", "pool_matrix", "word_ladder"]
+NAMES += ["knights_knaves"]
 """Some whose items come from a list of the data set's size, and one that seeds numpy."""
 
 
@@ -74,17 +67,14 @@ def test_where_there_are_few_questions_splits_share_none_or_say_so():
     few = {"options": {"min_terms": 2, "max_terms": 2, "max_digits": 1}}
     splits = load_splits(task("chain_sum", **few, train_size=300, validation_size=40, test_size=40))
     assert {*questions(splits.train)}.isdisjoint(questions(splits.test + splits.validation))
-    with pytest.raises(
-        TaskError,
-        match=r"^task\.validation_size=150: 3000 tries found \d+ new questions of chain_sum",
-    ):
+    says = r"^task\.validation_size=150: 3000 tries found \d+ new questions of chain_sum"
+    with pytest.raises(TaskError, match=says):
         load_splits(task("chain_sum", **few, validation_size=150, test_size=100))
 
 
 def test_parts_of_metadata_are_columns_and_questions_messages():
-    asked = task(
-        "countdown", prompt="{numbers} -> {target}:", options={"min_numbers": 3, "max_numbers": 3}
-    )
+    few = {"min_numbers": 3, "max_numbers": 3}
+    asked = task("countdown", prompt="{numbers} -> {target}:", options=few)
     example = load_splits(asked).train[0]
     given = example.columns["metadata"]
     (found,) = tokenize(asked, tokenizer(), [example], "decoder")
@@ -116,16 +106,10 @@ def test_a_mixture_of_tasks_is_one():
     ("given", "said"),
     [
         ({"name": "chain_sums"}, r"^task\.name=chain_sums: .*did you mean chain_sum"),
-        (
-            {"options": {"terms": 2}},
-            r"^task\.options={'terms': 2}: chain_sum: .*unexpected keyword argument 'terms'",
-        ),
+        ({"options": {"terms": 2}}, r"^task\.options={'terms': 2}: chain_sum: .*argument 'terms'"),
         ({"options": {"min_terms": 9}}, r"^task\.options=.*max_terms must be >= min_terms"),
         ({"options": {"seed": 2}}, r"^task\.options=.*multiple values for keyword argument 'seed'"),
-        (
-            {"prompt": "{qestion}"},
-            r"^task\.prompt: items of chain_sum have no 'qestion', only answer, ",
-        ),
+        ({"prompt": "{qestion}"}, r"^task\.prompt: items of chain_sum have no 'qestion', only an"),
         ({"train_size": None}, r"^task\.train_size=None: must be 1 to \d+, since"),
         ({"train_set_seed": 4000}, r"^task\.train_set_seed=4000: must be below 4000"),
     ],
@@ -141,5 +125,4 @@ def test_a_prompt_with_its_answer_is_told():
     told = task("gcd", prompt="{question} {answer}\n")
     for asked, count in ((told, 1), (replace(told, prompt="{question}\n"), 0)):
         encoded = tokenize(asked, tokenizer(), load_splits(asked).train, "decoder")
-        notes = check_answers(encoded)
-        assert len(notes) == count
+        assert len(check_answers(encoded)) == count
