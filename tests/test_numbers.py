@@ -144,22 +144,20 @@ def names() -> dict[str, Any]:
     }
 
 
-def rows_of(template: str, lines: dict[str, str]) -> list[str]:
-    """A row of a page's table for each line, which has a NAME there and is called LINE in the files."""
-    return [template.replace("NAME", name).replace("LINE", of) for name, of in lines.items()]
+def rows_of(template: str, *names: str, **others: str) -> list[str]:
+    """A row of a page's table for each line: its NAME there, and what it is called in the files, its LINE.
+
+    That is the part of the name before a bar, if there is one, or what others say.
+    """
+    lines = {of.replace("|", ""): of.split("|")[0].lower().replace("-", "_") for of in names}
+    return [template.replace("NAME", n).replace("LINE", of) for n, of in (lines | others).items()]
 
 
 SENTENCES = {
     README: [
         *rows_of(
             "| NAME | {opt_13b['memory_gb', 'LINE']:.1f} | {opt_13b['step_ms', 'LINE']:,.0f} |",
-            {
-                "MeZO": "mezo",
-                "BSZO, k = 2": "bszo",
-                "LOZO, our implementation": "lozo",
-                "HiZOO": "hizoo",
-                "MeZO-Adam": "mezo_adam",
-            },
+            *("MeZO", "BSZO|, k = 2", "LOZO|, our implementation", "HiZOO", "MeZO-Adam"),
         ),
         "a 13B language model in {opt_13b['memory_gb', 'mezo']:.0f} GB",
         "moments of Adam would take {parameters * 4 * 2 / 1e9:.1f} GB.",  # 4 numbers in bf16
@@ -191,21 +189,14 @@ SENTENCES = {
             "| NAME | {rewarded.reward['LINE']:.3f} ± {rewarded.loss_100_half['LINE']:.3f} "
             "| {rewarded.test['LINE']:.1f} ± {rewarded.test_half['LINE']:.1f} | {rewarded.drift['LINE']:.1f} "
             "| {rewarded.also['LINE']:.3f} ± {rewarded.also_half['LINE']:.3f} |",
-            {
-                "MeZO": "mezo",
-                "FZOO": "fzoo",
-                "EGGROLL, n=32": "eggroll",
-                "ES, n=32": "es",
-                "BSZO": "bszo",
+            *("MeZO", "FZOO", "EGGROLL|, n=32", "ES|, n=32", "BSZO"),
+            **{
                 "ES, n=32, with `optimizer.anchor=start`": "es, anchor at 0.03",
                 "ES, n=32, with `optimizer.anchor=start`, a third of the rate": "es, anchor",
             },
         ),
-        *rows_of(
-            "| GRPO, NAME texts | {grpo.estimate['reward', LINE]:.3f} ± {grpo.ci['reward', LINE]:.3f} "
-            "| {grpo.estimate['exact', LINE]:.1f} ± {grpo.ci['exact', LINE]:.1f} | | |",
-            {"4,096": "4096"},
-        ),
+        "| GRPO, 4,096 texts | {grpo.estimate['reward', 4096]:.3f} ± {grpo.ci['reward', 4096]:.3f} "
+        "| {grpo.estimate['exact', 4096]:.1f} ± {grpo.ci['exact', 4096]:.1f} | | |",
         "| before a step | {rewarded.reward['zero_shot']:.3f} | {rewarded.test['zero_shot']:.1f} | 0 "
         "| {rewarded.also['zero_shot']:.3f} |",
         "ES falls from {rewarded.also['zero_shot']:.3f} to {rewarded.also['es']:.3f}.",
@@ -231,13 +222,7 @@ SENTENCES = {
         "{holds(min(significant(half)) > 0)}",
         *rows_of(
             "| NAME | {half.estimate['LINE']:.4f} ± {half.ci['LINE']:.4f} | – |",
-            {
-                "BSZO-B": "bszo_b",
-                "BSZO": "bszo",
-                "ZO-Sign": "zo_sign",
-                "FZOO": "fzoo",
-                "ZO-Conservative": "zo_conservative",
-            },
+            *("BSZO-B", "BSZO", "ZO-Sign", "FZOO", "ZO-Conservative"),
         ),
         "| ZO-Muon | {half.estimate['zo_muon']:.4f} ± {half.ci['zo_muon']:.4f} "
         "| {fp32.gap['zo_muon']:.4f} ± {fp32.ci['zo_muon']:.4f} |",
@@ -264,14 +249,7 @@ SENTENCES = {
         *rows_of(
             "| NAME | −{-lora_half.estimate['LINE']:.3f} ± {lora_half.ci['LINE']:.3f} "
             "| {lora.loss_100['LINE']:.4f} | {lora.test['LINE']:.1f} |",
-            {
-                "MeZO-Adam": "mezo_adam",
-                "BSZO": "bszo",
-                "HiZOO": "hizoo",
-                "TeZO": "tezo",
-                "ConMeZO": "conmezo",
-                "Adam": "adam",
-            },
+            *("MeZO-Adam", "BSZO", "HiZOO", "TeZO", "ConMeZO", "Adam"),
         ),
         "between {-lora.gap['tezo']:.4f} below it (TeZO) and {lora.gap['hizoo']:.4f} above (HiZOO, "
         "{holds([family(lora).gap.idxmin(), family(lora).gap.idxmax()] == ['tezo', 'hizoo'])}",
@@ -282,23 +260,14 @@ SENTENCES = {
 
 SETTINGS = {
     README: [
-        "Python 3.11",
-        "about 3.5 GB on Linux, about 0.3 GB",
-        "opt-1.3b",
-        "all 15 runs",
-        "7 runs, tables",
-        "Apache-2.0",
+        *("Python 3.11", "about 3.5 GB on Linux, about 0.3 GB", "opt-1.3b", "all 15 runs"),
+        *("7 runs, tables", "Apache-2.0"),
     ],
     RESULTS: [],
     COMPARISON: [
-        "a power of 80 %",
-        "95 % intervals",
-        "(95 % CI half-width)",
-        "p = 0.05",
-        "0.005 nats. *Not decided, less than 0.005*",
-        "interest of 0.01 nats",
-        "0.62 nats is about the loss of a constant answer",
-        "21 runs for every line",
+        *("a power of 80 %", "95 % intervals", "(95 % CI half-width)", "p = 0.05"),
+        *("0.005 nats. *Not decided, less than 0.005*", "interest of 0.01 nats"),
+        *("0.62 nats is about the loss of a constant answer", "21 runs for every line"),
     ],
 }
 """Of each page, what is a setting and no measurement."""
