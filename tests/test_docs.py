@@ -33,7 +33,6 @@ def blocks(page: Path, language: str = r"\w*") -> list[str]:
 
 
 def commands(start: str) -> list[str]:
-    """Every command in a code block that begins with `start`."""
     lines = [line.strip() for page in PAGES for of in blocks(page) for line in of.splitlines()]
     found = [re.split(r"\s+#", line)[0] for line in lines if line.startswith(start)]
     return list(dict.fromkeys(found))

@@ -64,7 +64,6 @@ def interrupted(optimizer, model, number):
 
 @contextmanager
 def handled(number, handler):
-    """Handles a signal by a function within the block."""
     before = signal.signal(number, handler)
     yield
     signal.signal(number, before)

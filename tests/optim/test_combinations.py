@@ -95,7 +95,6 @@ REFUSALS = (ValueError, TypeError, RestoreError)
 
 
 def weights_of(optimizer):
-    """Returns θ, what a policy holds beside the tensors included."""
     return [tensor.clone() for tensor in optimizer.method.params.gathered(collect=False)[1]]
 
 

@@ -1,5 +1,7 @@
 """What evolution strategies promise beyond the contract and the renderings."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from torch import nn
@@ -25,40 +27,31 @@ def test_equal_losses_share_the_mean_of_their_ranks():
 PROMPTS = [Encoded([], [], 0, prompt=text) for text in ("one", "three", "seventeen")]
 
 
-class Echo:
-    """Writes the prompt again."""
+def rewarded(processes: Processes) -> tuple[list, list, list[list[float]]]:
+    """Returns what five steps of EGGROLL come to on rewards of three prompts, and all rewards that were given here.
 
-    def write(self, examples, draws, parts):
+    Texts are the prompts again. A reward is a text's length and an entry of a bias.
+    """
+    model, given, infos = seeded(lambda: nn.Linear(4, 3)), [], []
+
+    def write(examples, draws, parts):
         return [Written(example.prompt, [], False) for example in examples]
 
+    def rate(request, rows, together=False):
+        bias = model.bias.tolist()
+        given.append([bias[len(text) % 3] + len(text) for text in request.texts])
+        return Ratings(given[-1])
 
-class BiasRater:
-    """Rates a text by its length and an entry of a bias; keeps what it gave."""
-
-    def __init__(self, bias):
-        self.given, self._bias = [], bias
-
-    def rate(self, request, rows, together=False):
-        numbers = [float(self._bias[len(text) % 3]) + len(text) for text in request.texts]
-        self.given.append(numbers)
-        return Ratings(numbers)
-
-
-def rewarded(processes: Processes) -> tuple[list, list, list[list[float]]]:
-    """Returns what five steps of EGGROLL come to on rewards of three prompts, and all rewards that were given here."""
-    model = seeded(lambda: nn.Linear(4, 3))
-    rater = BiasRater(model.bias.detach())
-    scorer = TextScorer(Echo(), rater, "reward")
+    scorer = TextScorer(SimpleNamespace(write=write), SimpleNamespace(rate=rate), "reward")
     params = ParameterSpace.of(model, "snapshot")
     method = zo.optim.OPTIMIZERS["eggroll"]
     opt = method.optimizer(params, method.config(n=6), lr=1e-2, seed=5)
-    infos = []
     for _ in range(5):
         loss = BatchLoss(scorer, PROMPTS, params)
         if processes.world > 1:
             loss = ShardedLoss(scorer, PROMPTS, 1, params, processes)
         infos.append(opt.step(loss))
-    return infos, [p.tolist() for p in params.local], rater.given
+    return infos, [p.tolist() for p in params.local], given
 
 
 def test_the_prompts_baseline_divides_by_the_spread_of_all_prompts_rewards():
@@ -66,9 +59,8 @@ def test_the_prompts_baseline_divides_by_the_spread_of_all_prompts_rewards():
     assert {(info.forwards, len(info.losses)) for info in infos} == {(6, 7)}
     for i, info in enumerate(infos):
         rewards = np.array(given[6 * i : 6 * i + 6])
-        assert (
-            rewards.std(1).min() > 100 * rewards.mean(1).std() > 0
-        )  # prompts differ by more than members
+        # prompts differ by more than members
+        assert rewards.std(1).min() > 100 * rewards.mean(1).std() > 0
         w = (rewards - rewards.mean(0)) / np.sqrt(rewards.var() + 1e-5)  # EGGROLL's, of each prompt
         expected = -(w.mean(1)[::2] - w.mean(1)[1::2]) / 2
         assert info.coefficients == pytest.approx(expected, rel=1e-6)

@@ -30,8 +30,6 @@ COPIES: list[str] = []
 
 
 class _Capsule(ctypes.Structure):
-    """The beginning of DLPack's DLManagedTensor."""
-
     _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32)]
 
 

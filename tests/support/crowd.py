@@ -24,7 +24,6 @@ def preloaded_context() -> Any:
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -39,14 +39,7 @@ LR |= dict.fromkeys(("es", "es_at_scale", "eggroll"), 0.03)  # others take 0.01
 
 
 class Quadratic:
-    """½ Σ h (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to.
-
-    Args:
-        dtype: Of the weights.
-        restore: Restore policy.
-        rounding: Of updates.
-        noise: Noise engine.
-    """
+    """½ Σ h (θ − t)² over a 1-D and a 2-D tensor, in float64; counts its calls, fails when told to."""
 
     device = "cpu"
 
@@ -114,7 +107,6 @@ def make(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **s
 
 
 def steps(opt, loss: Quadratic, count: int) -> list[Tensor]:
-    """The weights after so many steps."""
     for _ in range(count):
         opt.step(loss)
     return loss.weights()

@@ -21,18 +21,11 @@ TIMED = ("time/", "mem/", "dist/")
 
 
 class At(NamedTuple):
-    """Where in its work a process sends itself a signal.
+    """Where in its work a process sends itself a signal."""
 
-    Attributes:
-        target: Function of zo or of the standard library, as `zo.run.losses.BatchLoss.backward`.
-        call: Which call of it, from 1.
-        when: before, after, or when half of the bytes that it is to write are written.
-        number: The signal.
-    """
-
-    target: str
-    call: int = 1
-    when: str = "before"
+    target: str  # function of zo or of the standard library
+    call: int = 1  # which one of it
+    when: str = "before"  # or after, or when half of the bytes that it is to write are written
     number: int = signal.SIGKILL
 
 
@@ -43,10 +36,9 @@ def exit_statuses(
     timeout_s: float = 120,
     rest_s: float = 20,
 ) -> list[int | None]:
-    """Continues a run on so many processes, some of which send themselves a signal; returns their exit statuses.
+    """Continues a run, with its output in log.txt; returns the exit statuses of its processes.
 
-    Their output goes to log.txt in the directory. A process has none that does not end in time: the first in
-    `timeout_s`, each other one in `rest_s` more.
+    One that does not end in time has none: the first in `timeout_s`, each other one in `rest_s` more.
     """
     context, started = preloaded_context(), []
     for rank, env in enumerate(environments(world, free_port())):
@@ -104,7 +96,6 @@ def what_it_came_to(directory: Path) -> dict[str, Any]:
 
 
 def flip_bit(path: Path, rng: random.Random) -> None:
-    """Flips one bit of a file that is not empty."""
     data = bytearray(path.read_bytes())
     bit = rng.randrange(8 * len(data))
     data[bit // 8] ^= 1 << bit % 8
@@ -112,6 +103,5 @@ def flip_bit(path: Path, rng: random.Random) -> None:
 
 
 def truncate(path: Path, rng: random.Random) -> None:
-    """Cuts off at least one byte of a file that is not empty."""
     data = path.read_bytes()
     path.write_bytes(data[: rng.randrange(len(data))])

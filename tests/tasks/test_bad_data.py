@@ -18,7 +18,6 @@ OWN = {"validation_split": "auto", "test_split": "auto", "label": None, "max_len
 
 
 def own(path, kind="classification", **changes):
-    """Returns a task of a user's own as its YAML has it."""
     return TaskConfig(**{"name": "own", "kind": kind, "path": str(path), **OWN, **changes})
 
 
@@ -127,7 +126,8 @@ def test_a_run_that_is_refused_ends_with_status_2_and_leaves_nothing_behind(tmp_
     file.write_text(CSV)
     config.register()
     given = ["task=classification", f"task.path={file}", "tracking.mode=disabled", f"out={out}"]
-    command_line.check_command_line(given := [*given, "batch_size=11"])
+    given += ["batch_size=11"]
+    command_line.check_command_line(given)
     assert make(*command_line.runs(given)) == 2
     why = f"batch_size=11: must be at most the 10 training examples of {file}\n"
     assert capsys.readouterr().err == why

@@ -29,7 +29,6 @@ TOKENS = tokenizer()
 
 
 def write(path, rows):
-    """Writes rows as the file's ending says."""
     made = datasets.Dataset.from_list(rows)
     ways = {".csv": made.to_csv, ".tsv": partial(made.to_csv, sep="\t"), ".jsonl": made.to_json}
     ways |= {".json": partial(made.to_json, lines=False), ".parquet": made.to_parquet}
@@ -82,21 +81,14 @@ CHAT = (
 )
 GIVEN = {"text": "{a b} ({c})", "label": "d", "candidates": [" no", " yes"]}
 COMPLETION = {"kind": "completion"}
+FOUND = [
+    (lambda t: {"a b": t, "c": "x", "d": int("good" in t)}, GIVEN, "</s>{} (x)\nLabel:", " no"),
+    (lambda t: {"instruction": t, "response": "Yes!"}, COMPLETION, "</s>{}", "Yes!</s>"),
+    (lambda t: chat(("user", t), ("assistant", "k")), COMPLETION, "<user> {}<assistant> ", "k</s>"),
+]
 
 
-@pytest.mark.parametrize(
-    ("row", "given", "prompt", "answer"),
-    [
-        (lambda t: {"a b": t, "c": "x", "d": int("good" in t)}, GIVEN, "</s>{} (x)\nLabel:", " no"),
-        (lambda t: {"instruction": t, "response": "Yes!"}, COMPLETION, "</s>{}", "Yes!</s>"),
-        (
-            lambda t: chat(("user", t), ("assistant", "k")),
-            COMPLETION,
-            "<user> {}<assistant> ",
-            "k</s>",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("row", "given", "prompt", "answer"), FOUND)
 def test_columns_can_be_given_and_completions_and_conversations_are_found(
     row, given, prompt, answer, tmp_path
 ):
@@ -116,8 +108,8 @@ def table(sep, *rows, header=("text", "label")):
 
 def objects(*rows):
     """Returns lines of json, each cell as it is written there."""
-    row = lambda cells: "{" + ", ".join(f'"{k}": {v}' for k, v in cells.items()) + "}\n"  # noqa: E731
-    return "".join(map(row, rows * 4))
+    lines = [", ".join(f'"{k}": {v}' for k, v in cells.items()) for cells in rows]
+    return "".join(f"{{{line}}}\n" for line in lines * 4)
 
 
 PAIR = ("a", "0"), ("b", "1")
@@ -177,10 +169,9 @@ def test_cells_of_local_files_are_what_the_file_says(
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
 def test_whatever_a_writer_of_the_format_wrote_is_read_as_it_was(kind, tmp_path):
     draw = random.Random(0)
+    signs = "a\"',\t\n;\\é漢 10.-#{[\u2028"
     for _ in range(60):
-        texts = [
-            "t" + "".join(draw.choices("a\"',\t\n;\\é漢 10.-#{[\u2028", k=6)) for _ in range(12)
-        ]
+        texts = ["t" + "".join(draw.choices(signs, k=6)) for _ in range(12)]
         rows = [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)]
         with (tmp_path / f"x.{kind}").open("w", encoding="utf-8", newline="") as file:
             if kind == "jsonl":
@@ -261,9 +252,8 @@ def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_
     assert list(map(tokens.decode, found.candidate_ids)) == answers
     if kind == "prompts":
         assert found.messages == [ASK]
-    (tmp_path / "new.jsonl").write_text(
-        json.dumps({k: v for k, v in row.items() if k not in GIVEN_AWAY})
-    )
+    asked = {k: v for k, v in row.items() if k not in GIVEN_AWAY}
+    (tmp_path / "new.jsonl").write_text(json.dumps(asked))
     read = load_file(task, tmp_path / "new.jsonl")
     (asked,) = tokenize(read.task, tokens, read.examples, "decoder")
     assert asked.prompt_ids == found.prompt_ids
@@ -277,16 +267,13 @@ def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_t
     train = load_splits(task).train
     lines = preview(task, train, tokenize(task, TOKENS, train, "decoder"), TOKENS)
     assert len(lines) == 6
-    label = ROWS[train[0].row]["sentiment"]
-    assert lines[0].startswith(f"row {train[0].row}: ")
-    assert f"{TEXTS[train[0].row]}\\nLabel:' -> ' {label}'" in lines[0]
-    assert lines[1].endswith("]")
-    assert "⏎" in lines[1]
+    row, label = train[0].row, ROWS[train[0].row]["sentiment"]
+    assert re.match(rf"row {row}: .*{TEXTS[row]}\\nLabel:' -> ' {label}'", lines[0])
+    assert re.search(r"⏎.*\]$", lines[1])
 
 
 @pytest.mark.parametrize("sizes", [{}, {"train_size": 50, "validation_size": 30, "test_size": 20}])
 def test_stratified_splits_have_equal_shares_of_each_label(sizes, tmp_path):
-    """At most one example more or less, in every split."""
     labels = ["rare" if i % 10 == 0 else "often" for i in range(200)]
     rows = [{"text": f"film {i}", "of": {"y": label}} for i, label in enumerate(labels)]
     path = write(tmp_path / "mine.jsonl", rows)
@@ -339,18 +326,9 @@ def test_what_makes_own_data_say_less_is_said_before_the_first_step(rows, kind, 
         assert [note for note in notes if re.search(pattern, note)], (pattern, notes)
 
 
-def test_good_data_are_not_complained_of(tmp_path):
-    rows = [{"text": f"film {i}", "label": "ab"[i % 2]} for i in range(60)]
-    task, notes = complete(own(write(tmp_path / "mine.csv", rows), split_order="stratified"))
-    assert len(notes) == 1
-    (majority,) = check_splits(task, load_splits(task))
-    assert "50.0% of the 6 test examples are" in majority
-
-
 def test_the_reviews_of_the_examples_are_distinct_and_warn_of_nothing():
-    task, notes = complete(
-        own(Path(__file__).parents[2] / "examples/reviews.csv", split_order="stratified")
-    )
+    file = Path(__file__).parents[2] / "examples/reviews.csv"
+    task, notes = complete(own(file, split_order="stratified"))
     splits = load_splits(task)
     assert sizes(splits) == [240, 30, 30]
     assert len(notes) == 1
