@@ -29,7 +29,7 @@ def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
         loss.h = [scale * h for h in loss.h]
         first.append(steps(make(name, loss, 1e-2, 42, step_norm="rms", **bszo), loss, 1))
     torch.testing.assert_close(first[1], first[2], rtol=0, atol=1e-5)
-    assert not torch.allclose(first[0][1], first[1][1], rtol=0, atol=1e-6)
+    assert not torch.allclose(first[0][12:], first[1][12:], rtol=0, atol=1e-6)
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():
@@ -46,7 +46,7 @@ def test_the_step_of_zo_muon_by_newton_schulz_is_about_orthogonal():
     loss = Quadratic(restore="snapshot")
     opt = make("zo_muon", loss, lr=0.1, msign="newton_schulz", rank=3)
     for _ in range(5):
-        was = loss.weights()[1]
+        was = loss.params.local[1].clone()
         opt.step(loss)
         values = torch.linalg.svdvals((loss.params.local[1] - was).double()) / 0.1
         assert ((values[:3] > 0.5) & (values[:3] < 1.3)).all()

@@ -38,7 +38,7 @@ class Twin:
     def __init__(self, opt: Any, problem: Any):
         self.opt, self.problem = opt, problem
         self.shapes = [p.shape for p in problem.params.local]
-        self.theta, self.first = (vector(problem.params.local) for _ in range(2))
+        self.theta, self.first = problem.weights(), problem.weights()
         self.lr, self.s = opt.rates[0].lr, asdict(opt.config)
         self.eps, self.n = self.s.get("eps", 0.0), self.s.get("n", 1)
 

@@ -88,8 +88,8 @@ class Quadratic:
         parts = zip(tensors, self.target, self.h, strict=True)
         return sum(float((h * (p.double() - t) ** 2).sum()) for p, t, h in parts) / 2
 
-    def weights(self) -> list[Tensor]:
-        return [t.clone() for t in self.params.local]
+    def weights(self) -> Tensor:
+        return torch.cat([t.flatten() for t in self.params.local])
 
 
 def start(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **settings):
@@ -106,7 +106,7 @@ def make(name: str, loss: Quadratic, lr: float | None = None, seed: int = 0, **s
     return OPTIMIZERS[name].optimizer(loss.params, config, lr=lr, seed=seed)
 
 
-def steps(opt, loss: Quadratic, count: int) -> list[Tensor]:
+def steps(opt, loss: Quadratic, count: int) -> Tensor:
     for _ in range(count):
         opt.step(loss)
     return loss.weights()
