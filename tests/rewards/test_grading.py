@@ -1,5 +1,6 @@
 """Grading in processes: what a hostile text does to its grader, and that nothing of it reaches the run."""
 
+import datetime
 import os
 import pickle
 import signal
@@ -37,6 +38,8 @@ def write(line):
     return os.write(max(map(int, os.listdir("/proc/self/fd"))), line.replace("TOKEN", token()).encode() + b"\\n")
 def answers(completions, answer, **_):
     return [None if a is None else float(c == a) for c, a in zip(completions, answer)]
+def day(completions, when, **_):
+    return [w.day for w in when]
 """
 LIMIT_S = 2.0
 
@@ -86,18 +89,16 @@ HARMLESS = {
 }
 
 
-@pytest.fixture
-def rules(tmp_path):
-    file = tmp_path / "rules.py"
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    file = tmp_path_factory.mktemp("rules") / "rules.py"
     file.write_text(RULES)
     return file
 
 
 @pytest.fixture(scope="module")
-def grading(tmp_path_factory):
-    file = tmp_path_factory.mktemp("forged") / "rules.py"
-    file.write_text(RULES)
-    return rater(file, "run", on_error=-1)
+def grading(rules):
+    return rater(rules, "run", on_error=-1)
 
 
 def request(texts, **columns):
@@ -282,9 +283,6 @@ def test_a_hanging_grader_ends_with_its_supervisor(rules):
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):
-    import datetime
-
-    rules.write_text("def day(completions, when, **_):\n    return [w.day for w in when]\n")
     grading = rater(rules, "day")
     monkeypatch.setattr(pickle, "loads", lambda *_: pytest.fail("unpickles"))
     assert rate(grading, ["a"], when=[datetime.date(2026, 1, 9)]).totals == [9]

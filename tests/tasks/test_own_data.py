@@ -229,18 +229,18 @@ GIVEN_AWAY = ("completion", "label", "answer")
 SHARED = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "k"}]
 
 
-@pytest.mark.parametrize(
-    ("row", "kind", "answers"),
-    [
-        ({"prompt": [ASK], "completion": [REPLY]}, "completion", ["k</s>"]),
-        ({"prompt": [PARTS], "completion": "k"}, "completion", ["k</s>"]),
-        ({"conversations": SHARED}, "completion", ["k</s>"]),
-        ({"prompt": [ASK], "answer": "k"}, "prompts", []),
-        ({"text": [ASK], "label": "0"}, "classification", [" 0", " 1"]),
-        ({"messages": [PARTS], "label": "0"}, "classification", [" 0", " 1"]),
-    ],
-)
-def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_path):
+CHATS = [
+    ({"prompt": [ASK], "completion": [REPLY]}, "completion"),
+    ({"prompt": [PARTS], "completion": "k"}, "completion"),
+    ({"conversations": SHARED}, "completion"),
+    ({"prompt": [ASK], "answer": "k"}, "prompts"),
+    ({"text": [ASK], "label": "0"}, "classification"),
+    ({"messages": [PARTS], "label": "0"}, "classification"),
+]
+
+
+@pytest.mark.parametrize(("row", "kind"), CHATS)
+def test_lists_of_messages_go_through_the_chat_template(row, kind, tmp_path):
     rows = [{**row, **({"label": str(i % 2)} if "label" in row else {})} for i in range(20)]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task, _ = complete(own(tmp_path / "x.jsonl", kind))
@@ -249,7 +249,8 @@ def test_lists_of_messages_go_through_the_chat_template(row, kind, answers, tmp_
     tokens.chat_template = CHAT
     found = tokenize(task, tokens, train, "decoder")[0]
     assert tokens.decode(found.prompt_ids) == "<user> q<assistant> "
-    assert list(map(tokens.decode, found.candidate_ids)) == answers
+    answers = {"completion": ["k</s>"], "prompts": [], "classification": [" 0", " 1"]}
+    assert list(map(tokens.decode, found.candidate_ids)) == answers[kind]
     if kind == "prompts":
         assert found.messages == [ASK]
     asked = {k: v for k, v in row.items() if k not in GIVEN_AWAY}
@@ -287,43 +288,28 @@ def test_stratified_splits_have_equal_shares_of_each_label(sizes, tmp_path):
     assert load_splits(task) != drawn
 
 
-SAME = {"text": "film", "extra": "x"}
+MIXED = [{"text": "film", "extra": "x", "label": "ab"[i % 4 == 0]} for i in range(12)]
 ALPACA = {"instruction": "add 1 to 16", "input": "now", "output": "17"}
-TALK = [
-    {"role": r, "content": c} for r, c in (("assistant", ""), ("user", "u"), ("assistant", "b"))
-]
+TALK = [("assistant", ""), ("user", "u"), ("assistant", "b")]
+SAID = [
+    (MIXED, "classification", r"task\.prompt: unused columns: extra; 'task\.text=.\{text\} \{extra\}.' joins them"),
+    (MIXED, "classification", r"1 of 1 test texts are training texts, too \(the first is row \d+,"),
+    (MIXED, "classification", r"task\.test_size: 1 test example; its result says nothing"),
+    (MIXED, "classification", r"1 texts have two labels \(one is 'film\\nLabel:'\)"),
+    (MIXED, "classification",
+        r"task\.label: 100\.0% of the 1 test examples are ' \w', which is the accuracy of always"),
+    ([ALPACA] * 9, "completion", r"unused columns: input; 'task\.text=.\{instruction\} \{input\}.' joins"),
+    ([ALPACA] * 9, "completion",
+        r"9 of 9 prompts and completions have no .* \(row \d+: 'dd 1 to 1617'\); 'task\.completion=. \{out"),
+    ([chat(*TALK)] * 9, "completion", r"9 turns of the assistant are empty \(the first in row 0,"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "said"),
-    [
-        (
-            [{**SAME, "label": "ab"[i % 4 == 0]} for i in range(12)],
-            "classification",
-            [
-                r"task\.prompt: unused columns: extra; 'task\.text=.\{text\} \{extra\}.' joins them",
-                r"1 of 1 test texts are training texts, too \(the first is row \d+,",
-                r"task\.test_size: 1 test example; its result says nothing",
-                r"1 texts have two labels \(one is 'film\\nLabel:'\)",
-                r"task\.label: 100\.0% of the 1 test examples are ' \w', which is the accuracy of always",
-            ],
-        ),
-        (
-            [ALPACA] * 9,
-            "completion",
-            [
-                r"unused columns: input; 'task\.text=.\{instruction\} \{input\}.' joins",
-                r"9 of 9 prompts and completions have no .* \(row \d+: 'dd 1 to 1617'\); 'task\.completion=. \{out",
-            ],
-        ),
-        ([{"messages": TALK}] * 9, "completion", [r"9 turns of the assistant are empty \(the first in row 0,"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "kind", "said"), SAID)
 def test_what_makes_own_data_say_less_is_said_before_the_first_step(rows, kind, said, tmp_path):
     task, notes = complete(own(write(tmp_path / "mine.jsonl", rows), kind))
     notes += check_splits(task, load_splits(task))
-    for pattern in said:
-        assert [note for note in notes if re.search(pattern, note)], (pattern, notes)
+    assert re.search(said, "\n".join(notes)), notes
 
 
 def test_the_reviews_of_the_examples_are_distinct_and_warn_of_nothing():

