@@ -67,6 +67,12 @@ def committed_code():
         yield
 
 
+@pytest.fixture
+def file(tmp_path) -> Path:
+    """Where a training of the library is recorded."""
+    return tmp_path / "run.zo"
+
+
 @pytest.fixture(scope="session")
 def reviews_csv(tmp_path_factory) -> Path:
     rng = random.Random(0)

@@ -44,8 +44,8 @@ def replayed(file, **kwargs):
     return weights(model)
 
 
-def test_any_flipped_bit_and_any_cut_within_a_step_is_refused(tmp_path):
-    file, numbers = tmp_path / "run.zo", random.Random(0)
+def test_any_flipped_bit_and_any_cut_within_a_step_is_refused(file):
+    numbers = random.Random(0)
     trained(file, 12)
     data, ends = file.read_bytes(), set()
     for _ in range(20):
@@ -65,8 +65,7 @@ def test_any_flipped_bit_and_any_cut_within_a_step_is_refused(tmp_path):
     assert len(replayed(file, steps=11)) == 6
 
 
-def test_a_step_back_in_the_same_training_cuts_the_abandoned_steps(tmp_path):
-    file = tmp_path / "run.zo"
+def test_a_step_back_in_the_same_training_cuts_the_abandoned_steps(file):
     model, optimizer = trained(file, 3)
     saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
     for _ in range(4):
@@ -78,8 +77,8 @@ def test_a_step_back_in_the_same_training_cuts_the_abandoned_steps(tmp_path):
     assert same(replayed(file), weights(model))
 
 
-def test_a_state_that_is_loaded_without_its_weights_is_noticed(tmp_path):
-    model, optimizer = trained(tmp_path / "run.zo", 4)
+def test_a_state_that_is_loaded_without_its_weights_is_noticed(file):
+    model, optimizer = trained(file, 4)
     saved = optimizer.state_dict()
     optimizer.step(lambda: loss_of(model))
     optimizer.load_state_dict(saved)
@@ -87,8 +86,7 @@ def test_a_state_that_is_loaded_without_its_weights_is_noticed(tmp_path):
         optimizer.step(lambda: loss_of(model))
 
 
-def test_a_step_that_the_disk_did_not_take_is_written_with_the_next_one(tmp_path, monkeypatch):
-    file = tmp_path / "run.zo"
+def test_a_step_that_the_disk_did_not_take_is_written_with_the_next_one(file, monkeypatch):
     model, optimizer = trained(file, 2)
     write = os.write
 
@@ -108,8 +106,7 @@ def test_a_step_that_the_disk_did_not_take_is_written_with_the_next_one(tmp_path
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_weights_that_something_else_changed_are_noticed(closed, tmp_path):
-    file = tmp_path / "run.zo"
+def test_weights_that_something_else_changed_are_noticed(closed, file):
     model, optimizer = trained(file, 2)
     with torch.no_grad():
         model[0].weight[0, 0] += 1e-3
@@ -122,11 +119,11 @@ def test_weights_that_something_else_changed_are_noticed(closed, tmp_path):
     replayed(file, steps=2)
 
 
-def test_groups_under_streamed_replay_with_their_model(tmp_path):
+def test_groups_under_streamed_replay_with_their_model(file):
     def groups(model):
         return [{"params": list(model[0].parameters())}, {"params": list(model[3].parameters())}]
 
-    model, again, file = make_model(), make_model(), tmp_path / "run.zo"
+    model, again = make_model(), make_model()
     how = {"model": model, "restore": "streamed", "record": file}
     optimizer = zo.MeZO(groups(model), lr=1e-2, **how)
     optimizer.step(lambda: loss_of(model))
@@ -143,8 +140,7 @@ def test_a_file_is_closed_with_what_writes_it(tmp_path):
         os.fstat(fd)
 
 
-def test_a_record_without_digests_replays_and_says_if_torch_is_another(tmp_path, monkeypatch):
-    file = tmp_path / "run.zo"
+def test_a_record_without_digests_replays_and_says_if_torch_is_another(file, monkeypatch):
     file.write_bytes(zlib.decompress(base64.b64decode(VERSION_1)))
 
     def fresh():
@@ -160,8 +156,7 @@ def test_a_record_without_digests_replays_and_says_if_torch_is_another(tmp_path,
         zo.replay(fresh(), file)
 
 
-def test_a_record_is_not_continued_or_replayed_under_other_noise(tmp_path, monkeypatch):
-    file = tmp_path / "run.zo"
+def test_a_record_is_not_continued_or_replayed_under_other_noise(file, monkeypatch):
     _, optimizer = trained(file, 2)
     state = optimizer.state_dict()
     monkeypatch.setattr(optimizer.method.params.engine, "backend", "philox-cuda")
@@ -179,8 +174,8 @@ def test_a_record_is_not_continued_or_replayed_under_other_noise(tmp_path, monke
         ("later", 1, "made with later, which mezo does not have here"),
     ],
 )
-def test_a_record_of_another_version_is_refused(tmp_path, monkeypatch, key, value, says):
+def test_a_record_of_another_version_is_refused(file, monkeypatch, key, value, says):
     monkeypatch.setattr("zo.record.header.asdict", lambda of: {**asdict(of), key: value})
-    trained(tmp_path / "run.zo", 1)
+    trained(file, 1)
     with pytest.raises(TrajectoryError, match=says):
-        replayed(tmp_path / "run.zo")
+        replayed(file)
