@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -55,18 +55,23 @@ def interrupted(optimizer, model, number):
     """Makes a step with Ctrl-C at a line; returns its number of lines."""
     weights(model)  # read before every step: under factors that merges
     tracer, before = InterruptAt(number), sys.gettrace()
-    with suppress(KeyboardInterrupt):
-        sys.settrace(tracer)
+    sys.settrace(tracer)
+    try:
         optimizer.step(lambda: loss_of(model))
-    sys.settrace(before)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
     return tracer.lines
 
 
 @contextmanager
 def handled(number, handler):
     before = signal.signal(number, handler)
-    yield
-    signal.signal(number, before)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -96,9 +101,9 @@ def test_ctrl_c_at_any_line_leaves_whole_steps_that_replay(restore, noise, tries
         assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_ctrl_c_does_not_wait_and_the_record_says_that_a_step_is_missing(tmp_path):
+def test_a_second_ctrl_c_does_not_wait_and_the_record_says_that_a_step_is_missing(file):
     model = make_model()
-    optimizer = make(model, "merged", record=tmp_path / "run.zo", check_closure=False)
+    optimizer = make(model, "merged", record=file, check_closure=False)
 
     def loss():
         signal.raise_signal(signal.SIGINT)
@@ -132,8 +137,7 @@ def test_an_alarm_of_the_closure_itself_interrupts_it_at_once():
 def test_steps_in_another_thread_are_the_same_whatever_signals_the_main_thread_gets():
     model, twin, received = make_model(), make_model(), []
     for _ in range(STEPS):
-        expected = make(twin, "merged")
-        expected.step(lambda: loss_of(twin))
+        make(twin, "merged").step(lambda: loss_of(twin))
 
     def loss():  # not before a signal has come while the weights are displaced
         came, late = len(received), time.monotonic() + 60
