@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 from launch import manifest
+from launch.profile import LocalProfile
 from launch.status import hours_left
 from launch.submit import submit_and_watch
 from launch.sweep import Sweep, standings
@@ -25,7 +26,8 @@ def make(asked: CommandLine) -> int:
         return 0
     if asked.launcher[0] != "basic":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        is_local = isinstance(asked.launcher[1], LocalProfile)  # whose runs are to be stopped
+        signal.signal(signal.SIGTERM, signal.default_int_handler if is_local else signal.SIG_DFL)
         return submit_and_watch(asked)
     runs = [run.cfg for run in sweep.runs]
     print(hours_left(sweep, standings(sweep.runs, ask_queue=False), local=True), flush=True)

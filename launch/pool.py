@@ -6,8 +6,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -33,30 +32,42 @@ BUSY_S, BUSY_LIMIT_S = 10.0, 600.0
 
 @dataclass
 class Pool:
-    """Runs that are to be made here."""
+    """Runs that are to be made here.
 
-    directories: Sequence[Path]  # Of the runs, frozen
-    # As many runs at once; each slot's variables, as {"CUDA_VISIBLE_DEVICES": "1"}
+    Attributes:
+        directories: Of the runs, frozen.
+        slots: As many runs at once; the variables of each, as {"CUDA_VISIBLE_DEVICES": "1"}.
+        codes: Exit status of every run that ended.
+        signals: What this process was sent.
+    """
+
+    directories: Sequence[Path]
     slots: Sequence[Mapping[str, str]]
-    # Whether the children are kept from the terminal's Ctrl-C; this process passes it on as SIGTERM
-    detached: bool = False
-    changed: Callable[[], None] = lambda: None  # Called after every start and end of a run
-    codes: dict[Path, int] = field(default_factory=dict)  # Exit status of every run that ended
-    signals: list[int] = field(default_factory=list)  # What this process was sent
+    codes: dict[Path, int] = field(default_factory=dict)
+    signals: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._waiting = deque((path, 0.0) for path in self.directories)
+        self._waiting = dict.fromkeys(self.directories, 0.0)  # until when
         self._free = deque(self.slots)
         self._running: dict[Path, tuple[subprocess.Popen[bytes], Mapping[str, str]]] = {}
         self._busy_since: dict[Path, float] = {}
 
     def run(self) -> None:
-        """Makes the runs, until all have ended or, after a signal, those have that were started."""
-        with self._heeding():
+        """Makes the runs, until all have ended or, after a signal, those have that were started.
+
+        Signals are passed on; afterwards the handlers that were there are back.
+        """
+        before = {number: signal.signal(number, self._heed) for number in HEEDED}
+        try:
             while self._running or (self._waiting and not self.signals):
-                self._start()
+                due = [path for path, at in self._waiting.items() if at <= time.monotonic()]
+                for path in due[: len(self._free)]:
+                    self._start(path)
                 self._collect()
                 time.sleep(POLL_S)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     @property
     def unfinished(self) -> list[Path]:
@@ -72,29 +83,23 @@ class Pool:
             if code != DONE and code not in STOPPED
         ]
 
-    def _start(self) -> None:
-        for _ in range(len(self._waiting)):
-            if not self._free or self.signals:
-                return
-            path, not_before = self._waiting.popleft()
-            if time.monotonic() < not_before:
-                self._waiting.append((path, not_before))
-                continue
-            slot = self._free.popleft()
-            with log_of(path).open("ab") as log:
-                _head(log, slot)
-                child = subprocess.Popen(
-                    [*RUN, str(path)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **slot},
-                    start_new_session=self.detached,
-                )
-            self._running[path] = child, slot
-            if self.signals:  # came between the last look and the start
-                child.terminate()
-            self.changed()
+    def _start(self, path: Path) -> None:
+        if self.signals:
+            return
+        del self._waiting[path]
+        slot = self._free.popleft()
+        with log_of(path).open("ab") as log:
+            _head(log, slot)
+            child = subprocess.Popen(
+                [*RUN, str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **slot},
+            )
+        self._running[path] = child, slot
+        if self.signals:  # came between the last look and the start
+            child.terminate()
 
     def _collect(self) -> None:
         for path, (child, slot) in list(self._running.items()):
@@ -105,28 +110,16 @@ class Pool:
             self._free.append(slot)
             since = self._busy_since.setdefault(path, time.monotonic())
             if code == BUSY and time.monotonic() - since < BUSY_LIMIT_S:
-                self._waiting.append((path, time.monotonic() + BUSY_S))
+                self._waiting[path] = time.monotonic() + BUSY_S
             else:
                 self.codes[path] = code
                 if code not in (DONE, BUSY, *STOPPED) and not follows():
                     _note_failure(path, code)
-            self.changed()
-
-    @contextmanager
-    def _heeding(self) -> Iterator[None]:
-        """Notes signals and passes them on while the body runs, then puts the handlers back that were there."""
-        heeded = (*HEEDED, signal.SIGINT) if self.detached else HEEDED
-        before = {number: signal.signal(number, self._heed) for number in heeded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _heed(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
         for child, _slot in self._running.values():
-            child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+            child.send_signal(number)
 
 
 def _head(log: IO[bytes], slot: Mapping[str, str]) -> None:

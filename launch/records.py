@@ -3,18 +3,18 @@
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launch import read_json
+from launch import LaunchError, read_json
 from zo.run.store.atomic import replace_json
 from zo.run.store.lock import holder
 
 NAME = "job.json"
 
 
-class QueueError(RuntimeError):
+class QueueError(LaunchError):
     """SLURM does not say which jobs there are."""
 
 
@@ -48,9 +48,7 @@ class Record:
         return cls(**found) if found else None
 
     @classmethod
-    def alive(
-        cls, records: Iterable["Record"], ask_queue: bool, through: "Queue | None" = None
-    ) -> dict["Record", str]:
+    def alive(cls, records: Collection["Record"], ask_queue: bool) -> dict["Record", str]:
         """Returns the records whose job still waits or runs, and that job in words; SLURM's by its id as in `squeue`.
 
         `ask_queue=False` takes SLURM's jobs to be all alive.
@@ -58,19 +56,15 @@ class Record:
         Raises:
             QueueError: If SLURM cannot be asked about one of them.
         """
-        records = set(records)
         on_slurm = {record for record in records if record.launcher == "slurm"}
-        local = {record.name for record in records - on_slurm}
+        local = {record.name for record in records if record.launcher != "slurm"}
         held = {name for name in local if holder(Path(name)) is not None}
-        said = {r: str(r) for r in records if r in on_slurm or r.name in held}
+        found = {r: str(r) for r in records if r.name in held or (r in on_slurm and not ask_queue)}
         if ask_queue and on_slurm:
-            queued = (through or queue)(sorted({record.name for record in on_slurm}))
-            for record in on_slurm:
-                job = queued.get((record.name, record.index))
-                del said[record]
-                if job is not None:
-                    said[record] = f"slurm job {job}"
-        return said
+            jobs = queue(sorted({record.name for record in on_slurm}))
+            places = {record: (record.name, record.index) for record in on_slurm}
+            found |= {r: f"slurm job {jobs[at]}" for r, at in places.items() if at in jobs}
+        return found
 
 
 def record_is_older_than_status(directory: Path) -> bool:
@@ -93,28 +87,3 @@ def queue(names: list[str]) -> dict[tuple[str, int], str]:
         raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
     rows = (line.split("|") for line in done.stdout.split())
     return {(name, int(index) if index.isdigit() else 0): job for job, name, index in rows}
-
-
-class Queue:
-    """`queue`, whose answer holds for a while: a controller serves many users."""
-
-    def __init__(self, holds_s: float):
-        self._holds_s = holds_s
-        self.forget()
-
-    def forget(self) -> None:
-        """Makes the next call ask again."""
-        self._until = 0.0
-        self._names: frozenset[str] = frozenset()
-        self._answer: dict[tuple[str, int], str] = {}
-
-    def __call__(self, names: list[str]) -> dict[tuple[str, int], str]:
-        """Returns what `queue` returns, or returned for these names a moment ago.
-
-        Raises:
-            QueueError: If SLURM is asked and does not answer.
-        """
-        if not self._names.issuperset(names) or time.monotonic() >= self._until:
-            self._until = time.monotonic() + self._holds_s
-            self._answer, self._names = queue(names), frozenset(names)
-        return self._answer

@@ -4,12 +4,12 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from launch import python_path, stderr
+from launch import LaunchError, python_path, stderr
 from launch.job import Job
 from launch.profile import SlurmProfile
 
@@ -23,23 +23,19 @@ MEM_PER_UNIT = {"mem-per-cpu", "mem-per-gpu"}
 """Options of sbatch that exclude its mem."""
 
 
-class SubmitError(RuntimeError):
-    """SLURM cannot take the jobs; the text says why."""
-
-
 def check() -> None:
     """Makes sure that there is a SLURM to submit to.
 
     Raises:
-        SubmitError: If there is none, or this shell is set up in a way that breaks requeuing.
+        LaunchError: If there is none, or this shell is set up in a way that breaks requeuing.
     """
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        raise SubmitError(
+        raise LaunchError(
             "sbatch and srun are not on PATH: this is no SLURM cluster, or not its login node "
             "(hydra/launcher=local runs on this machine; docs/clusters.md starts a SLURM on it)"
         )
     if os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2") != "USR2":
-        raise SubmitError(
+        raise LaunchError(
             "SUBMITIT_PREEMPT_SIGNAL must not be set: a preempted job would end as failed and run again besides"
         )
 
@@ -48,27 +44,27 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
     """Submits one job for each group of run directories, as one array; returns its id.
 
     Raises:
-        SubmitError: If sbatch refuses, or would not pass the profile's variables on.
+        LaunchError: If sbatch refuses, or would not pass the profile's variables on.
     """
     asked = profile.sbatch.get("export", os.environ.get("SBATCH_EXPORT", "ALL"))
     if profile.environment and asked != "ALL":
-        raise SubmitError(
+        raise LaunchError(
             f"hydra.launcher.environment: sbatch would pass on {asked} only; "
             "leave export out of hydra.launcher.sbatch, and unset SBATCH_EXPORT"
         )
     from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError
+    from submitit.core.utils import FailedJobError, environment_variables
 
     executor = SlurmExecutor(folder=profile.folder, max_num_timeout=profile.max_num_timeout)
     executor.update_parameters(**_parameters(profile), job_name=name)
     try:
         # Submitit names the jobs' files after sbatch has taken the jobs
-        with ctrl_c_waits(), _exported(profile.environment):
+        with ctrl_c_waits(), environment_variables(**profile.environment):
             jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
             stderr.note(groups[0][0].parent, name, [job.paths.stderr for job in jobs])
     except FailedJobError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
-        raise SubmitError("\n".join(reasons) or str(error)) from None
+        raise LaunchError("\n".join(reasons) or str(error)) from None
     return jobs[0].job_id.partition("_")[0]
 
 
@@ -89,21 +85,6 @@ def ctrl_c_waits() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if pressed:
         raise KeyboardInterrupt
-
-
-@contextmanager
-def _exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables in this process's environment, which sbatch passes on to the job, while the body runs."""
-    before = {key: os.environ.get(key) for key in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
 
 
 def _parameters(profile: SlurmProfile) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +29,7 @@ from rich.table import Table
 from launch import ROOT, parser
 from launch.profile import register
 from launch.records import QueueError
-from launch.sweep import ENDED, STATES, Run, Standing, Sweep, counted, standings
+from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
 from zo.extras import print_every_character
@@ -37,28 +38,45 @@ MS_PER_HOUR = 3.6e6
 PAPER = ROOT / "results" / "paper" / "table4.csv"
 TAIL = 65_536  # bytes at the end of a run's rows
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
-Kind = tuple[str, str, str]  # model, precision, method
+NAMES = ("model", "precision", "method", "tasks")
 
 
-def step_times(
-    sweep: Sweep, found: Mapping[str, Standing], given: float | None
-) -> dict[Kind, tuple[float, str]]:
-    """Returns milliseconds per step of each kind of run where they are known, and * for the paper's."""
-    measured: dict[Kind, list[float]] = defaultdict(list)
-    for run in sweep.runs:
-        if (taken := found[run.run_id].status.get("time/step_ms_median")) is not None:
-            measured[run.kind].append(float(taken))  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Kind:
+    """Runs of one model, precision and method, and what those that are left cost."""
+
+    runs: list[Run]
+    left: list[Run]  # that train
+    step_ms: float | None
+    mark: str  # * for the paper's time
+
+    @property
+    def hours(self) -> float | None:
+        """Of training that is left; None if nobody timed a step."""
+        if self.step_ms is None:
+            return None if self.left else 0.0
+        return sum(run.cfg.steps for run in self.left) * self.step_ms / MS_PER_HOUR
+
+
+def kinds(
+    sweep: Sweep, found: Mapping[str, Standing], given: float | None = None
+) -> dict[tuple[str, str, str], Kind]:
+    """Returns a sweep's runs by model, precision and method; `given` milliseconds where no step was measured."""
     with PAPER.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["quantity"] == "step_ms"]
-    paper = {(row["model"], row["method"]): row["printed"] for row in rows}
-    times = {}
-    for kind in {run.kind for run in sweep.runs}:
-        own = statistics.median(measured[kind]) if measured[kind] else given
-        if own is not None:
-            times[kind] = own, ""
-        elif kind[::2] in paper:
-            times[kind] = float(paper[kind[::2]]), "*"
-    return times
+    paper = {(row["model"], row["method"]): float(row["printed"]) for row in rows}
+    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in sweep.runs:
+        groups[run.kind].append(run)
+    costs = {}
+    for kind, runs in groups.items():
+        left = [run for run in runs if not found[run.run_id].ended and run.cfg.steps > 0]
+        times = [found[run.run_id].status.get("time/step_ms_median") for run in runs]
+        measured = [ms for ms in times if ms is not None]
+        own = statistics.median(measured) if measured else given
+        printed = paper.get(kind[::2])
+        costs[kind] = Kind(runs, left, *((printed, "*") if own is None and printed else (own, "")))
+    return costs
 
 
 def hours_left(
@@ -68,19 +86,17 @@ def hours_left(
 
     `local`: what is not known is not asked for, since the runs begin now.
     """
-    times, total, unknown, marks = step_times(sweep, found, given), 0.0, 0, set[str]()
-    for run in sweep.runs:
-        if found[run.run_id].state not in ENDED and run.cfg.steps > 0:
-            ms, mark = times.get(run.kind, (0.0, ""))
-            total, unknown = total + run.cfg.steps * ms / MS_PER_HOUR, unknown + (not ms)
-            marks.add(mark)
+    costs = [kind for kind in kinds(sweep, found, given).values() if kind.left]
+    total = sum(kind.hours or 0 for kind in costs)
+    unknown = sum(len(kind.left) for kind in costs if kind.step_ms is None)
     cost = []
     if total or not unknown:
-        cost.append(f"{'on an H200 ' * ('*' in marks)}at most {total:,.1f} hours")
+        on_h200 = "on an H200 " * any(kind.mark for kind in costs)
+        cost.append(f"{on_h200}at most {total:,.1f} hours")
     if unknown and not local:
         cost.append(f"{unknown} runs of unknown step time (python -m launch.status --step-ms N)")
-    done = sum(standing.state in ENDED for standing in found.values())
-    return f"{len(found) - done} runs left" + ": " * bool(cost) + " and ".join(cost)
+    left = sum(not standing.ended for standing in found.values())
+    return f"{left} runs left" + ": " * bool(cost) + " and ".join(cost)
 
 
 def progress(run: Run) -> str:
@@ -105,40 +121,33 @@ def progress(run: Run) -> str:
 
 def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:
     """Prints a row per model, precision and method, and the totals."""
-    times = step_times(sweep, found, given)
+    costs = kinds(sweep, found, given)
     there = {standing.state for standing in found.values()}
     states = [state for state in STATES if state in there]
     table = Table(box=None, header_style="bold")
-    for name in ("model", "precision", "method", "tasks", "runs", *states, "ms/step", "hours left"):
-        words = name in ("model", "precision", "method", "tasks")
-        table.add_column(name, justify="left" if words else "right")
-    groups: dict[Kind, list[Run]] = defaultdict(list)
-    for run in sweep.runs:
-        groups[run.kind].append(run)
-    for kind, runs in groups.items():
-        counts = Counter(found[run.run_id].state for run in runs)
-        left = [r for r in runs if found[r.run_id].state not in ENDED and r.cfg.steps > 0]
-        ms, mark = times.get(kind, (0.0, ""))
-        hours = sum(run.cfg.steps for run in left) * ms / MS_PER_HOUR
-        told = (f"{ms:.1f}{mark}", f"{hours:.1f}") if ms else ("?", "?" if left else "0")
-        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in runs))
+    for name in (*NAMES, "runs", *states, "ms/step", "hours left"):
+        table.add_column(name, justify="left" if name in NAMES else "right")
+    for names, kind in costs.items():
+        counts = Counter(found[run.run_id].state for run in kind.runs)
         numbers = (str(counts[state] or "·") for state in states)
-        table.add_row(*kind, tasks, str(len(runs)), *numbers, *told)
+        ms = "?" if kind.step_ms is None else f"{kind.step_ms:.1f}{kind.mark}"
+        hours = "?" if kind.hours is None else f"{kind.hours:.1f}" if kind.step_ms else "0"
+        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in kind.runs))
+        table.add_row(*names, tasks, str(len(kind.runs)), *numbers, ms, hours)
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)
-    if any(mark for _, mark in times.values()):
+    if any(kind.mark for kind in costs.values()):
         console.print("* the paper's time per step, on an H200; --step-ms gives another")
-    done = sum(standing.state in ENDED for standing in found.values())
     print(hours_left(sweep, found, given))
-    known = max(len(sweep.manifest) - len(sweep.runs), 0)
-    shared = sweep.cells - len(sweep.runs) - known
-    others = [f"{known} recorded"] * bool(known) + [f"{shared} the same run as another"] * bool(
-        shared
-    )
+    known = max(len(sweep.manifest) - len(found), 0)
+    shared = sweep.cells - len(found) - known
+    others = [f"{known} recorded"] * bool(known)
+    others += [f"{shared} the same run as another"] * bool(shared)
     note = f" ({', '.join([f'{sweep.cells} cells', *others])})" if others else ""
-    print(f"{done} of {len(found)} runs done{note}: {counted(found)}")
+    done = sum(standing.ended for standing in found.values())
+    print(f"{done} of {len(found)} runs done{note}: {counted(found.values())}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

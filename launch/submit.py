@@ -8,22 +8,23 @@ May be repeated at any time, by several people at once: a run that is finished, 
 alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
 """
 
-import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
-from launch import local, manifest, parser, slurm
-from launch.profile import Profile, SlurmProfile, profile_of, register
-from launch.records import QueueError, Record
+from launch import LaunchError, local, manifest, parser, slurm
+from launch.pool import INTERRUPTED
+from launch.profile import LocalProfile, Profile, SlurmProfile, profile_of, register
+from launch.records import Record
 from launch.status import hours_left
 from launch.sweep import Run, Standing, Sweep, counted, standings
 from launch.watch import Board
@@ -35,7 +36,7 @@ from zo.extras import print_every_character
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
 
-UNUSABLE = (ConfigError, DirectoryError, slurm.SubmitError, QueueError, local.StartError)
+UNUSABLE = (ConfigError, DirectoryError, LaunchError)
 SUBMITTABLE = ("missing", "interrupted")
 CTRL_C = 128 + signal.SIGINT
 
@@ -54,18 +55,29 @@ class Submission:
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
             raise ConfigError([Problem("resume", False, right)])
         self.name = f"zo-{self.sweep.name}-{uuid.uuid4().hex[:8]}"
-        self.folder = Path(self.profile.folder) / self.name  # of a local profile's list and log
-        self._held = ExitStack()  # what this process holds until it ends
+        self.process: subprocess.Popen[bytes] | None = None  # makes the runs on this machine
 
-    def give(
-        self, retry_failed: bool, limit: int | None = None, detach: bool = True
+    @property
+    def on_slurm(self) -> bool:
+        """Whether the jobs go to SLURM."""
+        return isinstance(self.profile, SlurmProfile)
+
+    def choose(
+        self, retry_failed: bool, limit: int | None = None, ask_queue: bool = True
     ) -> tuple[list[Run], dict[str, Standing]]:
-        """Submits what is missing, at most `limit` runs, while no other process submits to the same directory.
+        """Returns the runs that would be submitted, at most `limit`, and where all stand."""
+        found = standings(self.sweep.runs, ask_queue)
+        states = (*SUBMITTABLE, "failed") if retry_failed else SUBMITTABLE
+        chosen = [run for run in self.sweep.runs if found[run.run_id].state in states]
+        return chosen[:limit], found
 
-        Returns the runs that were given, and where all stood before. `detach` starts a local profile's runs, too.
+    def give(self, retry_failed: bool, limit: int | None = None) -> dict[str, Standing]:
+        """Submits what `choose` returns, while no other process submits to the same directory, and says so.
+
+        Returns where all runs stood before.
 
         Raises:
-            SubmitError, QueueError, StartError: If SLURM does not answer or refuses, or a process does not start.
+            LaunchError: If SLURM does not answer or refuses, or a process does not start.
             DirectoryError: If a run's directory cannot be written or is of another run.
         """
         if self.on_slurm:
@@ -78,78 +90,61 @@ class Submission:
             if self.sweep.manifest:
                 manifest.write(self.sweep.manifest, out)
             if chosen:
-                self._give(chosen, detach)
-        return chosen, before
+                self._give(chosen)
+        print(f"{len(before)} runs: {counted(before.values())}; {len(chosen)} submitted")
+        print(hours_left(self.sweep, before))
+        return before
 
-    def choose(
-        self, retry_failed: bool, limit: int | None = None, ask_queue: bool = True
-    ) -> tuple[list[Run], dict[str, Standing]]:
-        """Returns the runs that would be submitted, and where all stand."""
-        found = standings(self.sweep.runs, ask_queue)
-        states = (*SUBMITTABLE, "failed") if retry_failed else SUBMITTABLE
-        chosen = [run for run in self.sweep.runs if found[run.run_id].state in states]
-        return chosen[:limit], found
-
-    @property
-    def on_slurm(self) -> bool:
-        """Whether the jobs go to SLURM."""
-        return isinstance(self.profile, SlurmProfile)
-
-    def _give(self, runs: list[Run], detach: bool) -> None:
+    def _give(self, runs: list[Run]) -> None:
         shown = track(runs, "freezing", transient=True, disable=not Console().is_terminal)
         directories = [freeze(run.cfg).absolute() for run in shown]
         now = time.time()
-        if isinstance(self.profile, SlurmProfile):
-            size = self.profile.runs_per_job
-            groups = [directories[i : i + size] for i in range(0, len(directories), size)]
-            for i, directory in enumerate(directories):
-                Record("slurm", self.name, i // size, now).write(directory)
-            job = slurm.submit(groups, self.profile, self.name)
-            print(f"SLURM job {job}" + f", {len(groups)} in its array" * (len(groups) > 1))
+        if isinstance(self.profile, LocalProfile):
+            folder = Path(self.profile.folder) / self.name
+            for directory in directories:
+                Record("local", str(folder), 0, now).write(directory)
+            self.process = local.start(folder, directories, self.profile)
             return
-        for directory in directories:
-            Record("local", str(self.folder), 0, now).write(directory)
-        local.prepare(self.folder, directories, self.profile.processes, self.profile.threads)
-        if detach:
-            local.start_detached(self.folder, self.profile.environment)
-        else:
-            self._held.enter_context(held(self.folder))
+        size = self.profile.runs_per_job
+        groups = [directories[i : i + size] for i in range(0, len(directories), size)]
+        for i, directory in enumerate(directories):
+            Record("slurm", self.name, i // size, now).write(directory)
+        job = slurm.submit(groups, self.profile, self.name)
+        print(f"SLURM job {job}" + f", {len(groups)} in its array" * (len(groups) > 1))
+
+    def stop(self) -> int:
+        """Stops the runs on this machine and waits until they have saved; returns the exit status of this process."""
+        if self.process is None:
+            return CTRL_C
+        self.process.terminate()
+        with suppress(KeyboardInterrupt):  # a second one does not wait
+            self.process.wait()
+        return INTERRUPTED
 
 
 def submit_and_watch(asked: CommandLine) -> int:
     """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
 
-    This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; local runs end with it.
+    This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; Ctrl-C ends local runs.
 
     Returns:
-        Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if told to stop.
+        Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if it stopped local runs.
     """
     board = None
     try:
         submission = Submission(asked)
-        board = Board(submission.sweep, jobs_go_on=submission.on_slurm)
-        chosen, before = submission.give(retry_failed=True, detach=False)
-        print(_told(submission.sweep, chosen, before))
-        print(hours_left(submission.sweep, before))
+        board = Board(submission.sweep, submission.on_slurm)
+        submission.give(retry_failed=True)
         with board.bar:
-            board.refresh()
-            if chosen and not submission.on_slurm:
-                os.environ.update(submission.profile.environment)
-                if local.work(submission.folder, board.refresh) == local.INTERRUPTED:
-                    return board.interrupted(local.INTERRUPTED)
             return board.until_done()
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # at any moment: between sbatch and the first look, too
         if board is not None:
-            return board.interrupted(CTRL_C)
+            return board.interrupted(submission.stop())
         print("Nothing was submitted", file=sys.stderr)
         return CTRL_C
-
-
-def _told(sweep: Sweep, chosen: list[Run], before: dict[str, Standing]) -> str:
-    return f"{len(sweep.runs)} runs: {counted(before)}; {len(chosen)} submitted"
 
 
 @contextmanager
@@ -177,30 +172,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asked = command_line.read(with_launcher(args.overrides), multirun=True)
         submission = Submission(asked)
-        copies = {
-            s: None
-            for run in submission.sweep.runs
-            for s in unknown_copies(run.cfg.model, run.cfg.task)
-        }
-        print(*copies, sep="\n", end="\n" * bool(copies), file=sys.stderr)
+        runs = submission.sweep.runs
+        for said in dict.fromkeys(s for r in runs for s in unknown_copies(r.cfg.model, r.cfg.task)):
+            print(said, file=sys.stderr)
         if args.dry_run:
             there = shutil.which("sbatch") is not None  # elsewhere jobs are shown as queued
             chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)
-            print(
-                *(f"{run.run_id}  {config.describe(run.cfg)}\n" for run in chosen), sep="", end=""
-            )
+            for run in chosen:
+                print(f"{run.run_id}  {config.describe(run.cfg)}")
             print(hours_left(submission.sweep, before))
-            print(f"{_told(submission.sweep, [], before)}, {len(chosen)} would be")
+            print(
+                f"{len(runs)} runs: {counted(before.values())}; 0 submitted, {len(chosen)} would be"
+            )
             return 0
-        chosen, before = submission.give(args.retry_failed, args.limit)
+        before = submission.give(args.retry_failed, args.limit)
     except UNUSABLE as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Jobs that were submitted go on; the same command submits the rest", file=sys.stderr)
         return CTRL_C
-    print(_told(submission.sweep, chosen, before))
-    print(hours_left(submission.sweep, before))
     failed = sum(standing.state == "failed" for standing in before.values())
     if failed and not args.retry_failed:
         print(f"{failed} failed before: --retry-failed submits them, too")

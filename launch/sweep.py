@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from launch import read_json, stderr
 from launch.manifest import Cell, manifest
-from launch.records import Queue, Record, record_is_older_than_status
+from launch.records import Record, record_is_older_than_status
 from zo.config import RunConfig, command_line
 from zo.config.command_line import CommandLine
 from zo.run.multirun import set_group
@@ -82,15 +83,16 @@ class Standing:
 
     state: str  # One of STATES
     note: str = ""  # The last line of its error, or who runs it, or its job; else empty
-    status: Mapping[str, object] = field(default_factory=dict)  # Its `status.json`
+    status: Mapping[str, Any] = field(default_factory=dict)  # Its `status.json`
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state in ENDED
 
 
-def standings(
-    runs: Iterable[Run], ask_queue: bool = True, queue: Queue | None = None
-) -> dict[str, Standing]:
+def standings(runs: Sequence[Run], ask_queue: bool = True) -> dict[str, Standing]:
     """Returns where every run stands, by run id; `ask_queue=False` takes SLURM's jobs to be all alive.
-
-    `queue` asks SLURM less often than once a call.
 
     A run is running if a live process holds its lock. The queue is asked first, then the lock, then the status:
     whatever changes meanwhile, a run that goes on is not taken for one that was left.
@@ -98,10 +100,9 @@ def standings(
     Raises:
         QueueError: If SLURM has to be asked and cannot be.
     """
-    runs = list(runs)
     records = {run.run_id: Record.read(run.directory) for run in runs}
     given = [record for record in records.values() if record is not None]
-    alive = Record.alive(given, ask_queue, queue)
+    alive = Record.alive(given, ask_queue)
     return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
 
 
@@ -124,7 +125,7 @@ def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str
     return Standing("interrupted" if state == "running" else state, "", status)
 
 
-def counted(found: Mapping[str, Standing]) -> str:
+def counted(found: Iterable[Standing]) -> str:
     """Returns how many runs are in each state, in words."""
-    counts = Counter(standing.state for standing in found.values())
+    counts = Counter(standing.state for standing in found)
     return ", ".join(f"{counts[s]} {s}" for s in STATES if counts[s]) or "no runs"

@@ -89,18 +89,6 @@ def test_a_queued_run_has_its_jobs_id_as_squeue_shows_it(runs, monkeypatch):
     assert [of.state for of in found] == ["queued", "queued", "missing"]
 
 
-def test_squeue_is_asked_once_a_minute_unless_all_has_ended(monkeypatch):
-    asked = []
-    monkeypatch.setattr(records, "queue", lambda names: asked.append(names) or {("a", 0): "7"})
-    queue = records.Queue(60)
-    assert queue(["a", "b"]) == queue(["a"]) == {("a", 0): "7"}
-    assert asked == [["a", "b"]]
-    queue(["c"])
-    queue.forget()
-    queue(["c"])
-    assert len(asked) == 3
-
-
 @pytest.mark.parametrize(
     ("said", "reached_python", "state", "says"),
     [

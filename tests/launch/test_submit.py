@@ -4,7 +4,7 @@ import json
 import pkgutil
 from copy import deepcopy
 from itertools import chain, repeat
-from unittest.mock import DEFAULT, patch
+from unittest.mock import DEFAULT, call, patch
 
 import pytest
 from hydra.core.config_store import ConfigStore
@@ -12,6 +12,7 @@ from hydra.core.config_store import ConfigStore
 import launch
 from launch import slurm, submit
 from launch.profile import SlurmProfile
+from launch.watch import SLURM_S
 from tests.launch.conftest import changed, note
 from zo.config import command_line
 from zo.config.composition import Composer
@@ -84,6 +85,7 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsy
     with patch(moment, wraps=pkgutil.resolve_name(moment), side_effect=first) as function:
         assert submit.submit_and_watch(command_line.read([*grid, SLURM], True)) == 130
     assert function.called
+    assert moment != "time.sleep" or function.call_args == call(SLURM_S), "the queue is spared"
     out = capsys.readouterr().out.splitlines()
     assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
     assert out[-2] == ("4 missing" if "submit" in moment else "4 queued")
