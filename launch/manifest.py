@@ -6,7 +6,7 @@
 | `model`, `task`, `optimizer`, `precision`, `seed`, `lr`, `steps` | the run's own |
 | `variant` | what else the sweep varies, as {"optimizer.k": 4} |
 | `changed` | keys of `variant` that were typed beside the sweep's file: no cells of the sweep as it stands in conf/ |
-| `line`, `role`, `smallest`, `levels` | in a comparison: see zo.config.arms |
+| `arm`, `role`, `equivalence_margin`, `levels` | in a comparison: see zo.config.arms |
 | `inputs` | digests of local data, weights, reward code and edited method code, by key |
 | `settings` | digest of everything else that decides the run's numbers |
 | `command` | makes this cell alone |
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig
+from zo.config.arms import Line, SweeperConfig
 from zo.config.command_line import CommandLine, value_of
 from zo.config.composition import parse
 from zo.config.identity import id_of, identity, input_files
@@ -67,6 +68,9 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
         runs[name] = cfg
         given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
         given = {key: value for key, value in given.items() if value is not None}
+        of_file = {}
+        if "optimizer" in given and cfg.optimizer.file:  # a method of one's own is typed so
+            of_file = {"optimizer": cfg.optimizer.file}
         varied = [key for key in given if key in asked.swept or key in own]
         lines[name] = {
             "sweep": sweep,
@@ -75,12 +79,10 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "steps": cfg.steps,
             "variant": {key: given[key] for key in varied if key not in PLAIN} | changed,
             "changed": list(changed),
-            **({"line": line.name, "role": line.role} if line else {}),
-            **({"smallest": asked.sweeper.equivalence_margin} if line else {}),
-            **({"levels": list(asked.sweeper.levels)} if line and asked.sweeper.levels else {}),
+            **(_of_arm(sweeper, line) if line else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
-            "command": _command(asked, given | _file_of(cfg, given)),
+            "command": _command(asked, given | of_file),
         }
     found = list(lines.values()) if sweep else []
     if not asked.sweep:
@@ -91,14 +93,27 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     return found, runs
 
 
+def _of_arm(sweeper: SweeperConfig, line: Line) -> Cell:
+    levels = {"levels": list(sweeper.levels)} if sweeper.levels else {}
+    margin = sweeper.equivalence_margin
+    return {"arm": line.name, "role": line.role, "equivalence_margin": margin, **levels}
+
+
 def write(cells: Sequence[Cell], out: Path) -> None:
     """Appends the lines of cells that are new or have changed; a directory that cannot be written is left as it is."""
+    if not cells:
+        return
     name = re.sub(r"[^\w=.,+-]", "-", cells[0]["sweep"])
     path = out / DIRECTORY / f"{name}.jsonl"
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError):  # each run says so
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = {_key(cell): _without_time(cell) for cell in _read(path)}
+        known: dict[str, Cell] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            with suppress(ValueError):  # torn
+                cell = json.loads(line)
+                del cell["written"]
+                known[_key(cell)] = cell
         new = [cell for cell in cells if known.get(_key(cell)) != cell]
         if new:
             file = Appender(path)
@@ -106,37 +121,19 @@ def write(cells: Sequence[Cell], out: Path) -> None:
             file.close()
 
 
-def _read(path: Path) -> list[Cell]:
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with suppress(ValueError):  # torn
-            found.append(json.loads(line))
-    return found
-
-
 def _key(cell: Cell) -> str:
     return json.dumps({k: v for k, v in cell.items() if k not in CHANGING}, sort_keys=True)
 
 
-def _without_time(cell: Cell) -> Cell:
-    return {key: value for key, value in cell.items() if key != "written"}
-
-
 def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
     """Returns what was typed beside a sweep's file, what the file does not vary and numbers may depend on."""
-    found: dict[str, Any] = {}
-    for override in asked.overrides:
-        key = override.partition("=")[0].lstrip("+~")
-        if key not in (*known, *asked.swept, "sweep", "stage") and not override.startswith(
-            OF_NO_RUN
-        ):
-            found[key] = parse(override).value()
-    return found
-
-
-def _file_of(cfg: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what is typed for the method, if a file of one's own has it."""
-    return {"optimizer": cfg.optimizer.file} if "optimizer" in given and cfg.optimizer.file else {}
+    no_cell = (*known, *asked.swept, "sweep", "stage")
+    keys = {word.partition("=")[0].lstrip("+~"): word for word in asked.overrides}
+    return {
+        key: parse(word).value()
+        for key, word in keys.items()
+        if key not in no_cell and not word.startswith(OF_NO_RUN)
+    }
 
 
 def _command(asked: CommandLine, given: Mapping[str, Any]) -> str:

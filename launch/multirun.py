@@ -19,16 +19,16 @@ def make(asked: CommandLine) -> int:
         Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if told to stop.
     """
     sweep = Sweep.composed(asked)
-    if sweep.manifest and asked.launcher[0] == "basic":
+    if asked.launcher[0] == "basic":
         manifest.write(sweep.manifest, Path(asked.cells[0][0].out))
     if not sweep.runs:
-        print(f"{sweep.name}: all of its {sweep.cells} runs are recorded")
+        print(sweep.nothing_to_do)
         return 0
     if asked.launcher[0] != "basic":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
         is_local = isinstance(asked.launcher[1], LocalProfile)  # whose runs are to be stopped
         signal.signal(signal.SIGTERM, signal.default_int_handler if is_local else signal.SIG_DFL)
-        return submit_and_watch(asked)
+        return submit_and_watch(asked, sweep)
     runs = [run.cfg for run in sweep.runs]
     print(hours_left(sweep, standings(sweep.runs, ask_queue=False), local=True), flush=True)
     return Multirun.of(runs).run()

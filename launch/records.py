@@ -67,10 +67,10 @@ class Record:
         return found
 
 
-def record_is_older_than_status(directory: Path) -> bool:
-    """Whether the status of a run was written after the run was given to its job."""
-    written, given = ((directory / name).stat().st_mtime for name in ("status.json", NAME))
-    return written >= given
+def written_since_given(directory: Path, name: str) -> bool:
+    """Whether a file of a run was written after the run was given to its job."""
+    path = directory / name
+    return path.exists() and path.stat().st_mtime >= (directory / NAME).stat().st_mtime
 
 
 def queue(names: list[str]) -> dict[tuple[str, int], str]:

@@ -14,13 +14,10 @@ on top.
 """
 
 import csv
-import json
-import os
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -33,10 +30,11 @@ from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
 from zo.extras import print_every_character
+from zo.run.store import atomic
 
 MS_PER_HOUR = 3.6e6
 PAPER = ROOT / "results" / "paper" / "table4.csv"
-TAIL = 65_536  # bytes at the end of a run's rows
+LAST_ROWS = 200  # that a run in progress is judged by
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
 NAMES = ("model", "precision", "method", "tasks")
 
@@ -101,17 +99,10 @@ def hours_left(
 
 def progress(run: Run) -> str:
     """Returns step, loss and hours left of a run in progress, by its last rows; nothing before its first step."""
-    rows = []
-    try:
-        with (run.directory / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        with suppress(ValueError):  # torn, or begun before what was read
-            rows.append(json.loads(line))
-    steps = [row for row in rows if isinstance(row, dict) and "train/loss" in row]
+    path = run.directory / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    rows = [row for line in lines[-LAST_ROWS:] if (row := atomic.unseal(line)) is not None]
+    steps = [row for row in rows if "train/loss" in row]
     if not steps:
         return ""
     step, loss = steps[-1]["step"], steps[-1]["train/loss"]

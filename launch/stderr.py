@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.records import NAME, Record
+from launch.records import Record, written_since_given
 from zo.run.store.atomic import replace_json
 
 SETUP_FAILED = "hydra.launcher.setup failed"
@@ -20,7 +20,6 @@ LAST_LINES = 3
 
 def note(out: Path, submission: str, paths: Sequence[Path]) -> None:
     """Notes where the jobs of a submission write their stderr, in the order of their array."""
-    _file(out, submission).parent.mkdir(parents=True, exist_ok=True)
     replace_json(_file(out, submission), {"stderr": [str(path) for path in paths]})
 
 
@@ -30,25 +29,17 @@ def of_early_death(directory: Path, record: Record) -> str | None:
     A cancelled job did not die.
     """
     try:
-        paths = json.loads(_file(directory.parent, record.name).read_text(encoding="utf-8"))[
-            "stderr"
-        ]
-        text = Path(paths[record.index]).read_text(errors="replace", encoding="utf-8")
+        noted = json.loads(_file(directory.parent, record.name).read_text(encoding="utf-8"))
+        path = Path(noted["stderr"][record.index])
+        text = path.read_text(errors="replace", encoding="utf-8")
     except FileNotFoundError:  # not on SLURM, or never started
         return None
     lines = [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
     last = lines[-1] if lines else ""
-    if _started(directory) and not last.startswith(SETUP_FAILED):
+    started = written_since_given(directory, "log.txt") and not last.startswith(SETUP_FAILED)
+    if started or ("CANCELLED AT" in last and "TIME LIMIT" not in last):
         return None
-    if "CANCELLED AT" in last and "TIME LIMIT" not in last:
-        return None
-    return f"the job died before it ran: {' | '.join(lines) or 'it printed nothing'}, see {paths[record.index]}"
-
-
-def _started(directory: Path) -> bool:
-    """Whether a run's log was written after the run was given to its job."""
-    log = directory / "log.txt"
-    return log.exists() and log.stat().st_mtime >= (directory / NAME).stat().st_mtime
+    return f"the job died before it ran: {' | '.join(lines) or 'it printed nothing'}, see {path}"
 
 
 def _file(out: Path, submission: str) -> Path:

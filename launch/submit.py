@@ -48,8 +48,8 @@ class Submission:
         ConfigError: If a run or the profile has a problem.
     """
 
-    def __init__(self, asked: CommandLine):
-        self.sweep = Sweep.composed(asked)
+    def __init__(self, asked: CommandLine, sweep: Sweep):
+        self.sweep = sweep
         self.profile: Profile = profile_of(asked)
         if any(not run.cfg.resume for run in self.sweep.runs):
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
@@ -87,8 +87,7 @@ class Submission:
             raise ConfigError([problem])
         with alone(out):
             chosen, before = self.choose(retry_failed, limit)
-            if self.sweep.manifest:
-                manifest.write(self.sweep.manifest, out)
+            manifest.write(self.sweep.manifest, out)
             if chosen:
                 self._give(chosen)
         print(f"{len(before)} runs: {counted(before.values())}; {len(chosen)} submitted")
@@ -122,7 +121,7 @@ class Submission:
         return INTERRUPTED
 
 
-def submit_and_watch(asked: CommandLine) -> int:
+def submit_and_watch(asked: CommandLine, sweep: Sweep) -> int:
     """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
 
     This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; Ctrl-C ends local runs.
@@ -132,7 +131,7 @@ def submit_and_watch(asked: CommandLine) -> int:
     """
     board = None
     try:
-        submission = Submission(asked)
+        submission = Submission(asked, sweep)
         board = Board(submission.sweep, submission.on_slurm)
         submission.give(retry_failed=True)
         with board.bar:
@@ -171,8 +170,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     register()
     try:
         asked = command_line.read(with_launcher(args.overrides), multirun=True)
-        submission = Submission(asked)
-        runs = submission.sweep.runs
+        sweep = Sweep.composed(asked)
+        if not sweep.runs:
+            print(sweep.nothing_to_do)
+            return 0
+        submission, runs = Submission(asked, sweep), sweep.runs
         for said in dict.fromkeys(s for r in runs for s in unknown_copies(r.cfg.model, r.cfg.task)):
             print(said, file=sys.stderr)
         if args.dry_run:
@@ -180,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)
             for run in chosen:
                 print(f"{run.run_id}  {config.describe(run.cfg)}")
-            print(hours_left(submission.sweep, before))
+            print(hours_left(sweep, before))
             print(
                 f"{len(runs)} runs: {counted(before.values())}; 0 submitted, {len(chosen)} would be"
             )

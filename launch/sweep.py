@@ -8,7 +8,7 @@ from typing import Any
 
 from launch import read_json, stderr
 from launch.manifest import Cell, manifest
-from launch.records import Record, record_is_older_than_status
+from launch.records import Record, written_since_given
 from zo.config import RunConfig, command_line
 from zo.config.command_line import CommandLine
 from zo.run.multirun import set_group
@@ -67,6 +67,11 @@ class Sweep:
         runs = [Run(name, cfg) for name, cfg in by_id.items() if name not in known]
         return cls(asked.sweep or TYPED, asked.overrides, runs, len(configs), lines)
 
+    @property
+    def nothing_to_do(self) -> str:
+        """Says why it has no runs."""
+        return f"{self.name}: all of its {self.cells} runs are recorded"
+
 
 def recorded(path: Path | None) -> frozenset[str]:
     """Returns the ids of the runs in a sweep's file of recorded runs."""
@@ -115,7 +120,9 @@ def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
     queued = alive.get(record) if record is not None else None
-    if queued is not None and not (state == "failed" and record_is_older_than_status(directory)):
+    if queued is not None and not (
+        state == "failed" and written_since_given(directory, "status.json")
+    ):
         return Standing("queued", queued, status)
     if record and queued is None and (said := stderr.of_early_death(directory, record)):
         return Standing("failed", said, status)

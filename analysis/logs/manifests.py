@@ -18,9 +18,12 @@ DIRECTORY = "sweeps"
 CODE = "optimizer.code"
 COLUMNS = (
     *("sweep", "run_id", "model", "task", "optimizer", "precision", "seed", "lr", "steps"),
-    *("variant", "changed", "line", "role", "smallest", "levels", "inputs", "settings"),
+    *("variant", "changed", "line", "role", "equivalence_margin", "levels", "inputs", "settings"),
     "command",
 )
+RENAMED = {"arm": "line", "smallest": "equivalence_margin"}
+"""Keys of manifests, new and old, that are columns of another name."""
+
 CELL = ["sweep", "model", "task", "optimizer", "precision", "variant", "line", "seed", "lr"]
 Line = Mapping[str, Any]
 
@@ -84,11 +87,13 @@ def _logged(runs: pd.DataFrame) -> Iterator[Line]:
 
 def _plain(line: Line) -> dict[str, Any]:
     """A line as a row: nested values as JSON texts, and what decides whether another line replaces it."""
+    line = {RENAMED.get(key, key): value for key, value in line.items()}
     variant, inputs = line.get("variant", {}), line.get("inputs", {})
     data = {key: value for key, value in inputs.items() if key != CODE}
     facet = {key: value for key, value in variant.items() if not key.startswith("optimizer.")}
     texts = {"variant": variant, "inputs": inputs, "data": data, "facet": facet}
-    row = {"line": "", "role": "", "smallest": float("nan"), "settings": "", "command": "", **line}
+    row = {"line": "", "role": "", "equivalence_margin": float("nan"), "settings": "", **line}
+    row.setdefault("command", "")
     row["levels"] = json.dumps(line["levels"]) if line.get("levels") else None
     row["changed"] = ",".join(line.get("changed", ()))
     return row | {key: json.dumps(value, sort_keys=True) for key, value in texts.items()}

@@ -84,7 +84,7 @@ def comparison(
             [],
         )
     chosen = _chosen(sweep)
-    frame = lines_frame(runs, float(first["smallest"]))
+    frame = lines_frame(runs, float(first["equivalence_margin"]))
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]

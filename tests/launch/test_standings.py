@@ -1,6 +1,5 @@
 """Where runs stand: the lock decides what runs, the queue what waits, the status the rest; and the table of it."""
 
-import json
 import os
 import subprocess
 import time
@@ -11,6 +10,7 @@ from launch import records, status, stderr
 from launch.records import Record
 from launch.sweep import standings
 from tests.launch.conftest import note, states
+from zo.run.store.atomic import seal
 from zo.run.store.lock import held
 
 
@@ -57,7 +57,7 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
 def test_a_run_in_progress_is_listed_with_step_loss_and_hours_left(grid, runs, capsys):
     note(runs[1], "running")
     row = {"step": 1, "train/loss": 0.5, "time/step_s": 3600.0}
-    (runs[1].directory / "metrics.jsonl").write_text(f'{json.dumps(row)}\n{{"step": 2, "tr')
+    (runs[1].directory / "metrics.jsonl").write_bytes(seal(row) + b'{"step": 2, "tr')
     with held(runs[1].directory):
         assert status.main([*grid, "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -112,6 +112,7 @@ def test_a_job_that_died_before_python_failed_and_says_where(
     os.utime(log, (0, 0))
     Record("slurm", "zo-x", 1, time.time()).write(run.directory)
     paths = [tmp_path / f"7_{index}_0_log.err" for index in range(2)]
+    (tmp_path / "out" / ".submit").mkdir()
     stderr.note(run.directory.parent, "zo-x", paths)
     if said is not None:
         paths[1].write_text(said)

@@ -10,7 +10,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 import launch
-from launch import slurm, submit
+from launch import multirun, slurm, submit
 from launch.profile import SlurmProfile
 from launch.watch import SLURM_S
 from tests.launch.conftest import changed, note
@@ -83,7 +83,7 @@ def test_a_dry_run_writes_nothing_and_needs_no_slurm(
 def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsys, moment):
     first = chain([KeyboardInterrupt], repeat(DEFAULT))
     with patch(moment, wraps=pkgutil.resolve_name(moment), side_effect=first) as function:
-        assert submit.submit_and_watch(command_line.read([*grid, SLURM], True)) == 130
+        assert multirun.make(command_line.read([*grid, SLURM], True)) == 130
     assert function.called
     assert moment != "time.sleep" or function.call_args == call(SLURM_S), "the queue is spared"
     out = capsys.readouterr().out.splitlines()

@@ -59,7 +59,7 @@ def test_every_sweep_composes_and_those_of_the_paper_are_its_tables(sweep):
         for stage in command_line.stages(sweep):
             with suppress(NotChosenError):  # until its tuning runs are there
                 made = Sweep.of([f"sweep={sweep}", *stage.typed.split()[1:]])
-                assert len({line["line"] for line in made.manifest}) > 2
+                assert len({line["arm"] for line in made.manifest}) > 2
         return
     found, cells = planned(sweep)
     for cfg in (run.cfg for run in found if sweep in PAPER):

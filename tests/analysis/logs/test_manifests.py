@@ -37,6 +37,10 @@ def test_edited_code_replaces_the_methods_own_runs_alone() -> None:
 
 def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_settings() -> None:
     assert current(line("a", 1), line("b", 2, steps=3)) == ["b"]
+    names = {"arm": "mezo", "equivalence_margin": 0.1}, {"line": "mezo", "smallest": 0.1}
+    assert current(line("a", 2, **names[0]), line("b", 1, **names[1])) == ["a"], (
+        "an older version's"
+    )
     short = {"changed": ["steps"], "variant": {"steps": 4}, "steps": 4}
     assert current(line("a", 1), line("b", 2, **short)) == ["a", "b"], "two rows of a table"
     both = (line("a", 1, line="mezo"), line("b", 2, line="mezo", seed=1, **short))

@@ -41,7 +41,7 @@ def cells(lines, rates=RATES, seeds=(1, 2, 3), eps=EPS):
         "precision": "fp32",
         "command": "",
         "changed": "",
-        "smallest": 0.01,
+        "equivalence_margin": 0.01,
     }
     rows = [
         common | {
