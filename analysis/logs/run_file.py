@@ -18,10 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from wandb.proto import wandb_internal_pb2 as pb
 
 from analysis.logs.fragments import Fragment, with_history
@@ -31,7 +27,6 @@ FILE_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK_BYTES = 32768
 CHUNK_HEADER = struct.Struct("<IHB")  # crc32 of type and body, length of body, type
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # chunk types; 0 is the padding at the end of a block
-KIND_CHECKSUM = [zlib.crc32(bytes([kind])) for kind in range(256)]  # of a chunk's type alone
 
 
 class LogError(ValueError):
@@ -39,34 +34,6 @@ class LogError(ValueError):
 
     Whatever reads, chooses or compares runs may raise it; `analysis.report.command.main` prints it.
     """
-
-
-def _merged_record() -> Any:
-    """W&B's class `Record` with other labels: the items of a history or summary are one, whose fields are lists.
-
-    Protobuf merges a message that occurs several times where one is declared, and joins its repeated fields.
-    An object per item would take most of the time of a reading.
-    """
-    pool = DescriptorPool()
-    optional, repeated = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
-    labels = {"item": optional, "update": optional, "key": repeated, "value_json": repeated}
-
-    def add(file: Any) -> None:
-        for needed in file.dependencies:
-            add(needed)
-        copy = FileDescriptorProto()
-        file.CopyToProto(copy)
-        for message in copy.message_type:
-            for field in message.field:
-                if message.name.startswith(("History", "Summary")):
-                    field.label = labels.get(field.name, field.label)
-        pool.Add(copy)
-
-    add(pb.DESCRIPTOR)
-    return GetMessageClass(pool.FindMessageTypeByName("wandb_internal.Record"))
-
-
-MERGED = _merged_record()
 
 
 def read_run_file(path: Path) -> Fragment:
@@ -111,7 +78,7 @@ def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
             position, block_end = block_end, block_end + BLOCK_BYTES
             continue
         body = view[start : start + length]
-        if len(body) < length or zlib.crc32(body, KIND_CHECKSUM[kind]) != checksum:
+        if len(body) < length or zlib.crc32(body, zlib.crc32(bytes([kind]))) != checksum:
             break
         if kind in (WHOLE, FIRST):
             parts, record_start = [], position
@@ -126,25 +93,17 @@ def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
 
 def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
     """Add what the records say to the run; its history."""
-    keys: list[str] = []  # of all rows: a list of each would keep the garbage collector busy
-    texts: list[str] = []
-    counts: list[int] = []  # of the keys of each row
-    steps: list[int] = []
-    summaries: list[bytes] = []
+    rows: list[dict[str, Any]] = []
+    last: dict[str, str] = {}  # word on every key of the summary
     for body in bodies:
-        record = MERGED.FromString(body)
+        record = pb.Record.FromString(body)  # type: ignore[attr-defined]
         kind = record.WhichOneof("record_type")
         if kind == "history":
-            names, values = record.history.item.nested_key[:], record.history.item.value_json[:]
-            if record.history.item.key or len(names) != len(values):
-                exact = pb.Record.FromString(body).history.item  # type: ignore[attr-defined]
-                names, values = [_key(item) for item in exact], [item.value_json for item in exact]
-            keys += names
-            texts += values
-            counts.append(len(names))
-            steps.append(record.history.step.num)
+            rows.append({"_step": record.history.step.num, **_values(record.history.item)})
         elif kind == "summary":
-            summaries.append(body)
+            last |= {_key(item): item.value_json for item in record.summary.update}
+            for item in record.summary.remove:
+                last.pop(_key(item), None)
         elif kind == "run":
             run.identified = True
             run.wandb_id, run.group = record.run.run_id, record.run.run_group
@@ -155,52 +114,13 @@ def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
             run.config |= _config(record.config)
         elif kind == "exit":
             run.exit_code = record.exit.exit_code
-    run.summary = _summary(summaries)
-    return _history(keys, texts, counts, steps)
-
-
-def _summary(bodies: Sequence[bytes]) -> dict[str, Any]:
-    """The last word on every key. There is a record or two of every step: from the end, most say nothing new."""
-    last: dict[str, str | None] = {}  # None for a removed key
-    for body in reversed(bodies):
-        summary = MERGED.FromString(body).summary
-        plain, nested = summary.update.key[:], summary.update.nested_key[:]
-        count = len(summary.update.value_json)
-        if count == len(plain) + 1:
-            nested = [".".join(nested)]
-        names = {*plain, *nested} if count == len(plain) + len(nested) else None
-        if names is None or summary.remove or not last.keys() >= names:
-            exact = pb.Record.FromString(body).summary  # type: ignore[attr-defined]
-            removed = {_key(item): None for item in exact.remove}
-            last = {_key(item): item.value_json for item in exact.update} | removed | last
-    return _without_internal((k, json.loads(text)) for k, text in last.items() if text is not None)
-
-
-def _history(
-    keys: Sequence[str], texts: Sequence[str], counts: Sequence[int], steps: Sequence[int]
-) -> pa.Table:
-    """History rows as a table."""
-    try:
-        values = pc.cast(pa.array(texts, pa.string()), pa.float64()).to_numpy()
-    except pa.ArrowInvalid:
-        values = pd.Series([json.loads(text) for text in texts], dtype=object).to_numpy()
-    columns: dict[str, Any] = {"_step": np.array(steps, values.dtype)}
-    rows = np.repeat(np.arange(len(counts)), counts)
-    codes, names = pd.factorize(np.array(keys, dtype=object))
-    for code, key in enumerate(names):
-        here = codes == code
-        column = columns.setdefault(key, np.full(len(counts), np.nan, values.dtype))
-        column[rows[here]] = values[here]
-    return _table(pd.DataFrame(columns, dtype=values.dtype))
+    run.summary = _without_internal({key: json.loads(text) for key, text in last.items()})
+    return history_table(rows)
 
 
 def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """History rows, each with its `_step`, as `Fragment.history` has them."""
-    return _table(pd.DataFrame(list(rows), dtype=object))
-
-
-def _table(frame: pd.DataFrame) -> pa.Table:
-    """Columns under their keys; W&B's own keys are left out, and texts are JSON."""
+    """History rows, each with its `_step`, as `Fragment.history` has them: no W&B's own keys, texts as JSON."""
+    frame = pd.DataFrame(list(rows))
     steps = frame["_step"] if "_step" in frame else pd.Series(dtype=float)
     table = {STEP: pa.array(steps.astype(float).astype(np.int64))}
     for key in sorted(key for key in map(str, frame) if not key.startswith("_")):
@@ -214,15 +134,19 @@ def _table(frame: pd.DataFrame) -> pa.Table:
 
 
 def _config(record: Any) -> dict[str, Any]:
-    items = ((_key(item), json.loads(item.value_json)) for item in record.update)
-    return flatten(_without_internal(items))
+    return flatten(_without_internal(_values(record.update)))
+
+
+def _values(items: Sequence[Any]) -> dict[str, Any]:
+    texts = ",".join([item.value_json for item in items])
+    return dict(zip(map(_key, items), json.loads(f"[{texts}]"), strict=True))
 
 
 def _key(item: Any) -> str:
     nested = item.nested_key
-    return item.key if not nested else nested[0] if len(nested) == 1 else ".".join(nested)
+    return nested[0] if len(nested) == 1 else ".".join(nested) or item.key
 
 
-def _without_internal(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _without_internal(values: Mapping[str, Any]) -> dict[str, Any]:
     """Drop W&B's own keys, which begin with an underscore."""
-    return {key: value for key, value in items if not key.startswith("_")}
+    return {key: value for key, value in values.items() if not key.startswith("_")}
