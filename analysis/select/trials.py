@@ -1,8 +1,8 @@
 """The runs of one sweep as tables and figures see them: where each belongs, and which learning rate was chosen.
 
-A *facet* is what a panel shows: one model, task, precision and variant. A variant is what else the sweep
-varies (`k = 4, adaptive noise = off`). The learning rate is chosen per method and variant (`select.cell_runs`). Where a
-sweep has one method alone, the values of its k (or of what else varies) share a panel, as methods do elsewhere.
+A panel shows one model, task, precision and variant. A variant is what else the sweep varies (`k = 4, adaptive noise =
+off`). The learning rate is chosen per method and variant (`select.cell_runs`). Where a sweep has one method alone, the
+values of its k (or of what else varies) share a panel, as methods do elsewhere.
 """
 
 import json
@@ -36,18 +36,13 @@ class Trials:
     """One sweep's runs."""
 
     sweep: str  # its name
-    # one row per run that exists, in the order of facet, method, lr and seed: the columns of
+    # one row per run that exists, in the order of FACET, method, lr and seed: the columns of
     # `analysis.select.cell_runs.fill`, where `variant` is in words and `chosen` says that the run has finished, too;
-    # `method`; `configuration`: what else was set: runs that agree in facet, method, lr and this differ in nothing
+    # `method`; `panel`, its title; `configuration`: runs that agree in panel, method, lr and this differ in nothing
     # but the seed
     table: pd.DataFrame
     frames: Frames  # all runs, with their histories
     notes: tuple[str, ...] = ()  # what is missing, in sentences
-
-    def facets(self) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
-        """Each facet's names and rows."""
-        for names, rows in self.table.groupby(list(FACET), sort=False):
-            yield dict(zip(FACET, map(str, names), strict=True)), rows
 
     @property
     def typed(self) -> bool:
@@ -153,14 +148,6 @@ def meeting(condition: str, frames: Frames) -> Frames:
     return replace(frames, runs=frames.runs[met])
 
 
-def facet_title(facet: dict[str, str], others: Sequence[dict[str, str]]) -> str:
-    """What tells a facet from the others; its task where it is alone."""
-    labels = {"model": model_label, "task": task_label}
-    differing = [key for key in FACET if len({other[key] for other in others}) > 1]
-    parts = [labels.get(key, str)(facet[key]) for key in differing or ["task"]]
-    return " · ".join(part for part in parts if part)
-
-
 def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str]) -> Trials:
     table = filled.rename(columns={"optimizer": "method"}).reset_index(drop=True)
     table["configuration"] = table["variant"]
@@ -168,7 +155,16 @@ def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[st
     _split_variants(table, [json.loads(text) for text in table["variant"]])
     keys = [*FACET, "method", "lr", "seed", "run_id"]
     table = table.sort_values(keys, kind="stable", ignore_index=True, key=_order)
+    table["panel"] = _panels(table)
     return Trials(sweep, table, frames, tuple(notes))
+
+
+def _panels(table: pd.DataFrame) -> list[str]:
+    """What tells each row's panel from the others; its task where it is alone."""
+    labels = {"model": model_label, "task": task_label}
+    differing = [key for key in FACET if table[key].nunique() > 1] or ["task"]
+    parts = zip(*(table[key].map(labels.get(key, str)) for key in differing), strict=True)
+    return [" · ".join(filter(None, part)) for part in parts]
 
 
 def _order(column: pd.Series) -> pd.Series:

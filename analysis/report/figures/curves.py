@@ -1,7 +1,6 @@
 """The figures of a sweep's runs: loss, validation over steps, passes and time, BSZO's signals, learning rates."""
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from analysis.report.figures.histories import (
     thin,
 )
 from analysis.report.style import RAMP, look
-from analysis.select.trials import FACET, Trials, facet_title
+from analysis.select.trials import Trials
 
 NATS, STEP = "training loss (nats)", "step"
 AXES = {
@@ -78,30 +77,27 @@ def validation(trials: Trials, histories: Histories, name: str) -> Figure | None
     column, xlabel = AXES[name]
     drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
     series: list[pd.DataFrame] = []
-    for (height, (label, factor)), (title, _, rows) in product(
-        HEIGHTS.items(), list(_facets(trials, drawn))
-    ):
-        panel = {"panel": title, "quantity": label, "axis": xlabel}
-        found: list[pd.DataFrame] = []
-        for runs, line in _lines(rows, histories.evaluations, column, height, factor, panel):
-            if not np.isfinite(line["y"]).any():
-                continue
-            if runs["method"].iloc[0] in UNTRAINED:
-                level: dict[str, Any] = {
-                    "shape": "level",
-                    "x": 0.0,
-                    "y": line["y"].mean(),
-                    "low": None,
-                }
-                found.append(line.head(1).assign(**level, high=None))
-            elif len(line) > 1:
-                alone = len(runs) == 1
-                found.append(line.assign(best=(line["step"] == runs["best_step"].iloc[0]) & alone))
-        if any(line["shape"].iloc[0] == "line" for line in found):
-            series += found
+    for height, (label, factor) in HEIGHTS.items():
+        said = {"quantity": label, "axis": xlabel}
+        for _, rows in drawn.groupby("panel", sort=False):
+            found: list[pd.DataFrame] = []
+            for runs, line in _lines(rows, histories.evaluations, column, height, factor, **said):
+                if not np.isfinite(line["y"]).any():
+                    continue
+                if runs["method"].iloc[0] in UNTRAINED:
+                    level: dict[str, Any] = {"shape": "level", "low": None, "high": None, "x": 0.0}
+                    found.append(line.head(1).assign(**level, y=line["y"].mean()))
+                elif len(line) > 1:
+                    best = line["step"] == runs["best_step"].iloc[0]
+                    found.append(line.assign(best=best & (len(runs) == 1)))
+            if any(line["shape"].iloc[0] == "line" for line in found):
+                series += found
     sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
-    said = f"Chosen learning rates only; {sizes} validation examples."
-    notes = [said, *[SEEDS] * bool(drawn.duplicated(SAME).any()), *trials.notes]
+    notes = [
+        f"Chosen learning rates only; {sizes} validation examples.",
+        *[SEEDS] * bool(drawn.duplicated(SAME).any()),
+        *trials.notes,
+    ]
     title = f"{trials.sweep}: validation over {'steps' if xlabel == STEP else xlabel}"
     return _figure(f"validation_{name}", title, series, notes)
 
@@ -112,8 +108,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     With several precisions a column each. None where the facets differ in something else, or nothing is trained.
     """
     table = trials.table[~trials.table["method"].isin(UNTRAINED)]
-    facets = [facet for facet, rows in trials.facets() if (~rows["method"].isin(UNTRAINED)).any()]
-    if not facets or len({tuple(f[k] for k in FACET if k != "precision") for f in facets}) > 1:
+    if len(table[["model", "task", "variant"]].drop_duplicates()) != 1:
         return None
     lines = list(_loss_lines(table, histories.thinned[LOSS]))
     if not lines:
@@ -124,15 +119,14 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     view = limits(pd.concat([*(chosen or [line for _, line in whole]), *starts]))
     series = []
     for method in (*sorted(table["method"].unique(), key=method_order), None):
-        for facet in facets:
-            mine = [pair for pair in lines if pair[0]["precision"].iloc[0] == facet["precision"]]
+        for precision in table["precision"].unique():
+            mine = [pair for pair in lines if pair[0]["precision"].iloc[0] == precision]
             title = "each method at its chosen rate"
             there = [line for rows, line in mine if rows["chosen"].any()]
             if method is not None:
                 title, there = f"{look(method).label}, every rate", _by_rate(mine, method)
-            title += f" · {facet['precision']}" if len(facets) > 1 else ""
-            panel = {"panel": title, "quantity": NATS, "axis": STEP}
-            series += [line.assign(**panel) for line in there]
+            title += f" · {precision}" * (table["precision"].nunique() > 1)
+            series += [line.assign(panel=title) for line in there]
     notes = [
         *_line_notes(trials, histories.each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
@@ -149,23 +143,20 @@ def rates(trials: Trials) -> Figure | None:
     ended = table[table["status"] != "unfinished"]
     if not (ended["measure"] == "accuracy").all():
         return None
-    if ended.empty or ended.groupby([*FACET, "method"])["lr"].nunique().max() < 2:
+    if ended.empty or ended.groupby(["panel", "method"])["lr"].nunique().max() < 2:
         return None
     series = [
-        line
-        for title, _, rows in _facets(trials, trials.table)
-        for line in _rate_series(
-            rows, {"panel": title, "quantity": "test accuracy (%)", "axis": RATE}
-        )
+        line for _, rows in trials.table.groupby("panel", sort=False) for line in _rate_series(rows)
     ]
-    seeds = int(ended.groupby([*FACET, "method", "lr"])["run_id"].nunique().max())
+    seeds = int(ended.groupby(["panel", "method", "lr"])["run_id"].nunique().max())
     said = "Test accuracy at the step of best validation accuracy, which chooses the rate."
     more_seeds = f" Lines: mean of up to {seeds} seeds, bars: all of them." * (seeds > 1)
     title = f"{trials.sweep}: accuracy over the learning rate"
     return _figure("lr", title, series, [said + more_seeds, *trials.notes])
 
 
-def _rate_series(rows: pd.DataFrame, panel: dict[str, str]) -> Iterator[pd.DataFrame]:
+def _rate_series(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    panel = {"panel": rows["panel"].iloc[0], "quantity": "test accuracy (%)", "axis": RATE}
     finished = rows[rows["status"] == "finished"]
     for (method, _), of_method in finished.groupby(["method", "configuration"], sort=False):
         by_rate = of_method.groupby("lr")
@@ -194,7 +185,7 @@ def _loss_lines(
     table: pd.DataFrame, losses: dict[str, pd.DataFrame]
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    for runs, line in _lines(table, losses, "step", "median"):
+    for runs, line in _lines(table, losses, "step", "median", quantity=NATS, axis=STEP):
         yield runs, line
         for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
             last = losses[run_id].tail(1)
@@ -222,22 +213,12 @@ def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[
     """The lines of the chosen runs, with a panel per key and facet."""
     series = []
     for key, label in keys.items():
-        for title, _, rows in _facets(trials, trials.table[trials.table["chosen"]]):
-            shown = f"{label} · {title}" if len(keys) > 1 else title
-            panel = {"panel": shown, "quantity": label, "axis": STEP}
-            lines = _lines(rows, histories.thinned[key], "step", "median", 1, panel)
+        for title, rows in trials.table[trials.table["chosen"]].groupby("panel", sort=False):
+            said: dict[str, Any] = {"quantity": label, "axis": STEP}
+            said |= {"panel": f"{label} · {title}"} if len(keys) > 1 else {}
+            lines = _lines(rows, histories.thinned[key], "step", "median", **said)
             series += [line for _, line in lines]
     return series
-
-
-def _facets(
-    trials: Trials, drawn: pd.DataFrame
-) -> Iterator[tuple[str, dict[str, str], pd.DataFrame]]:
-    """Title, names and drawn rows of every facet."""
-    facets = list(trials.facets())
-    for facet, rows in facets:
-        title = facet_title(facet, [other for other, _ in facets])
-        yield title, facet, rows[rows.index.isin(drawn.index)]
 
 
 def _lines(
@@ -246,7 +227,7 @@ def _lines(
     x: str,
     y: str,
     factor: float = 1,
-    panel: dict[str, str] | None = None,
+    **said: Any,
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """Runs that differ in nothing but the seed, and the mean line over those with a piece of history."""
     for _, runs in rows.groupby(SAME, sort=False, dropna=False):
@@ -258,9 +239,14 @@ def _lines(
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
         words += ", collapsed" * bool((runs["status"] == "collapsed").any())
         words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"
-        said: dict[str, Any] = {"series": words, "runs": ids}
-        said |= {**band(mean, factor), **(panel or {})}
-        line = points(first["method"], mean[x], factor * mean[y], **said)
+        known = {
+            "panel": first["panel"],
+            "series": words,
+            "runs": ids,
+            **band(mean, factor),
+            **said,
+        }
+        line = points(first["method"], mean[x], factor * mean[y], **known)
         yield runs, line.assign(step=mean["step"].to_numpy())
 
 

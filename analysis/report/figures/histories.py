@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.history import EVALUATED, evaluations
-from analysis.select.trials import FACET, Trials
+from analysis.select.trials import Trials
 
 BINS = 60  # pieces of a history, of a panel's width
 LOSS = "train/loss"
@@ -18,7 +18,7 @@ SIGNALS = {
     "optim/posterior_trace": "posterior trace",
     "optim/mu_norm": "‖μ‖",
 }
-SAME = [*FACET, "method", "lr", "configuration"]
+SAME = ["panel", "method", "lr", "configuration"]
 """Runs that agree in these differ in nothing but the seed."""
 
 
