@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,11 +31,6 @@ class Record:
     index: int  # Of the job in its array; 0 where there is no array
     when: float  # Seconds since the epoch
 
-    def __str__(self) -> str:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.when))
-        place = f"[{self.index}]" if self.launcher == "slurm" else ""
-        return f"{self.launcher} job {self.name}{place}, given at {at}"
-
     def write(self, directory: Path) -> None:
         """Leaves it with a run."""
         replace_json(directory / NAME, asdict(self))
@@ -59,7 +53,8 @@ class Record:
         on_slurm = {record for record in records if record.launcher == "slurm"}
         local = {record.name for record in records if record.launcher != "slurm"}
         held = {name for name in local if holder(Path(name)) is not None}
-        found = {r: str(r) for r in records if r.name in held or (r in on_slurm and not ask_queue)}
+        taken = held if ask_queue else held | {record.name for record in on_slurm}
+        found = {r: f"{r.launcher} job {r.name}" for r in records if r.name in taken}
         if ask_queue and on_slurm:
             jobs = queue(sorted({record.name for record in on_slurm}))
             places = {record: (record.name, record.index) for record in on_slurm}

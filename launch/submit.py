@@ -168,8 +168,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.limit is not None and args.limit < 1:
         made.error("--limit must be at least 1")
     register()
+    there = shutil.which("sbatch") is not None  # without it a dry run shows jobs as queued
     try:
-        asked = command_line.read(with_launcher(args.overrides), multirun=True)
+        if not any(word.startswith("hydra/launcher=") for word in args.overrides):
+            args.overrides.append(f"hydra/launcher={'slurm' if there else 'local'}")
+        asked = command_line.read(args.overrides, multirun=True)
         sweep = Sweep.composed(asked)
         if not sweep.runs:
             print(sweep.nothing_to_do)
@@ -178,7 +181,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for said in dict.fromkeys(s for r in runs for s in unknown_copies(r.cfg.model, r.cfg.task)):
             print(said, file=sys.stderr)
         if args.dry_run:
-            there = shutil.which("sbatch") is not None  # elsewhere jobs are shown as queued
             chosen, before = submission.choose(args.retry_failed, args.limit, ask_queue=there)
             for run in chosen:
                 print(f"{run.run_id}  {config.describe(run.cfg)}")
@@ -198,13 +200,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed and not args.retry_failed:
         print(f"{failed} failed before: --retry-failed submits them, too")
     return 0
-
-
-def with_launcher(overrides: Sequence[str]) -> list[str]:
-    """Returns the overrides with a launcher among them: SLURM where it is installed, else this machine."""
-    if any(o.startswith("hydra/launcher=") for o in overrides):
-        return list(overrides)
-    return [*overrides, f"hydra/launcher={'slurm' if shutil.which('sbatch') else 'local'}"]
 
 
 if __name__ == "__main__":

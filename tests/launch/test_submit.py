@@ -134,6 +134,21 @@ def test_a_wrong_profile_is_named_with_its_key(
     assert says in capsys.readouterr().err
 
 
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Returns a function that returns the lines of a profile's job script."""
+    from submitit import SlurmExecutor
+
+    def lines(**values):
+        executor = SlurmExecutor(tmp_path)
+        executor.update_parameters(**slurm._parameters(SlurmProfile(**values)), job_name="zo-x")
+        executor.parameters["map_count"] = 9
+        return executor._make_submission_file_text("the command", "uid").splitlines()
+
+    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)  # sbatch need not exist here
+    return lines
+
+
 @pytest.mark.parametrize(
     ("values", "sent"),
     [
@@ -142,16 +157,9 @@ def test_a_wrong_profile_is_named_with_its_key(
         ({"sbatch": {"mem_per_gpu": "8G"}}, ["mem-per-gpu=8G"]),
     ],
 )
-def test_memory_is_asked_for_once_or_left_to_the_cluster(tmp_path, monkeypatch, values, sent):
-    from submitit import SlurmExecutor
-
-    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)  # sbatch need not exist here
-    executor = SlurmExecutor(tmp_path)
-    executor.update_parameters(**slurm._parameters(SlurmProfile(**values)))
-    script = executor._make_submission_file_text("the command", "uid").splitlines()
-    asked = [line.removeprefix("#SBATCH --") for line in script if line.startswith("#SBATCH")]
-    found = [option for option in asked if option.startswith(("mem", "wckey"))]
-    assert found == sent
+def test_memory_is_asked_for_once_or_left_to_the_cluster(script, values, sent):
+    asked = [line.removeprefix("#SBATCH --") for line in script(**values)]
+    assert [option for option in asked if option.startswith(("mem", "wckey"))] == sent
 
 
 def test_variables_that_sbatch_would_drop_are_refused(grid, capsys, monkeypatch):
@@ -166,30 +174,23 @@ def test_variables_that_sbatch_would_drop_are_refused(grid, capsys, monkeypatch)
     assert "hush" not in said
 
 
-def test_a_profile_reaches_sbatch_whole(tmp_path, monkeypatch):
+def test_a_profile_reaches_sbatch_whole(script):
     values = {
         "partition": "gpu", "account": "me", "qos": "low", "constraint": "a100", "gres": "gpu:2",
         "cpus_per_task": 3, "mem_gb": 1.5, "timeout_min": 90, "signal_delay_s": 45,
         "array_parallelism": 5, "setup": ["module load x"], "environment": {"A": "b c"},
         "sbatch": {"mail-type": "FAIL", "exclusive": True},
     }  # fmt: skip
-    from submitit import SlurmExecutor
-
-    chosen = SlurmProfile(**values, folder=str(tmp_path))
-    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)  # sbatch need not exist here
-    executor = SlurmExecutor(tmp_path)
-    executor.update_parameters(**slurm._parameters(chosen), job_name="zo-x")
-    executor.parameters["map_count"] = 9
-    script = executor._make_submission_file_text("the command", "uid").splitlines()
+    made = script(**values)
     for line in (
         "partition=gpu", "account=me", "qos=low", "constraint=a100", "gres=gpu:2", "cpus-per-task=3",
         "mem=1536M", "time=90", "signal=USR2@45", "array=0-8%5", "mail-type=FAIL", "exclusive",
         "requeue", "job-name=zo-x", "nodes=1", "ntasks-per-node=1", "open-mode=append",
     ):  # fmt: skip
-        assert f"#SBATCH --{line}" in script
-    assert script.index("zo_A=$A") < script.index("module load x") < script.index("export A=$zo_A")
-    assert not any("b c" in line or "wckey" in line for line in script)
-    assert any(line.startswith(f"export PYTHONPATH={launch.ROOT}") for line in script)
+        assert f"#SBATCH --{line}" in made
+    assert made.index("zo_A=$A") < made.index("module load x") < made.index("export A=$zo_A")
+    assert not any("b c" in line or "wckey" in line for line in made)
+    assert any(line.startswith(f"export PYTHONPATH={launch.ROOT}") for line in made)
 
 
 def test_a_key_given_twice_and_a_directory_that_cannot_be_made_are_said_in_a_sentence(
