@@ -42,10 +42,14 @@ def start(
             start_new_session=True,
         )
     deadline = time.monotonic() + STARTS_WITHIN_S
-    while child.poll() is None and time.monotonic() < deadline:
-        if holder(folder) is not None:
-            return child
-        time.sleep(0.05)
+    try:
+        while child.poll() is None and time.monotonic() < deadline:
+            if holder(folder) is not None:
+                return child
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        child.terminate()
+        raise
     if child.poll() != 0:
         raise LaunchError(f"the runs could not be started, see {folder / 'log.txt'}")
     return child

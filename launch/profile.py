@@ -122,10 +122,8 @@ def profile_of(asked: CommandLine) -> Profile:
         if chosen == "basic":
             right = "runs in its own process; take slurm or local"
         raise ConfigError([Problem("hydra/launcher", chosen, right)])
-    if wrong := list(found.problems()):
-        prefix = "hydra.launcher."
-        raise ConfigError(
-            [Problem(prefix + key, getattr(found, key), right) for key, right in wrong]
-        )
+    wrong = [Problem(f"hydra.launcher.{k}", getattr(found, k), v) for k, v in found.problems()]
+    if wrong:
+        raise ConfigError(wrong)
     found.folder = str(Path(found.folder).absolute())
     return found

@@ -29,7 +29,7 @@ from rich.progress import track
 
 from analysis.report.table import console, markdown, show
 from benchmarks.steps.cases import ANSWERS, METHODS, PRECISIONS, SHAPES, Case, cases, split, ways
-from benchmarks.steps.measure import Stepper, in_turns, loaded
+from benchmarks.steps.measure import Stepper, interleaved, loaded
 from benchmarks.steps.released import METHODS as RELEASED
 from benchmarks.steps.rows import add, code_hash, draw, of_cases, read, row, tables
 from zo.config import register
@@ -126,7 +126,9 @@ def measure(pending: Sequence[Case], rounds: int, path: Path) -> dict[Case, str]
             steppers = [stepper for stepper, _ in chunk]
             first = steppers[0].case
             too = first.method in RELEASED and first.dtype == "float32"
-            times = in_turns([*steppers, *([Stepper(first, released=True)] if too else [])], rounds)
+            times = interleaved(
+                [*steppers, *([Stepper(first, released=True)] if too else [])], rounds
+            )
             released = times[-1] if too else None
             rows = [row(*one, t, released, rounds) for one, t in zip(chunk, times, strict=False)]
             add(path, rows)

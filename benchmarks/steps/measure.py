@@ -123,7 +123,7 @@ def loaded(cases: Sequence[Case], failed: dict[Case, str]) -> Iterator[list[tupl
         yield chunk
 
 
-def in_turns(steppers: Sequence[Stepper], rounds: int) -> list[Times]:
+def interleaved(steppers: Sequence[Stepper], rounds: int) -> list[Times]:
     """Returns the median times of each, all measured once per round; a first round does not count."""
     found = [[stepper.timed() for stepper in steppers] for _ in range(rounds + 1)]
     return [Times(*np.median(times[1:], axis=0).tolist()) for times in zip(*found, strict=True)]

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
@@ -10,6 +11,7 @@ from launch import ROOT, status, submit
 from launch.sweep import Sweep
 from tests.launch.conftest import attempts, changed, states
 from tests.support.waiting import wait_for
+from zo.config import command_line
 
 
 @pytest.mark.process
@@ -27,6 +29,19 @@ def test_ctrl_c_stops_the_runs_and_says_that_the_same_command_continues_them(gri
     assert process.returncode == 143, output
     assert "The same command continues them" in output
     assert states([run]) == ["interrupted"]
+
+
+@pytest.mark.process
+def test_ctrl_c_while_the_process_of_the_runs_starts_stops_it(grid, monkeypatch):
+    asked = command_line.read([*grid, "hydra/launcher=local"], multirun=True)
+    popen, started = subprocess.Popen, []
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
+    )
+    with patch("launch.local.holder", side_effect=KeyboardInterrupt):
+        assert submit.submit_and_watch(asked, Sweep.composed(asked)) == 130
+    assert started[-1].args[1:3] == ["-m", "launch.local"]
+    assert started[-1].wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.process
