@@ -51,13 +51,10 @@ def _say_unlogged(directories: Sequence[Path], fragments: Sequence[Fragment]) ->
     """Name the runs that have ended, as they say themselves, but not in W&B's files: no table has them."""
     whole = [one for one in fragments if status_of(one.summary) != "unfinished"]
     ended = {one.run_id for one in whole}
-    places = {
-        Path(one.place).parents[2] for one in whole if not one.is_copy
-    }  # copied under another name
+    places = {Path(one.place).parents[2] for one in whole if not one.is_copy}  # copied, renamed
+    said = {path.resolve() for top in directories for path in top.rglob("status.json")}
     unlogged = []
-    for path in sorted(
-        {path.resolve() for top in directories for path in top.rglob("status.json")}
-    ):
+    for path in sorted(said):
         with suppress(ValueError):
             status = json.loads(path.read_text(encoding="utf-8")).get("run/status")
             known = path.parent.name in ended or path.parent in places

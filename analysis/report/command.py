@@ -88,11 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for path in asked.work(Call(asked)):
             print(path)
-    except LogError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except (LogError, OSError) as error:
+        file = getattr(error, "filename", None)
+        said = f"{file}: {getattr(error, 'strerror', '')}" if file else error
         print(f"error: {said}", file=sys.stderr)
         return 2
     return 0

@@ -55,6 +55,7 @@ CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
 SHARED = dict(zip(SHARES, LOSSES, strict=True))
 MOST_NAMED = 8  # lines of a figure with the memory of each
 ROW = 15  # pixels of a line in the figure of differences
+MINUS = "minus the first line's, 95 %"
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
@@ -78,11 +79,8 @@ def comparison(
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
         by, words = criterion_of(cells)
         frame = choices(runs[runs["steps"] > 0], by=by).sort_values("loss", ignore_index=True)
-        return (
-            frame,
-            _tuning_table(title, frame, [TUNED.format(_lower(what[0]), words), *below]),
-            [],
-        )
+        said = [TUNED.format(_lower(what[0]), words), *below]
+        return frame, _tuning_table(title, frame, said), []
     chosen = _chosen(sweep)
     frame = lines_frame(runs, float(first["equivalence_margin"]))
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
@@ -143,18 +141,13 @@ def _to_level(i: int) -> Callable[[Row], Cell]:
     """What makes the cell of the passes to a level."""
 
     def cell(row: Row) -> Cell:
-        passes, ratio, reached, seeds = (
-            row[f"passes_{i}"],
-            row[f"ratio_{i}"],
-            row[f"reached_{i}"],
-            row["seeds"],
-        )
+        ratio, reached, seeds = row[f"ratio_{i}"], row[f"reached_{i}"], row["seeds"]
         tail: str = "" if pd.isna(ratio) else f" (× {ratio:.2f})"
         if pd.notna(row[f"low_{i}"]):
             tail = f" (× {ratio:.2f}, {row[f'low_{i}']:.2f} to {row[f'high_{i}']:.2f}"
             tail += ")" if pd.isna(p := row[f"p_holm_{i}"]) else f", p {p:.2g})"
         censored = (CENSORED.format(int(reached), seeds),) if reached < seeds else ()
-        return number(passes, ",.0f", tail=tail, notes=censored)
+        return number(row[f"passes_{i}"], ",.0f", tail=tail, notes=censored)
 
     return cell
 
@@ -234,18 +227,17 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
     trained = rows[rows["passes"] > 0]
     own = trained[trained["line"] == trained["method"]]
-    over: dict[str, Any] = {
-        "panel": "losses",
-        "quantity": what[0],
-        "axis": "per cent of the budget",
-    }
-    beside: dict[str, Any] = {
-        "panel": "minus the first line's, 95 %",
-        "quantity": "",
-        "axis": what[1],
-    }
+    over: dict[str, Any] = {"quantity": what[0], "axis": "per cent of the budget"}
+    beside: dict[str, Any] = {"panel": MINUS, "quantity": "", "axis": what[1]}
     curves = [
-        points(row["method"], shares, [row[key] for key in keys], series=row["line"], **over)
+        points(
+            row["method"],
+            shares,
+            [row[key] for key in keys],
+            series=row["line"],
+            panel="losses",
+            **over,
+        )
         for row in (own if len(own) else trained).to_dict("records")
     ]
     gaps = []
@@ -302,4 +294,4 @@ def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
     size = {"width": WIDTH / 2 - 130, "height": height}
     layered: alt.LayerChart = alt.layer(zero, bar, dot)  # type: ignore[assignment]
-    return layered.properties(title="minus the first line's, 95 %", **size)
+    return layered.properties(title=MINUS, **size)

@@ -29,6 +29,11 @@ OF_UNIT = ("perplexity", "reward")
 """Measures that are no fractions."""
 LOWER = ("perplexity",)
 """Measures of which a smaller value is better."""
+SPOILED = {
+    "incomplete": "incomplete runs finished without logging their numbers",
+    "duplicated": "read only one source of each duplicated run",
+}
+"""Status of a run that another start would not fill -> what is said of it."""
 SETTING = ["sweep", "model", "task", "optimizer", "precision", "variant"]
 """What a learning rate is chosen for."""
 
@@ -250,14 +255,11 @@ def shortfall(filled: pd.DataFrame, wanted: Mapping[str, int] | None = None) -> 
         if lacking:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             text = f"{lacking} of {max(size, len(cells))} runs of {sweep} lack ({why})"
-            if lacking > counts["duplicated"] + counts["incomplete"]:
+            if lacking > sum(counts[status] for status in SPOILED):
                 text += _remedy(sweep, cells)
-            if counts["incomplete"]:
-                ids = ", ".join(cells.loc[cells["status"] == "incomplete", "run_id"].head(3))
-                text += f"; incomplete runs finished without logging their numbers ({ids})"
-            if counts["duplicated"]:
-                ids = ", ".join(cells.loc[cells["status"] == "duplicated", "run_id"].head(3))
-                text += f"; read only one source of each duplicated run ({ids})"
+            for status, words in SPOILED.items():
+                ids = ", ".join(cells.loc[cells["status"] == status, "run_id"].head(3))
+                text += f"; {words} ({ids})" if ids else ""
             sentences.append(text)
     return sentences
 

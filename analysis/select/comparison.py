@@ -142,24 +142,14 @@ def _ties(compared: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
 
 def _edges(means: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     """What each chosen setting has at the smallest or largest of the values tried for its line."""
-
-    def numbers(frame: pd.DataFrame) -> pd.DataFrame:
-        texts = frame["setting"].unique()
-        parsed = pd.DataFrame([json.loads(text) for text in texts], index=texts)
-        plain = parsed.select_dtypes("number").reindex(frame["setting"]).reset_index(drop=True)
-        return plain.assign(line=frame["line"].to_numpy())
-
-    ends = numbers(means).groupby("line").agg(["min", "max"])
-    of_chosen = numbers(chosen)
-    found = [""] * len(chosen)
-    for key in of_chosen.columns.drop("line"):
-        low, high = (ends[key, end].reindex(of_chosen["line"]).to_numpy() for end in ("min", "max"))
-        value = of_chosen[key].to_numpy()
-        at_edge = (low < high) & ((value == low) | (value == high))
-        name = key.rpartition(".")[2]
-        found = [
-            ", ".join(filter(None, (f, name * int(e)))) for f, e in zip(found, at_edge, strict=True)
-        ]
+    found = []
+    for line, setting in chosen[["line", "setting"]].itertuples(index=False):
+        texts = means.loc[means["line"] == line, "setting"]
+        tried = pd.DataFrame([json.loads(text) for text in texts]).select_dtypes("number")
+        own = pd.Series(json.loads(setting)).reindex(tried.columns)
+        low, high = tried.min(), tried.max()
+        at_edge = tried.columns[(low < high) & ((own == low) | (own == high))]
+        found.append(", ".join(key.rpartition(".")[2] for key in at_edge))
     return found
 
 

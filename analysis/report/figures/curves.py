@@ -239,14 +239,8 @@ def _lines(
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
         words += ", collapsed" * bool((runs["status"] == "collapsed").any())
         words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"
-        known = {
-            "panel": first["panel"],
-            "series": words,
-            "runs": ids,
-            **band(mean, factor),
-            **said,
-        }
-        line = points(first["method"], mean[x], factor * mean[y], **known)
+        known = {"panel": first["panel"], "series": words, "runs": ids} | said
+        line = points(first["method"], mean[x], factor * mean[y], **band(mean, factor), **known)
         yield runs, line.assign(step=mean["step"].to_numpy())
 
 

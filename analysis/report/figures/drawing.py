@@ -94,10 +94,8 @@ def write(figure: Figure, directory: Path) -> list[Path]:
     rows = figure.frame.reindex(columns=COLUMNS)
     text = csv(rows.assign(method=rows["method"].map(plain)), "%.6g")
     table, *drawn = (directory / f"{figure.name}.{e}" for e in ("csv", "svg", "png", "pdf", "html"))
-    if (
-        all(path.is_file() for path in (table, *drawn))
-        and table.read_text(encoding="utf-8") == text
-    ):
+    complete = all(path.is_file() for path in (table, *drawn))
+    if complete and table.read_text(encoding="utf-8") == text:
         return [table, *drawn]
     spec = json.dumps(specification(figure))
     svg = vl_convert.vegalite_to_svg(spec)
@@ -226,24 +224,13 @@ def _panel(
         return alt.Y(f"{field}:Q", title=first["quantity"], scale=scale, axis=_axis(log))
 
     rate = first["axis"] in (RATE, PASSES)
-    across = alt.X(
-        "x:Q",
-        title=first["axis"],
-        scale=alt.Scale(
-            type="log" if rate else "linear", nice=False, zero=first["axis"] in COUNTED, padding=6
-        ),
-        axis=_axis(
-            first["axis"] == RATE,
-            **(
-                {
-                    "grid": False,
-                    "values": _ticks(lines["x"], (1,) if first["axis"] == RATE else (1, 2, 5)),
-                }
-                if rate
-                else {}
-            ),
-        ),
-    )
+    kind: Any = "log" if rate else "linear"
+    wide = alt.Scale(type=kind, nice=False, zero=first["axis"] in COUNTED, padding=6)
+    powers = first["axis"] == RATE
+    ticks: dict[str, Any] = {}
+    if rate:
+        ticks = {"grid": False, "values": _ticks(lines["x"], (1,) if powers else (1, 2, 5))}
+    across = alt.X("x:Q", title=first["axis"], scale=wide, axis=_axis(powers, **ticks))
     said = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q"), alt.Tooltip("y:Q")]
     detail = alt.Detail("line:N")
 
