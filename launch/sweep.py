@@ -84,9 +84,15 @@ def untrained(cells: Sequence[tuple[RunConfig, Line | None]]) -> Iterator[tuple[
         key = cfg.model.name, cfg.task.name, cfg.precision.name
         places.setdefault(key, []).append(cfg)
     for first, *others in places.values():
-        if all(cfg.steps != 0 and not isinstance(cfg.optimizer, ZeroShotConfig) for cfg in (first, *others)):
+        if all(
+            cfg.steps != 0 and not isinstance(cfg.optimizer, ZeroShotConfig)
+            for cfg in (first, *others)
+        ):
             tracking = replace(first.tracking)
-            yield replace(first, optimizer=ZeroShotConfig(), steps=0, lr=0.0, tracking=tracking), None
+            yield (
+                replace(first, optimizer=ZeroShotConfig(), steps=0, lr=0.0, tracking=tracking),
+                None,
+            )
 
 
 def recorded(path: Path | None) -> frozenset[str]:
